@@ -1,6 +1,7 @@
 """Harmony's experiments: paired runs, the oracle, the case studies, and how claims are judged."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from tests.fakes.policy_net import write_policy
 
 from placewise_core.gang.context import PlaceContext
+from placewise_models.printed.harmony_paper import HarmonyPaperRuntime
 from placewise_training.reproduce.claims import ClaimVerdict, judged
 from placewise_training.reproduce.design import NeedsBundleError, Outcome
 from placewise_training.reproduce.harmony import ablations as harmony_ablations
@@ -31,15 +33,20 @@ from placewise_training.reproduce.harmony.predictions import (
 )
 from placewise_training.reproduce.harmony.runs import (
     CONSOLIDATE,
+    FRESH_SEED,
     HARMONY,
     ORACLE,
     PAPER_BASELINES,
+    PRINTED,
     SEARCH,
     SHORTEST,
     Scenario,
+    first_come,
+    misled,
     policy_of,
     run,
     shortest,
+    told,
 )
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.discipline import Discipline
@@ -103,7 +110,7 @@ def test_the_oracle_changes_nothing_and_takes_its_cheapest_candidate() -> None:
         proposal = oracle.propose(job.job, simulation.view, context)
         assert proposal is not None
         assert np.array_equal(simulation.view.free, before)
-        heuristic = policy_of("load-balance", shipped()).propose(job.job, simulation.view, context)
+        heuristic = policy_of("load-balance", shipped(), 6).propose(job.job, simulation.view, context)
         assert heuristic is not None
         chosen, other = (simulation.what_if(job, p.assignments)[job.id][1] for p in (proposal, heuristic))
         if not simulation.running:
@@ -226,13 +233,93 @@ def test_headroom_is_judged_against_the_worst_of_all_baselines() -> None:
 
 
 def test_a_claim_about_the_learned_policy_waits_for_its_bundle() -> None:
-    results = results_of({method: [10.0] for method in PAPER_BASELINES})
-    results.missing["fig10", "uniform, 3 per interval", HARMONY] = "needs a bundle"
+    jct = {method: [10.0, 12.0, 11.0] for method in PAPER_BASELINES} | {HARMONY: [5.0, 6.0, 5.5]}
+    results = results_of(jct, "fresh")
+    results.missing["fresh", "uniform, 3 per interval", PRINTED] = "needs a bundle"
     assert judged(claim_named("jct_6"), results).verdict is ClaimVerdict.NEEDS_BUNDLE
+    assert judged(claim_named("jct_6_shipped"), results).verdict is ClaimVerdict.REPRODUCED
+
+
+def test_the_papers_claims_are_judged_as_printed_and_as_shipped() -> None:
+    claims = {claim.key: claim for claim in harmony.paper(is_quick=False).claims}
+    for key in ("jct_6", "jct_30", "by_type", "interval", "inference"):
+        assert claims[key].text.startswith("As printed: ")
+        assert not claims[key].is_beyond
+        assert claims[f"{key}_shipped"].text.startswith("As shipped: ")
+        assert claims[f"{key}_shipped"].is_beyond
+
+
+def test_the_headline_is_judged_on_ten_fresh_seeds_with_every_kind_of_length() -> None:
+    fresh = next(e for e in harmony.paper(is_quick=False).experiments if e.key == "fresh")
+    assert fresh.least_seeds == 10
+    assert {HARMONY, *misled(HARMONY), first_come(HARMONY), PRINTED, ORACLE, CONSOLIDATE} < set(fresh.methods)
+    jct = {method: [10.0, 12.0, 11.0] for method in fresh.methods}
+    for key, method in zip(("off_by_half", "off_by_one", "no_lengths"), misled(HARMONY), strict=True):
+        results = results_of({**jct, method: [5.0, 6.0, 5.5]}, "fresh")
+        assert judged(claim_named(f"jct_6_{key}"), results).verdict is ClaimVerdict.REPRODUCED
+        assert judged(claim_named("jct_6_shipped"), results).verdict is ClaimVerdict.NOT
+    results = results_of({**jct, first_come(HARMONY): [5.0, 6.0, 5.5]}, "fresh")
+    assert judged(claim_named("jct_6_first_come"), results).verdict is ClaimVerdict.REPRODUCED
+    results = results_of(
+        {**jct, first_come(HARMONY): [5.0, 6.0, 5.5], first_come("tiresias"): [5.0, 6.0, 5.5]}, "fresh"
+    )
+    assert judged(claim_named("jct_6_first_come"), results).verdict is ClaimVerdict.NOT
+
+
+def test_fresh_seeds_are_other_jobs() -> None:
+    fresh = Scenario(jobs=30, first_seed=FRESH_SEED)
+    assert FRESH_SEED == 90_000
+    assert run(fresh, "tetris", 0) != run(SMALL, "tetris", 0)
+    assert run(fresh, "tetris", 0) == run.__wrapped__(Scenario(jobs=30, first_seed=FRESH_SEED - 1), "tetris", 1)
+
+
+def test_told_lengths_are_off_by_the_factor_drawn_and_the_work_is_not() -> None:
+    truth = make_truth("judge", 0)
+    jobs = Scenario(jobs=400).workload().generate(truth, 0)
+    off = told(jobs, 1.0, 0)
+    factors = np.log([a.job.single_gpu_s / b.job.single_gpu_s for a, b in zip(off, jobs, strict=True)])
+    assert abs(float(np.mean(factors))) < 0.15
+    assert 0.9 < float(np.std(factors)) < 1.1
+    for a, b in zip(off, jobs, strict=True):
+        assert (a.samples, a.ideal_s, a.submit_time_s) == (b.samples, b.ideal_s, b.submit_time_s)
+        assert a.job.single_gpu_s / a.job.total_epochs == pytest.approx(b.job.single_gpu_s / b.job.total_epochs)
+        assert a.epoch_samples == pytest.approx(b.job.dataset_size)
+    assert all(job.job.single_gpu_s == job.job.total_epochs == 0.0 for job in told(jobs, None, 0))
+    assert [job.job.single_gpu_s for job in told(jobs, 0.0, 0)] == [job.job.single_gpu_s for job in jobs]
+
+
+def test_progress_counts_true_passes_over_the_data_whatever_a_job_tells() -> None:
+    """A job that tells no length reports no share of itself: that would tell the length."""
+    truth = make_truth("judge", 0)
+    (job, *_) = told(Scenario(jobs=3).workload().generate(truth, 0), None, 0)
+    policy = policy_of("load-balance", shipped(), 6)
+    simulation = Simulation(harmony_cluster(), [job], truth, policy, options=SimOptions(reports_progress=True), seed=0)
+    simulation.run_until(job.submit_time_s + 0.5 * job.ideal_s)
+    simulation.report_progress()
+    (running,) = simulation.view.jobs.values()
+    (live,) = simulation.running.values()
+    assert running.speed == pytest.approx(live.rate / job.job.dataset_size)
+
+
+@pytest.mark.parametrize("method", [*PAPER_BASELINES, CONSOLIDATE])
+def test_only_harmony_reads_lengths(method: str) -> None:
+    """So that one row of each other policy stands for every kind of length."""
+    busy = Scenario(jobs=40, per_interval=5.0)
+    assert [run(busy, other, 0) for other in misled(method)] == [run(busy, method, 0)] * 3
+    assert run(busy, misled(HARMONY)[2], 0) != run(busy, HARMONY, 0)
+
+
+def test_a_printed_net_for_other_nodes_is_no_net() -> None:
+    with pytest.raises(NeedsBundleError, match="holds no model for harmony-paper"):
+        run(SMALL, PRINTED, 0)
+    other = replace(shipped(), harmony_paper=HarmonyPaperRuntime(None, 30))  # type: ignore[arg-type]
+    with pytest.raises(NeedsBundleError, match="is for 30 nodes"):
+        policy_of(PRINTED, other, 6)
+    assert policy_of(PRINTED, other, 30).name == PRINTED
 
 
 def test_a_job_type_that_loses_is_not_hidden_by_the_others() -> None:
-    claim = claim_named("by_type")
+    claim = claim_named("by_type_shipped")
     results = Results(seeds=(0, 1, 2))
     for model, method in itertools.product(HARMONY_MODELS, (HARMONY, *PAPER_BASELINES)):
         for seed in range(3):

@@ -11,6 +11,7 @@ import pytest
 from tests.fakes.callers.foreground import foreground
 from typer.testing import CliRunner
 
+from placewise_training.cli import UsageError
 from placewise_training.lab import origin
 from placewise_training.lab.register import INTERRUPTED
 from placewise_training.reproduce import document, plots, registry, report, runner
@@ -21,6 +22,7 @@ from placewise_training.reproduce.claims import (
     judge_change,
     judge_not_worse,
     judged,
+    verdict_by_low,
     verdict_of,
 )
 from placewise_training.reproduce.command import reproduce_app
@@ -233,6 +235,41 @@ def test_what_has_no_seed_runs_once() -> None:
     results = ran(paper(experiment(is_seeded=False)))
     assert results.estimate("e", "1", "ours", "time").count == 1
     assert runner.trial_count(paper(experiment(is_seeded=False)), 3) == 6
+
+
+def test_an_experiment_may_ask_for_more_seeds_than_the_others() -> None:
+    made = paper(experiment(methods=("ours", "theirs")), experiment(key="fresh", methods=("ours",), least_seeds=4))
+    results = ran(made, 2)
+    assert results.estimate("e", "1", "ours", "time").count == 2
+    assert results.estimate("fresh", "1", "ours", "time").count == 4
+    assert runner.trial_count(made, 2) == 2 * 2 * 2 + 4 * 2
+    assert runner.trial_count(made, 5) == 5 * 2 * 2 + 5 * 2
+
+
+def test_results_are_judged_again_by_the_criteria_of_today(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stricter criterion changes the verdict of results that are there, and nothing else."""
+    old, new = paper(), paper(at_most=-0.6)
+    found = {**report.as_json(old, ran(old), is_quick=False), "paper": "heat"}
+    (tmp_path / "heat.json").write_text(json.dumps(found), encoding="utf-8")
+    monkeypatch.setattr(document, "load", lambda name, **options: new)
+    made = CliRunner().invoke(reproduce_app, ["docs", "--out", str(tmp_path)])
+    assert isinstance(made.exception, UsageError)
+    assert "--rejudge" in str(made.exception)
+    made = CliRunner().invoke(reproduce_app, ["docs", "--out", str(tmp_path), "--rejudge"])
+    assert made.exit_code == 0, made.output
+    kept = json.loads((tmp_path / "heat.json").read_text())
+    assert [claim["verdict"] for claim in kept["claims"]] == [ClaimVerdict.PARTLY, ClaimVerdict.NEEDS_BUNDLE]
+    assert kept["experiments"] == found["experiments"]
+    assert kept["origins"] == found["origins"]
+    assert f"by the criteria of commit {kept['criteria']}" in tmp_path.with_suffix(".md").read_text()
+    again = document.rejudged(kept, "another")
+    assert again == kept, "nothing to judge"
+
+
+def test_a_gain_is_judged_by_the_lower_end_of_its_interval() -> None:
+    assert verdict_by_low(Estimate(0.5, 0.1, 5), 0.4) is ClaimVerdict.REPRODUCED
+    assert verdict_by_low(Estimate(0.5, 0.2, 5), 0.4) is ClaimVerdict.PARTLY
+    assert verdict_by_low(Estimate(0.5, 0.6, 5), 0.4) is ClaimVerdict.NOT
 
 
 def test_nothing_that_is_not_finite_gets_into_a_table() -> None:

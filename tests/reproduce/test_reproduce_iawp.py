@@ -122,8 +122,22 @@ def test_a_busy_gpu_counts_only_above_each_baseline() -> None:
     """More multiprocessors in use is another claim."""
     results = Results()
     for seed in range(3):
-        for method in (iawp_claims.IAWP, *BASELINES):
+        for method in (iawp_claims.IAWP, *BASELINES, iawp_claims.OMITTED[0]):
             is_ours = method == iawp_claims.IAWP
             results.add(("use", "2 × K80", method), seed, Outcome({"gpu": 1.0, "sm": 1.0 if is_ours else 0.5}))
             results.add(("kinds", "2 × K80", method), seed, Outcome({"throughput": 2.0 if is_ours else 1.0}))
-    assert iawp_claims._judge_gpu(results).verdict is ClaimVerdict.NOT
+    assert iawp_claims._gpu(iawp_claims.IAWP)(results).verdict is ClaimVerdict.NOT
+
+
+def test_claims_of_speed_are_judged_as_printed_and_as_shipped() -> None:
+    claims = {claim.key: claim for claim in iawp.paper(is_quick=True).claims}
+    results = Results()
+    for method, throughput in ((iawp_claims.IAWP, 2.0), (iawp_claims.WRITTEN, 0.5), (iawp_claims.OMITTED[0], 1.0)):
+        for size, speedup in (("10", 6.0), ("400", 9.0)):
+            for seed in range(3):
+                results.add(("speedup", size, method), seed, Outcome({"speedup": throughput * speedup}))
+    assert judged(claims["speedup"], results).verdict is ClaimVerdict.PARTLY
+    assert judged(claims["speedup_shipped"], results).verdict is ClaimVerdict.REPRODUCED
+    for key in ("gpu", "speedup", "size"):
+        assert claims[key].text.startswith("As printed: ")
+        assert claims[f"{key}_shipped"].is_beyond

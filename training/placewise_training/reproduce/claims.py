@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.statistics import Estimate
@@ -38,6 +38,14 @@ class Claim:
     paper: str
     judge: Judge
     is_beyond: bool = False
+
+
+def in_both_forms(claim: Claim, shipped: Judge) -> list[Claim]:
+    """Two rows: the paper's claim about the method as printed, and ours about the method as shipped."""
+    return [
+        replace(claim, text=f"As printed: {claim.text}"),
+        Claim(f"{claim.key}_shipped", f"As shipped: {claim.text}", claim.paper, shipped, is_beyond=True),
+    ]
 
 
 _NOT_RUN = "the runs this rests on were not made"
@@ -83,6 +91,13 @@ def verdict_of(change: Estimate, at_most: float) -> ClaimVerdict:
     if change.mean <= at_most and (change.high < 0 or change.count == 1):
         return ClaimVerdict.REPRODUCED
     return ClaimVerdict.PARTLY if change.mean < 0 and (change.high < 0 or change.count == 1) else ClaimVerdict.NOT
+
+
+def verdict_by_low(change: Estimate, at_least: float) -> ClaimVerdict:
+    """For a gain: reproduced if the lower end of its interval reaches `at_least`, partly if it is above 0."""
+    if change.low >= at_least:
+        return ClaimVerdict.REPRODUCED
+    return ClaimVerdict.PARTLY if change.low > 0 else ClaimVerdict.NOT
 
 
 def judge_change(

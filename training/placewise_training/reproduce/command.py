@@ -33,13 +33,18 @@ def reproduce_command(
     bundle: Annotated[Path | None, typer.Option(help="Bundle of learned policies; else the shipped one.")] = None,
     ablations: Annotated[bool, typer.Option("--ablations", help="Of harmony: the variants of its policy.")] = False,
     variants: Annotated[Path | None, typer.Option(help="Folder of those variants; else build/ablations.")] = None,
+    rejudge: Annotated[
+        bool, typer.Option("--rejudge", help="Of docs: judges the results again and keeps the verdicts.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Runs only the rows that --out has not yet.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Runs every figure and table of a paper's evaluation and says which of its claims hold here."""
     if paper == _DOCS:
-        _write_document(out or Path("docs/reproduction"))
+        _write_document(out or Path("docs/reproduction"), rejudges=rejudge)
         return
+    if rejudge:
+        raise UsageError("--rejudge is for docs")
     names = list(registry.PAPERS) if paper == _ALL else [paper]
     if paper not in (_ALL, *registry.PAPERS):
         raise UsageError(f"PAPER is one of {', '.join(registry.PAPERS)}, all, docs; not {paper!r}")
@@ -123,8 +128,11 @@ def _write_json(found: report.Json, out: Path) -> None:
     (out / name).write_text(text + "\n", encoding="utf-8")
 
 
-def _write_document(folder: Path) -> None:
+def _write_document(folder: Path, *, rejudges: bool) -> None:
     try:
+        if rejudges:
+            for found in document.read_reports(folder):
+                _write_json(document.rejudged(found, origin()["commit"]), folder)
         reports = [document.worded(found) for found in document.read_reports(folder)]
     except ValueError as error:
         raise UsageError(str(error)) from error

@@ -118,6 +118,8 @@ def from_json(paper: Paper, found: Mapping[str, Any]) -> Results:
     for experiment in paper.experiments:
         for setting, method in experiment.trials():
             row = rows.get((experiment.key, setting, method), {"metrics": {}})
+            if str(row.get("missing", "")).startswith("needs a bundle"):
+                results.missing[experiment.key, setting, method] = row["missing"]
             for seed, outcome in _outcomes(experiment, row).items():
                 results.add((experiment.key, setting, method), seed, outcome)
     return results if results.runs else Results(sittings=0)

@@ -15,7 +15,7 @@ UNFINISHED = "not finished"
 
 def trial_count(paper: Paper, seeds: int) -> int:
     """How many trials a run of that many seeds has."""
-    return sum(len(e.trials()) * (seeds if e.is_seeded else 1) for e in paper.experiments)
+    return sum(len(e.trials()) * (max(seeds, e.least_seeds) if e.is_seeded else 1) for e in paper.experiments)
 
 
 def run(
@@ -69,8 +69,10 @@ def run(
 
 
 def _plan(paper: Paper, seeds: Sequence[int]) -> Iterator[tuple[Experiment, str, str, int]]:
-    for i, seed in enumerate(seeds):
+    most = max([len(seeds), *(e.least_seeds for e in paper.experiments)])
+    for i, seed in enumerate([*seeds, *range(len(seeds), most)]):
         for experiment in paper.experiments:
-            if i == 0 or experiment.is_seeded:
+            wanted = max(len(seeds), experiment.least_seeds) if experiment.is_seeded else 1
+            if i < wanted:
                 for setting, method in experiment.trials():
                     yield experiment, setting, method, seed

@@ -10,7 +10,8 @@ class SimJob:
     """`samples` is the work in all; `deadline_s` the time QoS expects the finish by (inf: none).
 
     `dataset_gib` 0 means the data set stays in the page cache; `ideal_s` is the time the work takes as asked, alone;
-    `attempt` counts restarts after node failures.
+    `attempt` counts restarts after node failures. `epoch_samples` is a pass over the data, for progress reports; 0: the
+    work over the epochs that the job tells.
     """
 
     job: Job
@@ -23,6 +24,7 @@ class SimJob:
     number: int = 0
     attempt: int = 0
     samples_done: float = 0.0
+    epoch_samples: float = 0.0
     signature: tuple[object, ...] = field(default=())
 
     def __post_init__(self) -> None:

@@ -398,6 +398,8 @@ def paper(is_quick: bool) -> Paper:
             "Placement is `consolidate` for all, so that FIFO is plain consolidation; five seeds; the paper has "
             "three runs. Shortest first gives FIFO and Capacity the job with the least time on one GPU first, "
             "which the paper leaves out (Min-Min and the Tetris pair have orders of their own).",
+            "Expected completion (9), cost (10) and θ = ½ are reconstructions: the paper's formulas are images that "
+            "were lost. 0 and 2 times the one-GPU latency stand in its text; 1 for Prior is a guess.",
             "`qos` and `qos-savable` pass over a job that waits (EASY backfill), where the paper ends the round.",
         ),
     )

@@ -8,12 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.view.view import ClusterView
 from placewise_models.bundle import Bundle
-from placewise_training.reproduce.design import InterruptedRunError
+from placewise_training.reproduce.design import InterruptedRunError, NeedsBundleError
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline, Order
 from placewise_training.sim.gangs.engine import Observer, SimOptions, SimResult, Simulation
@@ -26,12 +28,20 @@ from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HARMONY_MODELS, HarmonyWorkload, Lengths
 
 FIRST_SEED = 10_000  # evaluation counts up from here, training from 0 (docs/truths.md)
+FRESH_SEED = 90_000  # no price, order or net was chosen on these
 
 PAPER_BASELINES = ("load-balance", "tetris", "tiresias", "lif-linear", "lif-quadratic")
 CONSOLIDATE = "consolidate"
-SEARCH, HARMONY = "search", "harmony"
+SEARCH, HARMONY, PRINTED = "search", "harmony", "harmony-paper"
 ORACLE = "oracle"
-_SHORTEST = ", shortest first"
+_SHORTEST, _FIRST_COME = ", shortest first", ", first come first served"
+_ORDERS: Mapping[str, Order] = {_SHORTEST: "srtf", _FIRST_COME: "fifo"}
+# Told lengths are off by e^(σ·N(0, 1)); None: no job tells one. Policies that read no lengths have no such rows.
+_LENGTHS: Mapping[str, float | None] = {
+    ", lengths off by σ = 0.5": 0.5,
+    ", lengths off by σ = 1": 1.0,
+    ", no lengths": None,
+}
 
 
 def shortest(method: str) -> str:
@@ -39,12 +49,23 @@ def shortest(method: str) -> str:
     return method + _SHORTEST
 
 
+def first_come(method: str) -> str:
+    """The same placement in the order of arrival."""
+    return method + _FIRST_COME
+
+
+def misled(method: str) -> list[str]:
+    """The same policy among jobs that tell wrong lengths, and among jobs that tell none."""
+    return [method + suffix for suffix in _LENGTHS]
+
+
 SHORTEST = shortest(CONSOLIDATE)
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything of a run but method and seed. `length` stretches every job; `every_s` is the scheduling interval."""
+    """Everything of a run but method and seed. `length` stretches every job; `every_s` is the scheduling interval;
+    seeds count from `first_seed`."""
 
     nodes: int = 6
     pattern: str = "uniform"
@@ -53,6 +74,7 @@ class Scenario:
     length: float = 1.0
     every_s: float = INTERVAL_S
     jobs: int = 200
+    first_seed: int = FIRST_SEED
 
     def workload(self) -> HarmonyWorkload:
         usual = Lengths()
@@ -66,10 +88,27 @@ class Scenario:
         )
 
 
-def policy_of(method: str, bundle: Bundle) -> PlacementPolicy:
-    """The policy behind a method's name. Raises NeedsBundleError for a learned one the bundle has no model for."""
-    name = method.removesuffix(_SHORTEST)
+def policy_of(method: str, bundle: Bundle, nodes: int) -> PlacementPolicy:
+    """The policy behind a method's name. Raises NeedsBundleError for a learned one that the bundle has no model for, or
+    whose model is for another number of nodes."""
+    name = method.partition(", ")[0]
+    if name == PRINTED and bundle.harmony_paper is not None and bundle.harmony_paper.nodes != nodes:
+        raise NeedsBundleError(f"needs a bundle: the net of {name} is for {bundle.harmony_paper.nodes} nodes")
     return Oracle() if name == ORACLE else placement_policy(name, bundle)
+
+
+def told(jobs: Sequence[SimJob], sigma: float | None, seed: int) -> list[SimJob]:
+    """The same jobs with lengths told wrongly, by a factor e^(σ·N(0, 1)) each, or not at all (None). A host still
+    counts true passes over the data."""
+    rng = np.random.default_rng((seed, 12))
+    factors = [0.0 if sigma is None else float(np.exp(sigma * draw)) for draw in rng.standard_normal(len(jobs))]
+    return [_telling(job, factor) for job, factor in zip(jobs, factors, strict=True)]
+
+
+def _telling(job: SimJob, factor: float) -> SimJob:
+    true = job.job
+    changed = replace(true, single_gpu_s=factor * true.single_gpu_s, total_epochs=factor * true.total_epochs)
+    return replace(job, job=changed, epoch_samples=job.samples / true.total_epochs)
 
 
 @functools.cache
@@ -84,7 +123,8 @@ def run(scenario: Scenario, method: str, seed: int, bundle: Bundle | None = None
         if what == "finish":
             by_model[job.job.model].add(now_s - job.submit_time_s)
 
-    metrics = _simulated(scenario, method, policy_of(method, bundle or shipped()), seed, observe).metrics
+    policy = policy_of(method, bundle or shipped(), scenario.nodes)
+    metrics = _simulated(scenario, method, policy, seed, observe).metrics
     return {
         "jct": metrics.avg_jct_s / INTERVAL_S,
         "p95": metrics.p95 / INTERVAL_S,
@@ -99,7 +139,7 @@ def run(scenario: Scenario, method: str, seed: int, bundle: Bundle | None = None
 def decision_ms(scenario: Scenario, method: str, seed: int, bundle: Bundle | None = None) -> float:
     """CPU milliseconds of a run's decisions, of ordering the queue and of attempts that placed nothing too, per task
     placed. Raises as `run` does."""
-    policy = _Timed(policy_of(method, bundle or shipped()))
+    policy = _Timed(policy_of(method, bundle or shipped(), scenario.nodes))
     _simulated(scenario, method, policy, seed)
     return 1000.0 * policy.spent_s / max(1, policy.tasks)
 
@@ -127,15 +167,19 @@ class _Timed(PlacementPolicy):
 
 
 def _simulated(scenario: Scenario, method: str, policy: PlacementPolicy, seed: int, *observers: Observer) -> SimResult:
-    truth = make_truth("judge", FIRST_SEED + seed)
-    order: Order = "srtf" if method.endswith(_SHORTEST) else "policy"
+    drawn = scenario.first_seed + seed
+    truth = make_truth("judge", drawn)
+    order: Order = next((order for suffix, order in _ORDERS.items() if method.endswith(suffix)), "policy")
     options = SimOptions(
         discipline=Discipline(every_s=scenario.every_s, order=order),
-        belief=make_truth("train", FIRST_SEED + seed).sharing,
+        belief=make_truth("train", drawn).sharing,
         observers=observers,
         reports_progress=True,
     )
-    jobs = scenario.workload().generate(truth, FIRST_SEED + seed)
+    jobs = scenario.workload().generate(truth, drawn)
+    for suffix, sigma in _LENGTHS.items():
+        if method.endswith(suffix):
+            jobs = told(jobs, sigma, drawn)
     simulation = Simulation(harmony_cluster(scenario.nodes), jobs, truth, policy, options=options, seed=seed)
     if isinstance(policy, Oracle):
         policy.attach(simulation)

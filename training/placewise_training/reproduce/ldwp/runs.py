@@ -37,6 +37,7 @@ CONSOLIDATE, SHORTEST = "consolidate", "ect, shortest first"
 OMITTED = (CONSOLIDATE, SHORTEST)  # what their tables leave out
 IAWP = "iawp, nodes by ect"
 WRITTEN = "ldwp + iawp, as written"
+ORACLE = "oracle"  # knows true times and every queue; its units go by IAWP, on true metrics
 LDWP = "ldwp + iawp"
 
 NODES: Mapping[str, Callable[[int], NodeChooser]] = {
@@ -65,6 +66,7 @@ METHODS: Mapping[str, tuple[str, str]] = {  # (who chooses nodes, who chooses un
     CONSOLIDATE: (CONSOLIDATE, CONSOLIDATE),
     SHORTEST: (ECT, SHORTEST),
     IAWP: (ECT, "iawp"),
+    ORACLE: ("drain", "iawp"),
     WRITTEN: ("dqn as written", "algorithm 2"),
     LDWP: ("ldwp", "iawp"),
 }

@@ -417,9 +417,10 @@ class Simulation:
         """Tells the view how fast its jobs run and how far they are, as a host's progress events would."""
         now_s, held = self.now_s, self.view.jobs
         for job_id, live in self.running.items():
-            per_epoch = live.sim.samples / max(1e-12, live.sim.job.total_epochs or 1.0)
+            sim = live.sim
+            per_epoch = sim.epoch_samples or sim.samples / max(1e-12, sim.job.total_epochs or 1.0)
             held[JobId(job_id)] = RunningJob(  # `replace` takes three times as long
-                live.sim.job,
+                sim.job,
                 live.assignments,
                 start_time_s=live.start_s,
                 speed=live.rate / per_epoch,
