@@ -25,7 +25,7 @@ the lower end of the interval has to reach it. *Partly*: the direction is certai
 holds in some settings only. *Not reproduced*: neither.
 
 A claim about a learned method has two rows. *As printed* is the paper's own method, under the paper's claim. *As
-shipped* is what the service has under the plain name ([fidelity.md](fidelity.md)): it proves nothing about the paper. *Not
+shipped* is the service's, under the plain name ([fidelity.md](fidelity.md)): it proves nothing about the paper. *Not
 measured*: the runs of today's criterion were not made yet.
 """
 
