@@ -32,9 +32,9 @@ from placewise_training.lab.origin import origin
 
 ESS = (100, 300, 1000)
 LOGS = 1000
-# The symmetric bootstrap-t was chosen among nine intervals on the logs of seeds 0 to 1,999.
+# The symmetric bootstrap-t was chosen among eleven intervals on the logs of seeds 0 to 1,999.
 FIRST_SEED = 1_000_000
-# What the intervals of IPS, SNIPS and DR are held to.
+# Bounds of the coverage of IPS, SNIPS and DR.
 LEAST, MOST = 0.92, 0.98
 _RESAMPLES = 1000
 _TITLES = {"studentised": "bootstrap-t", "percentile": "percentile", "empirical_bernstein": "empirical Bernstein"}
@@ -42,7 +42,7 @@ _TITLES = {"studentised": "bootstrap-t", "percentile": "percentile", "empirical_
 
 @dataclass(slots=True)
 class Tally:
-    """Errors of one estimator, and what each kind of interval did."""
+    """Errors of one estimator, and the intervals of each kind, less the truth."""
 
     errors: list[float] = field(default_factory=list)
     intervals: dict[str, list[Interval]] = field(default_factory=lambda: defaultdict(list))

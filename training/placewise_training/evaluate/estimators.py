@@ -26,7 +26,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimated:
-    """An estimate with what each decision adds to it."""
+    """An estimate as two sums over the decisions."""
 
     name: str
     numerator: FloatArray  # (N,)

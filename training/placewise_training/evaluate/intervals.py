@@ -97,7 +97,7 @@ def studentised(sums: BlockSums, counts: FloatArray, level: float = LEVEL) -> In
 
 
 def p_value(sums: BlockSums, counts: FloatArray) -> float:
-    """One-sided, of θ ≤ 0, by the same t*: below 0.05 where the lower end of the 90 % interval is above 0. This log's
+    """One-sided, of θ ≤ 0, by the same t*: below 0.05 if the lower end of the 90 % interval is above 0. This log's
     own t counts as one of the draws, so that no p value is 0."""
     value, error, scores = _scores(sums, counts)
     if error == 0.0:

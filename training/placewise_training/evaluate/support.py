@@ -32,7 +32,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """What a log holds of a candidate. The last three are of the decisions on which the two differ."""
+    """How much a log holds of a candidate. The last three are of the decisions on which the two differ."""
 
     decisions: int
     ess: float

@@ -18,7 +18,7 @@ _STEPS_PER_BLOCK = 8
 _MEMORY = np.exp(-0.5)
 _PLACEMENTS = 4
 _INCUMBENT, _CANDIDATE = 0, 1
-# What each placement adds to the mean reward at mean load.
+# Added to the mean reward by each placement, at mean load.
 _EFFECT = np.array([0.0, 0.05, -0.1, -0.2])
 # Shares of the probability that the candidate's placement leaves.
 _OTHERS = np.array([0.8, 0.0, 0.1, 0.1])
