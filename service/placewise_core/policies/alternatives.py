@@ -6,6 +6,7 @@ short has no exact probability of another placement.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Final, final
 
 from placewise_core.basics.arrays import BoolArray
@@ -29,7 +30,7 @@ ASKED: Final = ("consolidate", "load-balance", "bin-packing", "tetris", "harmony
 @frozen
 class Alternative:
     """One placement of a job: `policy` names the first that gives it, `nodes` are its tasks' in the order of their
-    names.
+    names, `policies` has the probability with which each policy that was asked gives it, without those that never do.
 
     `propensity` is P(a), `own_propensity` π(a) of the policy in force; None if the clock cut its search.
     `progress_per_s` is the reward model's forecast Σ c_n/e_n, `spread` that of the job's log-speed; None without one.
@@ -43,6 +44,7 @@ class Alternative:
     own_propensity: float | None
     progress_per_s: float | None = None
     spread: float | None = None
+    policies: Mapping[str, float] = field(default_factory=dict)
 
 
 @frozen
@@ -88,9 +90,10 @@ def studied(study: Study, policies: Mapping[str, PlacementPolicy], slices: Slice
     scores = judged.scores if judged is not None else None
     rows = []
     for k, (action, (name, proposal)) in enumerate(found.items()):
+        gives = _gives(study, proposal, (study.policy, *explorers, *others), given, context)
         own, mixture = drawn.own_propensity, drawn.proposal.propensity
         if action != chosen:
-            own, mixture = _probabilities(study, proposal, given, context)
+            own, mixture = _probabilities(study, gives)
         is_exact = action == chosen or not drawn.proposal.info.get("cut")
         rows.append(
             Alternative(
@@ -102,24 +105,30 @@ def studied(study: Study, policies: Mapping[str, PlacementPolicy], slices: Slice
                 own if is_exact else None,
                 float(scores.progress[k]) if scores is not None else None,
                 float(scores.spread[k]) if scores is not None and has_spread else None,
+                {each.name: share for each in (study.policy, *explorers, *others) if (share := gives[id(each)])},
             )
         )
     return Studied(tuple(rows), judged.tokens if judged is not None else None)
 
 
-def _probabilities(
-    study: Study, proposal: Proposal, given: Mapping[int, Proposal | None], context: PlaceContext
-) -> tuple[float, float]:
+def _gives(
+    study: Study,
+    proposal: Proposal,
+    asked: Sequence[PlacementPolicy],
+    given: Mapping[int, Proposal | None],
+    context: PlaceContext,
+) -> Mapping[int, float | None]:
+    """The probability with which each policy gives a placement, by the policy's identity."""
+    return {id(each): explore.gives(each, given[id(each)], proposal, study.job, study.view, context) for each in asked}
+
+
+def _probabilities(study: Study, gives: Mapping[int, float | None]) -> tuple[float, float]:
     """(π(a), P(a)) of a placement."""
-
-    def gives(policy: PlacementPolicy) -> float | None:
-        return explore.gives(policy, given[id(policy)], proposal, study.job, study.view, context)
-
-    own = gives(study.policy) or 0.0
+    own = gives[id(study.policy)] or 0.0
     if not study.drawn.rate:
         return own, own
     explorers = study.exploration.explorers
-    shares = [gives(explorer.policy) for explorer in explorers]
+    shares = [gives[id(explorer.policy)] for explorer in explorers]
     return own, explore.mixed(own, study.drawn.rate, shares, [explorer.weight for explorer in explorers])
 
 

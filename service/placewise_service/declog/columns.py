@@ -90,7 +90,8 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "alternatives": (
             "progress 1/s",
             "of a random share of Place: each placement that the policy, an explorer or a usual policy gives, with its "
-            "nodes in the order of the tasks' names, P(a), π(a), the reward model's forecast Σ c/e and its spread",
+            "nodes in the order of the tasks' names, P(a), π(a), the reward model's forecast Σ c/e and its spread, and "
+            "the probability with which each policy that was asked gives it",
         ),
         "job_tasks": ("", f"tasks of each job in the order of Harmony's net, {_STUDIED}"),
         "job_task_probabilities": ("1", f"the net's probability of the node of each of `job_tasks`, {_STUDIED}"),

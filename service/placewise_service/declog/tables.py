@@ -40,6 +40,7 @@ _ALTERNATIVE: Final = pa.struct(
         "own_propensity": pa.float64(),
         "progress_per_s": pa.float64(),
         "spread": pa.float64(),
+        "policies": pa.map_(pa.string(), pa.float64()),
     }
 )
 

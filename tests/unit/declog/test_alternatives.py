@@ -234,3 +234,29 @@ async def test_answers_are_the_same_with_alternatives_and_without() -> None:
                 await asyncio.sleep(0)
             answers.append(decided)
     assert answers[0] == answers[1]
+
+
+async def test_each_placement_names_every_policy_that_gives_it() -> None:
+    async with running_engine(nodes=4, gpus=4, alternatives_share=1.0) as engine:
+        await engine.update_settings(CLUSTER, exploring())
+        await ask_place(engine, place(make_job("before"), seed=1, policy="bin-packing"))
+        for i in range(4):
+            await ask_place(engine, place(make_job(f"a{i}", workers=2), seed=i, policy="load-balance"))
+        await answer_is_on_its_way()
+        records = await records_of(engine)
+    for record in records:
+        assert record.alternatives
+        for name in ("consolidate", "load-balance", "bin-packing", "tetris", "harmony", "search"):
+            given = [each.policies.get(name, 0.0) for each in record.alternatives]
+            assert sorted(given) == [0.0] * (len(given) - 1) + [1.0], name
+        for each in record.alternatives:
+            assert each.policy in each.policies
+            assert each.own_propensity == each.policies.get(record.meta.policy, 0.0)
+            shares = [weight * each.policies.get(name, 0.0) for weight, name in enumerate(EXPLORERS, 1)]
+            own = each.policies.get(record.meta.policy, 0.0)
+            assert each.propensity == pytest.approx(0.4 * own + 0.6 * sum(shares) / 21)
+    _, _, row = row_of(CLUSTER, "1-0", encode(records[-1]))
+    assert records[-1].alternatives is not None
+    assert [dict(each["policies"]) for each in row["alternatives"]] == [
+        each.policies for each in records[-1].alternatives
+    ]
