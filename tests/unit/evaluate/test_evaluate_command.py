@@ -1,0 +1,145 @@
+"""`placewise evaluate` on exported logs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.evaluate.exported import ALTERNATIVES, alternative, decision, explored, outcome, write
+from typer.testing import CliRunner
+
+from placewise_service.declog.tables import JOINED_SCHEMA, SCHEMAS
+from placewise_training.evaluate.command import evaluate_app
+from placewise_training.log.placed import DECISION_COLUMNS, JOINED_COLUMNS, LogError
+
+RUNNER = CliRunner()
+COUNT = 1200  # 40 hours: 20 blocks of two hours
+
+
+def run(*arguments: str) -> Any:
+    """JSON and exit code."""
+    done = RUNNER.invoke(evaluate_app, [*arguments, "--json"])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return json.loads(done.stdout), done.exit_code
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("log"), *explored(COUNT, gain=0.2))
+
+
+def test_the_log_has_the_columns_that_are_read() -> None:
+    assert set(DECISION_COLUMNS) <= set(SCHEMAS["decisions"].names)
+    assert set(JOINED_COLUMNS) <= set(JOINED_SCHEMA.names)
+    alternative_type = SCHEMAS["decisions"].field("alternatives").type.value_type
+    assert {field.name: field.type for field in ALTERNATIVES.value_type}.items() <= {
+        field.name: field.type for field in alternative_type
+    }.items()
+
+
+def test_a_better_policy_that_explored_is_found(log: Path) -> None:
+    found, code = run("--log", str(log), "--policy", "load-balance")
+    assert code == 0
+    (one,) = found["candidates"]
+    assert one["candidate"] == "load-balance"
+    rows = {row["estimator"]: row for row in one["estimates"]}
+    low, high = rows["doubly_robust"]["gain_interval"]
+    assert low < 0.2 < high
+    assert low > 0.1
+    assert one["adjusted_p"] < 0.01
+    assert (found["tried"], found["compared"]) == (1, ["load-balance"])
+    assert found["log"]["decisions_judge"] == one["support"]["decisions"]
+    assert 0 < found["log"]["decisions_judge"] < COUNT / 2
+
+
+def test_the_best_of_several_is_chosen_before_it_is_judged(log: Path) -> None:
+    found, _ = run("--log", str(log), "--policy", "tetris", "--policy", "load-balance")
+    assert [one["candidate"] for one in found["candidates"]] == ["load-balance"]
+    assert found["compared"] == ["tetris", "load-balance"]
+
+
+def test_decisions_on_which_two_policies_agree_say_nothing_of_their_difference(log: Path) -> None:
+    found, _ = run("--log", str(log), "--policy", "tetris")
+    support = found["candidates"][0]["support"]
+    assert support["differing"] == pytest.approx(support["decisions"] / 2, abs=1)
+
+
+def test_a_log_without_exploration_is_refused_with_its_numbers(tmp_path: Path) -> None:
+    decisions = [
+        decision(
+            i,
+            [
+                alternative(f"j{i}", ("n1", "n1"), True, 1.0, 1.0, consolidate=1.0),
+                alternative(f"j{i}", ("n1", "n2"), False, 0.0, 0.0, **{"load-balance": 1.0}),
+            ],
+        )
+        for i in range(600)
+    ]
+    write(tmp_path, decisions, [outcome(i, 1.0) for i in range(600)])
+    found, code = run("--log", str(tmp_path), "--policy", "load-balance")
+    assert code == 5
+    names = [reason["name"] for reason in found["candidates"][0]["refusals"]]
+    assert names == ["NO_EXPLORATION", "WITHOUT_SUPPORT", "LOW_ESS"]
+    assert found["candidates"][0]["estimates"] == []
+    done = RUNNER.invoke(evaluate_app, ["--log", str(tmp_path), "--policy", "load-balance"])
+    assert "refused, WITHOUT_SUPPORT: the log could not have held 100.0% of the candidate's placements" in done.stdout
+
+
+def test_the_report_counts_candidates_judged_before(log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report"
+    for _ in range(2):  # the same candidate again is the same test
+        found, _ = run("--log", str(log), "--policy", "load-balance", "--out", str(out))
+        assert found["tried"] == 1
+    found, _ = run("--log", str(log), "--policy", "tetris", "--out", str(out))
+    assert found["tried"] == 2
+    assert json.loads((out / "evaluation.json").read_text("utf-8")) == found
+    assert "<svg" in (out / "evaluation.html").read_text("utf-8")
+    (one,) = found["candidates"]
+    p_value = {row["estimator"]: row for row in one["estimates"]}["doubly_robust"]["p_value"]
+    assert one["adjusted_p"] == pytest.approx(min(1.0, 2 * p_value))
+
+
+def test_jobs_that_cannot_be_used_are_counted_by_reason(tmp_path: Path) -> None:
+    decisions, outcomes = explored(COUNT, gain=0.0)
+    outcomes[3] = outcome(3, None, status="OPEN")
+    outcomes[5] = outcome(5, 1.0, is_overridden=True)
+    decisions[7]["alternatives"][0]["propensity"] = None
+    decisions[9]["is_dry_run"] = True
+    decisions[11]["shadow_of"] = "d10"
+    decisions[13]["alternatives"][0]["own_propensity"] = 0.5
+    found, _ = run("--log", str(write(tmp_path, decisions, outcomes)), "--policy", "load-balance")
+    assert found["log"]["left_out"] == {
+        "without a reward (OPEN)": 1,
+        "of unknown mixture": 1,
+        "of a policy in force whose other placements are not known": 1,
+    }
+    assert found["log"]["overridden"] == 1
+
+
+def test_a_policy_that_was_never_asked_is_named(log: Path) -> None:
+    done = RUNNER.invoke(evaluate_app, ["--log", str(log), "--policy", "best"])
+    assert str(done.exception) == (
+        "best was asked about no decision of this log; asked were consolidate, load-balance, tetris"
+    )
+
+
+def test_too_short_a_log_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, *explored(30, gain=0.1))
+    done = RUNNER.invoke(evaluate_app, ["--log", str(tmp_path), "--policy", "load-balance"])
+    assert "covers 1 blocks of time, 8 are needed" in str(done.exception)
+    assert done.exception.exit_code == 5  # type: ignore[union-attr]
+
+
+def test_no_log_an_older_one_and_a_damaged_one_are_named(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=r"decisions does not exist: `placewise log export"):
+        run("--log", str(tmp_path), "--policy", "x")
+    write(tmp_path, *explored(30, gain=0.1), reward="reward_7min")
+    with pytest.raises(LogError, match="joined has no column reward_20min"):
+        run("--log", str(tmp_path), "--policy", "x")
+    damaged = next((tmp_path / "decisions").rglob("*.parquet"))
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    with pytest.raises(LogError) as found:
+        run("--log", str(tmp_path), "--policy", "x")
+    assert "decisions.parquet" in str(found.value)
+    assert "\n" not in str(found.value)

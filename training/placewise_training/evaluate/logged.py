@@ -1,0 +1,93 @@
+"""Decisions of an exported log as arrays, with a candidate's probabilities. The candidate is a policy that was asked
+for its placement when the decision's alternatives were worked out."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
+from placewise_training.evaluate.decisions import LoggedDecisions, Options
+from placewise_training.evaluate.stretches import blocks_of
+from placewise_training.log.placed import PlacedJob, features_of
+
+_WHOLE = 1.0 - 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Usable:
+    """Placed jobs whose reward and mixture are known, in the order of time, and why the others are left out."""
+
+    jobs: tuple[PlacedJob, ...]
+    features: tuple[FloatArray, ...]  # (K, F) of each job's options
+    block: IntArray  # (N,)
+    left_out: Mapping[str, int]
+
+    @classmethod
+    def of(cls, jobs: Sequence[PlacedJob], block_s: float) -> "Usable":
+        """Raises ValueError if no job is left."""
+        reasons = [_reason(one) for one in jobs]
+        kept = sorted(
+            (one for one, reason in zip(jobs, reasons, strict=True) if not reason), key=lambda one: one.time_s
+        )
+        counts = Counter(reason for reason in reasons if reason)
+        if not kept:
+            found = (
+                ", ".join(f"{count} {reason}" for reason, count in counts.items())
+                or "no Place decision has alternatives"
+            )
+            raise ValueError(f"no decision can be used: {found}")
+        has_parts = all(one.parts is not None for one in kept)
+        features = tuple(features_of(one, has_parts=has_parts) for one in kept)
+        return cls(tuple(kept), features, blocks_of(np.array([one.time_s for one in kept]), block_s), counts)
+
+    def decisions(self, candidate: str) -> tuple[LoggedDecisions | None, BoolArray]:
+        """The candidate's batch, and an (N,) mask of the jobs in it: those for which it was asked. None if it never
+        was."""
+        is_known = np.array([_mass(one, candidate) >= _WHOLE for one in self.jobs])
+        if not is_known.any():
+            return None, is_known
+        jobs = [one for one, known in zip(self.jobs, is_known, strict=True) if known]
+        features = [one for one, known in zip(self.features, is_known, strict=True) if known]
+        counts = np.array([len(one.options) for one in jobs])
+        chosen = np.concatenate([[0], counts.cumsum()[:-1]]) + [_chosen(one) for one in jobs]
+        every = [option for one in jobs for option in one.options]
+        options = Options(
+            np.repeat(np.arange(len(jobs)), counts),
+            np.array([option.policies.get(candidate, 0.0) for option in every]),
+            np.array([option.own for option in every], dtype=np.float64),
+            np.array([option.propensity for option in every], dtype=np.float64),
+            np.concatenate(features),
+        )
+        log = LoggedDecisions(
+            np.array([one.reward for one in jobs], dtype=np.float64),
+            options.propensity[chosen],
+            options.candidate[chosen],
+            options.own[chosen],
+            self.block[is_known],
+            options.features[chosen],
+            options,
+        )
+        return log, is_known
+
+
+def _reason(placed: PlacedJob) -> str:
+    """Why a job cannot be used; "" if it can."""
+    if placed.reward is None:
+        return f"without a reward ({placed.status})"
+    if any(option.propensity is None or option.own is None for option in placed.options):
+        return "of unknown mixture"
+    if sum(option.is_chosen for option in placed.options) != 1:
+        return "without its own placement"
+    if sum(option.own or 0.0 for option in placed.options) < _WHOLE:
+        return "of a policy in force whose other placements are not known"
+    return ""
+
+
+def _mass(placed: PlacedJob, candidate: str) -> float:
+    return sum(option.policies.get(candidate, 0.0) for option in placed.options)
+
+
+def _chosen(placed: PlacedJob) -> int:
+    return next(k for k, option in enumerate(placed.options) if option.is_chosen)

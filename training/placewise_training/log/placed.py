@@ -1,0 +1,151 @@
+"""Placed jobs of an exported log whose alternatives are known, each with its reward. Judges nothing.
+
+Reads `decisions` and `joined` as docs/log-columns.md has them, file by file.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from placewise_core.basics.arrays import FloatArray
+from placewise_core.domain.job import Job
+from placewise_log.record import CorruptEntryError, Parts, decode
+
+DECISION_COLUMNS = ("id", "rpc", "time", "policy", "is_dry_run", "shadow_of", "alternatives", "record")
+JOINED_COLUMNS = ("decision_id", "job_id", "unit", "status", "is_overridden")
+REWARD = "reward_20min"
+_ROWS_AT_ONCE = 1024
+
+
+class LogError(Exception):
+    """The exported log, or a file of it, cannot be read. One line that names it and the remedy."""
+
+    exit_code = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One placement that could have been: P and π of the policy in force are None if its search was cut by the clock.
+    `policies`: the probability with which each policy that was asked gives it."""
+
+    nodes: tuple[str, ...]
+    is_chosen: bool
+    propensity: float | None
+    own: float | None
+    policies: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedJob:
+    """One job of a Place decision. `reward` is None if it is not known (yet)."""
+
+    decision_id: str
+    time_s: float
+    policy: str
+    job: Job
+    options: tuple[Option, ...]
+    parts: Parts | None
+    status: str
+    is_overridden: bool
+    reward: float | None
+
+
+def placed_jobs(directory: Path, reward: str = REWARD) -> Iterator[PlacedJob]:
+    """In no order. Dry runs and decisions in a shadow are left out. Raises LogError."""
+    decisions = _opened(directory / "decisions", DECISION_COLUMNS)
+    wanted = (pc.field("rpc") == "Place") & pc.field("alternatives").is_valid()
+    wanted &= ~pc.field("is_dry_run") & pc.field("shadow_of").is_null()
+    try:
+        ids = decisions.to_table(columns=["id"], filter=wanted).column("id")
+        outcomes = _outcomes(directory / "joined", ids, reward)
+        for batch in decisions.to_batches(columns=list(DECISION_COLUMNS), filter=wanted, batch_size=_ROWS_AT_ONCE):
+            for row in batch.to_pylist():
+                yield from _jobs_of(row, outcomes)
+    except (pa.ArrowException, OSError) as error:
+        raise LogError(f"{directory}: {error}; export the log again") from error
+
+
+def _opened(folder: Path, columns: tuple[str, ...]) -> ds.Dataset:
+    if not folder.is_dir():
+        raise LogError(f"{folder} does not exist: `placewise log export {folder.parent}` writes it")
+    try:
+        found = ds.dataset(folder, format="parquet", partitioning="hive")
+    except (pa.ArrowException, OSError) as error:
+        raise LogError(f"{folder}: {error}; export the log again") from error
+    missing = [name for name in columns if name not in found.schema.names]
+    if missing:
+        raise LogError(f"{folder} has no column {missing[0]}: export the log with this version")
+    return found
+
+
+def _outcomes(folder: Path, ids: pa.ChunkedArray, reward: str) -> dict[tuple[str, str], tuple[str, bool, float | None]]:
+    """(status, is overridden, reward) by decision and job."""
+    joined = _opened(folder, (*JOINED_COLUMNS, reward))
+    table = joined.to_table(
+        columns=[*JOINED_COLUMNS, reward],
+        filter=pc.field("decision_id").isin(ids.combine_chunks()) & (pc.field("unit") == ""),
+    )
+    columns = [table.column(name).to_pylist() for name in ("decision_id", "job_id", "status", "is_overridden", reward)]
+    return {
+        (decision, job): (status, is_other, value)
+        for decision, job, status, is_other, value in zip(*columns, strict=True)
+    }
+
+
+def _jobs_of(
+    row: Mapping[str, Any], outcomes: Mapping[tuple[str, str], tuple[str, bool, float | None]]
+) -> Iterator[PlacedJob]:
+    try:
+        record = decode(row["record"])
+    except CorruptEntryError as error:
+        raise LogError(f"decision {row['id']}: {error}") from error
+    parts = {each.job_id: each for each in record.parts}
+    for job in record.jobs:
+        options = tuple(_option(each) for each in row["alternatives"] if each["job_id"] == job.id)
+        found = outcomes.get((row["id"], job.id))
+        if options and found:
+            status, is_overridden, value = found
+            yield PlacedJob(
+                row["id"], record.time_s, row["policy"], job, options, parts.get(job.id), status, is_overridden, value
+            )
+
+
+def _option(row: Mapping[str, Any]) -> Option:
+    return Option(
+        tuple(row["nodes"]), row["is_chosen"], row["propensity"], row["own_propensity"], dict(row["policies"] or ())
+    )
+
+
+def features_of(placed: PlacedJob, *, has_parts: bool) -> FloatArray:
+    """(K, F) of the job and each of its options: tasks, GPUs, epochs and batch of the job, nodes and the most tasks on
+    one of them; with `has_parts` also the means of the tokens that the reward model reads, the job's own and those of
+    jobs beside it, and how many of these there are. Raises ValueError if they are asked for and not there."""
+    job = placed.job
+    tasks = [group.count for group in job.groups]
+    gpus = sum(group.count * group.demand.gpus for group in job.groups)
+    constant = np.log1p([sum(tasks), gpus, job.total_epochs, job.batch_size])
+    counts = [np.unique(np.asarray(option.nodes), return_counts=True)[1] for option in placed.options]
+    shape = np.log1p([[len(found), found.max(initial=0)] for found in counts])
+    rows = np.hstack([np.tile(constant, (len(counts), 1)), shape])
+    return np.hstack([rows, _pooled(placed)]) if has_parts else rows
+
+
+def _pooled(placed: PlacedJob) -> FloatArray:
+    if placed.parts is None:
+        raise ValueError(f"decision {placed.decision_id} has no inputs of the reward model")
+    tokens = placed.parts.tokens.unpack().astype(np.float64)  # (K, P, F)
+    of_job = placed.parts.job.unpack().astype(np.int64)  # (K, P)
+    is_own = of_job == 0
+    # Tokens of jobs beside the job; those after them are witnesses elsewhere, padding is −1.
+    is_beside = (of_job > 0) & (of_job <= len(placed.parts.jobs))
+    own, beside = (
+        (tokens * mask[..., None]).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)[:, None]
+        for mask in (is_own, is_beside)
+    )
+    return np.hstack([own, beside, np.log1p(is_beside.sum(axis=1))[:, None]])
