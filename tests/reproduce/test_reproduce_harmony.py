@@ -42,11 +42,11 @@ from placewise_training.reproduce.harmony.runs import (
     SHORTEST,
     Scenario,
     first_come,
+    misdeclared,
     misled,
     policy_of,
     run,
     shortest,
-    told,
 )
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.discipline import Discipline
@@ -276,7 +276,7 @@ def test_fresh_seeds_are_other_jobs() -> None:
 def test_told_lengths_are_off_by_the_factor_drawn_and_the_work_is_not() -> None:
     truth = make_truth("judge", 0)
     jobs = Scenario(jobs=400).workload().generate(truth, 0)
-    off = told(jobs, 1.0, 0)
+    off = misdeclared(jobs, 1.0, 0)
     factors = np.log([a.job.single_gpu_s / b.job.single_gpu_s for a, b in zip(off, jobs, strict=True)])
     assert abs(float(np.mean(factors))) < 0.15
     assert 0.9 < float(np.std(factors)) < 1.1
@@ -284,14 +284,14 @@ def test_told_lengths_are_off_by_the_factor_drawn_and_the_work_is_not() -> None:
         assert (a.samples, a.ideal_s, a.submit_time_s) == (b.samples, b.ideal_s, b.submit_time_s)
         assert a.job.single_gpu_s / a.job.total_epochs == pytest.approx(b.job.single_gpu_s / b.job.total_epochs)
         assert a.epoch_samples == pytest.approx(b.job.dataset_size)
-    assert all(job.job.single_gpu_s == job.job.total_epochs == 0.0 for job in told(jobs, None, 0))
-    assert [job.job.single_gpu_s for job in told(jobs, 0.0, 0)] == [job.job.single_gpu_s for job in jobs]
+    assert all(job.job.single_gpu_s == job.job.total_epochs == 0.0 for job in misdeclared(jobs, None, 0))
+    assert [job.job.single_gpu_s for job in misdeclared(jobs, 0.0, 0)] == [job.job.single_gpu_s for job in jobs]
 
 
 def test_progress_counts_true_passes_over_the_data_whatever_a_job_tells() -> None:
     """A job that tells no length reports no share of itself: that would tell the length."""
     truth = make_truth("judge", 0)
-    (job, *_) = told(Scenario(jobs=3).workload().generate(truth, 0), None, 0)
+    (job, *_) = misdeclared(Scenario(jobs=3).workload().generate(truth, 0), None, 0)
     policy = policy_of("load-balance", shipped(), 6)
     simulation = Simulation(harmony_cluster(), [job], truth, policy, options=SimOptions(reports_progress=True), seed=0)
     simulation.run_until(job.submit_time_s + 0.5 * job.ideal_s)

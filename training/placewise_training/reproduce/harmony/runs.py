@@ -97,8 +97,8 @@ def policy_of(method: str, bundle: Bundle, nodes: int) -> PlacementPolicy:
     return Oracle() if name == ORACLE else placement_policy(name, bundle)
 
 
-def told(jobs: Sequence[SimJob], sigma: float | None, seed: int) -> list[SimJob]:
-    """The same jobs with lengths told wrongly, by a factor e^(σ·N(0, 1)) each, or not at all (None). A host still
+def misdeclared(jobs: Sequence[SimJob], sigma: float | None, seed: int) -> list[SimJob]:
+    """The same jobs with lengths declared wrongly, by a factor e^(σ·N(0, 1)) each, or not at all (None). A host still
     counts true passes over the data."""
     rng = np.random.default_rng((seed, 12))
     factors = [0.0 if sigma is None else float(np.exp(sigma * draw)) for draw in rng.standard_normal(len(jobs))]
@@ -179,7 +179,7 @@ def _simulated(scenario: Scenario, method: str, policy: PlacementPolicy, seed: i
     jobs = scenario.workload().generate(truth, drawn)
     for suffix, sigma in _LENGTHS.items():
         if method.endswith(suffix):
-            jobs = told(jobs, sigma, drawn)
+            jobs = misdeclared(jobs, sigma, drawn)
     simulation = Simulation(harmony_cluster(scenario.nodes), jobs, truth, policy, options=options, seed=seed)
     if isinstance(policy, Oracle):
         policy.attach(simulation)
