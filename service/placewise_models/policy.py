@@ -15,7 +15,7 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Observation
 from placewise_core.inputs.policy import JOB_STATE, LOGITS, NODE_STATE, STRETCH, encoder_inputs
 from placewise_core.policies.harmony import ClusterState, PolicyState
-from placewise_models.session import ModelError, answers_alike, open_token_net
+from placewise_models.session import ModelError, answers_alike, open_token_net, run
 
 POLICY_ENCODER, POLICY_JOBS, POLICY_DECODER = "policy_encoder.onnx", "policy_jobs.onnx", "policy_decoder.onnx"
 POLICY_GRAPHS, POLICY_REPORT = (POLICY_ENCODER, POLICY_JOBS, POLICY_DECODER), "policy.json"
@@ -72,18 +72,18 @@ class PolicyRuntime:
 
     def look(self, seen: Observation) -> ClusterState:
         """States of all nodes, and what new jobs are to be read beside."""
-        nodes, *memory = self.encoder.run((NODE_STATE, *self.memory), encoder_inputs(seen))
+        nodes, *memory = run(self.encoder, (NODE_STATE, *self.memory), encoder_inputs(seen))
         return ClusterState(nodes, memory)
 
     def read(self, cluster: ClusterState, jobs: Float32) -> PolicyState:
         """States of new jobs."""
         feeds = dict(zip(self.memory, cluster.memory, strict=True))
         feeds["jobs"] = jobs
-        return PolicyState(cluster.nodes, *self.jobs.run(self.outputs, feeds))
+        return PolicyState(cluster.nodes, *run(self.jobs, self.outputs, feeds))
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
         """(2C,) logits of the next task of job `job`: a worker on each node, then a parameter server on each."""
-        logits: Float32 = self.decoder.run((LOGITS,), {"states": state.nodes + state.jobs[job], "step": step})[0]
+        logits: Float32 = run(self.decoder, (LOGITS,), {"states": state.nodes + state.jobs[job], "step": step})[0]
         return logits.reshape(-1)
 
     def _check_sample(self, report: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from placewise_core.basics.arrays import Float32
 from placewise_core.basics.frozen import frozen
 from placewise_core.inputs.cluster import PART_FEATURES
 from placewise_core.inputs.reward import PartTokens
-from placewise_models.session import ModelError, answers_alike, open_token_net
+from placewise_models.session import ModelError, answers_alike, open_token_net, run
 
 REWARD_MODEL, REWARD_REPORT = "reward.onnx", "reward.json"
 _SCHEMA = "placewise.reward/1"
@@ -67,8 +67,7 @@ class RewardRuntime:
         return speed, spread
 
     def _run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[Float32]:
-        found: list[Float32] = self.session.run(outputs, feeds)
-        return found
+        return run(self.session, outputs, feeds)
 
     def _check_sample(self, report: Mapping[str, Any]) -> None:
         try:

@@ -166,6 +166,11 @@ def watched(watch: Watch) -> Iterator[None]:
             )
             return given
 
+        @property
+        def _sess(self) -> "Watched":
+            """Nets are run by the native session: that is watched too."""
+            return self
+
         def __getattr__(self, name: str) -> Any:
             return getattr(self._session, name)
 

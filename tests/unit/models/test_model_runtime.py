@@ -24,6 +24,7 @@ from placewise_core.inputs.reward import PartTokens
 from placewise_models.bundle import BundleError, Manifest, load, schema_of, write_manifest
 from placewise_models.folder import shipped_bundle
 from placewise_models.reward import RewardRuntime
+from placewise_models.session import open_session, run
 from placewise_service.cli import invoke
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
@@ -241,6 +242,19 @@ async def test_a_swap_under_load_drops_nothing(tmp_path: Path) -> None:
     await asyncio.gather(*(ask(worker) for worker in range(3)), swap())
     assert bundles == {"one", "two"}
     await engine.close()
+
+
+def test_a_net_is_run_as_by_the_runtimes_own_call() -> None:
+    session, feeds = (
+        open_session((shipped_bundle() / "reward.onnx").read_bytes(), "reward.onnx"),
+        random_inputs((3, 9), 1),
+    )
+    for ours, theirs in zip(
+        run(session, ("speed", "spread"), feeds), session.run(("speed", "spread"), feeds), strict=True
+    ):
+        assert np.array_equal(ours, theirs)
+    with pytest.raises(Exception, match="node"):
+        run(session, ("speed",), {name: values for name, values in feeds.items() if name != "node"})
 
 
 async def test_a_net_that_breaks_while_serving_leaves_the_heuristic(

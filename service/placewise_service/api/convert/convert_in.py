@@ -160,7 +160,8 @@ def job(message: job_pb2.Job) -> Job:
         submit_time_s=seconds(message.submit_time) if has("submit_time") else 0.0,
         subtasks=subtasks,
         single_gpu_s=message.single_gpu_seconds,
-        params_millions=message.params_millions or millions_of(_layers(message.layers)),
+        params_millions=message.params_millions
+        or (millions_of(_layers(layers)) if (layers := message.layers) else 0.0),
         gpu_sharing=_sharing(message.gpu_sharing) if has("gpu_sharing") else _NO_SHARING,
         elastic=ElasticRange(message.elastic.min_gpus, message.elastic.max_gpus) if has("elastic") else None,
         shape=Shape(message.shape.nodes, message.shape.gpus_per_node) if has("shape") else None,

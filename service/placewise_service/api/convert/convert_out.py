@@ -42,6 +42,7 @@ _REASONS: dict[Reason, Any] = {reason: decision_pb2.Reason.Value(reason) for rea
 _VERDICTS: dict[Verdict, Any] = {verdict: decision_pb2.Admission.Verdict.Value(verdict) for verdict in Verdict}
 _ROLES: dict[Role, Any] = {role: job_pb2.TaskGroup.Role.Value(role) for role in Role}
 
+_NO_RESOURCES = job_pb2.Resources()
 _BUNDLE_STATES: dict[BundleState, Any] = {state: bundle_pb2.Bundle.State.Value(state) for state in BundleState}
 
 
@@ -91,12 +92,11 @@ def _fill_job_decision(message: decision_pb2.JobDecision, decision: JobDecision)
 def fill_assignments(
     messages: "RepeatedCompositeFieldContainer[cluster_pb2.Assignment]", items: Iterable[Assignment]
 ) -> None:
-    """One message per task; tasks of one group ask for the same, so that their demand is built once."""
-    demands: dict[int, job_pb2.Resources] = {}
+    """One message per task. Tasks of one group ask for the same and follow each other: their demand is built once."""
+    asked, demand = None, _NO_RESOURCES
     for item in items:
-        demand = demands.get(id(item.demand))
-        if demand is None:
-            demand = demands[id(item.demand)] = resources(item.demand)
+        if item.demand is not asked:
+            asked, demand = item.demand, resources(item.demand)
         message = messages.add()
         message.task = item.task
         message.role = _ROLES[item.role]
