@@ -12,6 +12,7 @@ from tests.fakes.explored import fit
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
 
 from placewise_core.admit.exploring import BOUND, HEAD, PROMISED
+from placewise_core.admit.greedy import GreedyAdmission
 from placewise_core.admit.policy import AdmitContext, AdmitExploration
 from placewise_core.admit.pool import Pool, elastic_range
 from placewise_core.admit.registry import admission_policies
@@ -26,8 +27,7 @@ from placewise_core.view.heads import barred, is_in_force
 from placewise_core.view.view import ClusterView
 
 POLICIES = admission_policies(ThroughputModel(bundled("throughput.json")))
-EXPLORED = ["qos", "qos-savable", "qos-paper", "fifo", "fifo-strict", "min-min", "weighted-fair", "tetris-perf",
-            "tetris-cer", "single-gpu"]  # fmt: skip
+EXPLORED = [name for name, policy in POLICIES.items() if isinstance(policy, GreedyAdmission) and policy.is_explored]
 RATE, SLOT_S, NOW_S, BOUND_S = 0.3, 10.0, 100_000.0, 1000.0
 DRAWS = int(os.environ.get("PLACEWISE_TEST_DRAWS", "1500"))
 NO_GUARD = ExplorationGuard()
@@ -229,7 +229,8 @@ class World:
     def ask(self, queue: str) -> tuple[list[Job], QueueState, AdmitPlan]:
         jobs, before = list(self.jobs[queue]), self.view.queues.get(queue) or QueueState(queue)
         context = asking(self.rate, self.now_s)
-        return jobs, before, self.policy.admit(jobs, self.view, before, context)
+        policy = self.policy if queue == "q" else POLICIES["fifo"]  # whose head binds every policy
+        return jobs, before, policy.admit(jobs, self.view, before, context)
 
     def tell(self, queue: QueueState) -> None:
         event = QueueAdvanced(replace(queue, seq=queue.seq + 1))
@@ -318,7 +319,7 @@ def test_exploring_breaks_no_limit_no_bound_and_no_reservation_of_a_head(name: s
                     if given.draw is not None and given.draw.explorer:
                         kinds["explored"] += 1
                         check_nodes_of_heads(world, queue, before, job, given)
-                    elif name in HEEDS_HEADS:
+                    elif name in HEEDS_HEADS or queue == "other":
                         check_nodes_of_heads(world, queue, before, job, given)
                 if given.draw is not None:
                     kinds[given.draw.guard] += 1
@@ -378,12 +379,18 @@ def test_others_are_answered_as_if_a_job_held_back_started() -> None:
     assert len(found) == 4
 
 
-@pytest.mark.parametrize("name", ["capacity", "random-gpus", "proteus-paper"])
+def test_most_policies_are_explored() -> None:
+    assert {"qos", "qos-savable", "qos-paper", "fifo", "fifo-strict", "tetris-cer", "single-gpu"} <= set(EXPLORED)
+    assert not {"capacity", "random-gpus", "proteus-paper"} & set(EXPLORED)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES.keys() - set(EXPLORED)))
 def test_policies_whose_answers_are_limits_or_draws_are_left_alone(name: str) -> None:
-    jobs = [elastic("a", 1, 4), rigid("b", 2)]
+    jobs = [elastic(f"j{i}", 1, 4, single_gpu_s=7200.0) for i in range(6)]
+    queue = QueueState("q")
     for slot in range(20):
         context = asking(1.0, NOW_S + slot * SLOT_S)
-        plan = POLICIES[name].admit(jobs, uneven(), QueueState("q"), context)
-        assert plan == POLICIES[name].admit(
-            jobs, uneven(), QueueState("q"), replace(context, exploration=AdmitExploration())
-        )
+        plan = POLICIES[name].admit(jobs, uneven(), queue, context)
+        assert plan == POLICIES[name].admit(jobs, uneven(), queue, replace(context, exploration=AdmitExploration()))
+        queue = plan.queue
+    assert any(given.verdict is Verdict.ADMIT for given in plan.admissions)

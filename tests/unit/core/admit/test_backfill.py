@@ -12,7 +12,7 @@ from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
 
 from placewise_core.admit.head import Releases
 from placewise_core.admit.policies import lyapunov
-from placewise_core.admit.policy import AdmitContext
+from placewise_core.admit.policy import AdmitContext, AdmitExploration
 from placewise_core.admit.pool import Options, Pool
 from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.cluster import HeadReservation, QueueSettings, QueueState, RunningJob
@@ -168,16 +168,17 @@ def test_strict_order_is_kept_by_its_own_name() -> None:
     under=st.floats(1.0, 10.0),
     behind=st.booleans(),
     starts_only=st.booleans(),
+    rate=st.sampled_from([0.0, 0.3, 1.0]),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_gang_as_large_as_the_cluster_starts_within_its_bound(
-    told_s: float, under: float, behind: bool, starts_only: bool, seed: int
+    told_s: float, under: float, behind: bool, starts_only: bool, rate: float, seed: int
 ) -> None:
     """One-GPU jobs come without end, behind the gang or ahead of it in the host's order, and take up to ten times as
-    long as they told; two replicas answer by turns."""
+    long as they told; two replicas answer by turns, and explore."""
     rng = np.random.default_rng(seed)
-    world, gang = TwoReplicas(), job("gang", 2, 100.0, tasks=2)
+    world, gang = TwoReplicas(rate), job("gang", 2, 100.0, tasks=2)
     stream, step_s = (job(f"j{i}", 1, told_s) for i in itertools.count()), 20.0
     ends: dict[str, float] = {}
     waiting = list(itertools.islice(stream, 6))
@@ -199,7 +200,8 @@ def test_a_gang_as_large_as_the_cluster_starts_within_its_bound(
 class TwoReplicas:
     """Two views of one cluster of two nodes with two GPUs each, and the queue as the store has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rate: float) -> None:
+        self.exploration = AdmitExploration(rate)
         self.views = [cluster_of(gpu_nodes(2, 2)), cluster_of(gpu_nodes(2, 2))]
         self.queue = QueueState("q")
 
@@ -213,7 +215,14 @@ class TwoReplicas:
         """The jobs that this replica admits and places, one after the other."""
         view, other = self.views[replica], self.views[1 - replica]
         jobs = [gang, *waiting] if behind else [*waiting, gang]
-        context = AdmitContext(now_s, int(now_s / 10), QueueSettings(bound_s=BOUND_S), 0, starts_only=starts_only)
+        context = AdmitContext(
+            now_s,
+            int(now_s / 10),
+            QueueSettings(bound_s=BOUND_S),
+            0,
+            starts_only=starts_only,
+            exploration=self.exploration,
+        )
         plan = POLICIES["fifo"].admit(jobs, view, self.queue, context)
         if plan.queue is not self.queue:
             self.queue = replace(plan.queue, seq=self.queue.seq + 1)
