@@ -58,7 +58,7 @@ class PlacedJob:
 
 def placed_jobs(directory: Path, reward: str = REWARD) -> Iterator[PlacedJob]:
     """In no order. Dry runs and decisions in a shadow are left out. Raises LogError."""
-    decisions = _opened(directory / "decisions", DECISION_COLUMNS)
+    decisions = opened(directory / "decisions", DECISION_COLUMNS)
     wanted = (pc.field("rpc") == "Place") & pc.field("alternatives").is_valid()
     wanted &= ~pc.field("is_dry_run") & pc.field("shadow_of").is_null()
     try:
@@ -71,7 +71,8 @@ def placed_jobs(directory: Path, reward: str = REWARD) -> Iterator[PlacedJob]:
         raise LogError(f"{directory}: {error}; export the log again") from error
 
 
-def _opened(folder: Path, columns: tuple[str, ...]) -> ds.Dataset:
+def opened(folder: Path, columns: tuple[str, ...]) -> ds.Dataset:
+    """A table of the log that has these columns. Raises LogError."""
     if not folder.is_dir():
         raise LogError(f"{folder} does not exist: `placewise log export {folder.parent}` writes it")
     try:
@@ -86,7 +87,7 @@ def _opened(folder: Path, columns: tuple[str, ...]) -> ds.Dataset:
 
 def _outcomes(folder: Path, ids: pa.ChunkedArray, reward: str) -> dict[tuple[str, str], tuple[str, bool, float | None]]:
     """(status, is overridden, reward) by decision and job."""
-    joined = _opened(folder, (*JOINED_COLUMNS, reward))
+    joined = opened(folder, (*JOINED_COLUMNS, reward))
     table = joined.to_table(
         columns=[*JOINED_COLUMNS, reward],
         filter=pc.field("decision_id").isin(ids.combine_chunks()) & (pc.field("unit") == ""),
