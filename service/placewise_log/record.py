@@ -29,7 +29,8 @@ from placewise_core.domain.decision import (
 )
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job
-from placewise_core.policies.alternatives import Alternative
+from placewise_core.policies.studies.alternatives import Alternative
+from placewise_core.policies.studies.shadow import Compared
 
 SCHEMA_VERSION: Final = 1
 PLACE: Final = "Place"
@@ -159,7 +160,7 @@ class DecisionRecord:
     `time_s` is when it was decided (epoch seconds), `latency_ms` from the arrival at the engine to the answer.
     `alternatives`, `steps` and `parts` are worked out after the answer, for a random share of the Place decisions.
     `epoch` is that of the state: versions of the view count within it. `seed` repeats the draw. `shadow_of` names the
-    decision that was answered where this one was made in its shadow.
+    decision that was answered where this one was made in its shadow; `compared` has both.
     """
 
     rpc: str
@@ -187,6 +188,7 @@ class DecisionRecord:
     alternatives: tuple[Alternative, ...] | None = None
     steps: tuple[Steps, ...] = ()
     parts: tuple[Parts, ...] = ()
+    compared: tuple[Compared, ...] = ()
 
     @classmethod
     def of_place(

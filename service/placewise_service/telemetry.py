@@ -73,6 +73,15 @@ class Telemetry:
         self._alternatives_shed = self._counter(
             "placewise_alternatives_shed_total", "Decisions logged without their alternatives, as there was no time."
         )
+        self._shadow_decisions = self._counter(
+            "placewise_shadow_decisions_total", "Jobs that a shadow decided about.", "bundle", "policy", "agreement"
+        )
+        self._shadow_seconds = self._histogram(
+            "placewise_shadow_seconds", "Time a shadow worked on the placement of a job.", "bundle", "policy"
+        )
+        self._shadow_left_out = self._counter(
+            "placewise_shadow_left_out_total", "Answered jobs that the cluster's shadow did not decide about.", "reason"
+        )
         self._shed = self._counter("placewise_shed_total", "Requests refused because too many were in flight.", "rpc")
         self._refused = self._counter(
             "placewise_refused_total", "Requests and connections refused for a limit.", "face", "limit"
@@ -154,6 +163,16 @@ class Telemetry:
     def alternatives_shed(self) -> None:
         """A decision was drawn to be logged with its alternatives, and there was no time to work them out."""
         self._alternatives_shed.inc()
+
+    def shadow_decision(self, bundle: str, policy: str, agreement: str, seconds: float) -> None:
+        """A shadow decided about one job."""
+        self._child("shadow", self._shadow_decisions, bundle, policy, agreement).inc()
+        self._child("shadow seconds", self._shadow_seconds, bundle, policy).observe(seconds)
+
+    def shadow_left_out(self, reason: str, jobs: int) -> None:
+        """Jobs of a cluster with a shadow were answered, and the shadow does not decide about them."""
+        if jobs > 0:
+            self._child("left out", self._shadow_left_out, reason).inc(jobs)
 
     @property
     def is_tracing(self) -> bool:

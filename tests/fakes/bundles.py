@@ -5,8 +5,12 @@ from pathlib import Path
 
 import msgspec
 
-from placewise_models.bundle import MANIFEST, Manifest, write_manifest
+from placewise_core.gang.neighbours import declared_speed
+from placewise_core.policies.profiled.tables import packaged_tables
+from placewise_core.speed.completed_interference import InterferenceSource
+from placewise_models.bundle import MANIFEST, Bundle, BundleError, Manifest, write_manifest
 from placewise_models.folder import shipped_bundle
+from placewise_service.engine.shadows import PolicySet, Shadows
 
 
 def copy_bundle(folder: Path, created: str = "2026-01-01T00:00:00Z") -> Path:
@@ -27,3 +31,12 @@ def forge(folder: Path, **changes: object) -> Path:
     manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     (folder / MANIFEST).write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, **changes)))
     return folder
+
+
+def no_shadows() -> Shadows:
+    """For a registry without an engine: nothing shadows, and no bundle can."""
+
+    def refused(bundle: Bundle) -> PolicySet:
+        raise BundleError(f"{bundle.name} has no policies here")
+
+    return Shadows(PolicySet({}, (), InterferenceSource(packaged_tables().interference), declared_speed), refused)

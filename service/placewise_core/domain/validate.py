@@ -177,6 +177,11 @@ def check_bundle_name(name: str, may_be_empty: bool = False) -> None:
         raise InvalidRequestError("must be letters, digits, '.', '_' or '-'", "name")
 
 
+def check_policy_name(name: str) -> None:
+    """Raises InvalidRequestError for a name that no policy can have."""
+    check_text(name, "policy", MAX_ID)
+
+
 def check_settings(settings: ClusterSettings) -> None:
     """Raises InvalidRequestError if a cluster's settings make no sense."""
     check_text(settings.place_policy, "settings.place_policy", MAX_ID)

@@ -60,18 +60,27 @@ class SpeedScorer(Protocol):
 
 @frozen
 class Scores:
-    """Of K placements: (K,) Σ c_n/e_n per second, and (K,) the spread of the new job's log-speed; 0 if unknown."""
+    """Of K placements: (K,) Σ c_n/e_n per second, (K,) the spread of the new job's log-speed, 0 if unknown, and (K, P)
+    the speed of each token's job over its linear speed."""
 
     progress: FloatArray
     spread: FloatArray
+    speeds: FloatArray
 
 
 @frozen
 class Judged:
-    """Scores of K placements, and what the model read: a row of the tokens for each."""
+    """Scores of K placements of a job, and what the model read: a row of the tokens for each."""
 
+    job: Job
     tokens: PartTokens
     scores: Scores
+
+    @property
+    def own(self) -> FloatArray:
+        """(K,) c/e per second of the job alone."""
+        alone = np.where(self.tokens.job == 0, self.scores.speeds, 0.0)
+        return progress(alone, self.job, self.tokens)
 
 
 class ScoreError(Exception):
@@ -139,7 +148,7 @@ class BestOfK(PlacementPolicy):
     def judge(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> "Judged":
         """The reward model's inputs and forecasts of these placements. Raises ScoreError and the runtime's errors."""
         tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view, slices)
-        return Judged(tokens, self._predicted(job, proposals, tokens, slices))
+        return Judged(job, tokens, self._predicted(job, proposals, tokens, slices))
 
     def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
         """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
@@ -177,7 +186,7 @@ class BestOfK(PlacementPolicy):
         speeds = np.asarray(predicted, dtype=np.float64)
         if speeds.shape != tokens.job.shape or not np.isfinite(speeds).all():
             raise ScoreError(f"speeds of shape {speeds.shape} for tokens of shape {tokens.job.shape}")
-        return Scores(progress(speeds, job, tokens), spread)
+        return Scores(progress(speeds, job, tokens), spread, speeds)
 
     def _speeds(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens) -> Float32:
         """(K, P) as SpeedScorer.speeds: a subclass may know better than any model."""

@@ -95,6 +95,12 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
         "job_tasks": ("", f"tasks of each job in the order of Harmony's net, {_STUDIED}"),
         "job_task_probabilities": ("1", f"the net's probability of the node of each of `job_tasks`, {_STUDIED}"),
+        "compared": (
+            "progress 1/s",
+            "of a shadow's decision: each job as answered and as the shadow places it, and whether that is the same; "
+            "by the reward model in force (`by_active_`) and the shadow's (`by_shadow_`) the forecasts Σ c/e and "
+            "spread of both, and `own`, c/e of the job alone",
+        ),
         "job_verdicts": ("", f"ADMIT or WAIT, {_ADMIT}"),
         "job_is_repeat": ("", _REPEAT),
         "job_gpus": ("", f"GPUs given, 0 for WAIT, {_ADMIT}"),

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from placewise_core.domain.commands import Scope
 from placewise_core.domain.decision import AdmitPlan, Reason, ShapeScore
+from placewise_core.policies.studies.shadow import Compared, Forecasts
 from placewise_log.record import (
     AdmitSeen,
     CorruptEntryError,
@@ -46,6 +47,17 @@ _ALTERNATIVE: Final = pa.struct(
 
 _SHAPE: Final = pa.struct(
     {"nodes": pa.int64(), "gpus_per_node": pa.int64(), "latency_s": pa.float64(), "cer": pa.float64()}
+)
+_FORECASTS: Final = tuple(field.name for field in fields(Forecasts))
+_COMPARED: Final = pa.struct(
+    {
+        "job_id": pa.string(),
+        "is_same": pa.bool_(),
+        "answer_nodes": pa.list_(pa.string()),
+        "shadow_nodes": pa.list_(pa.string()),
+        "explorer": pa.string(),
+        **{f"by_{model}_{name}": pa.float64() for model in ("active", "shadow") for name in _FORECASTS},
+    }
 )
 
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {
@@ -104,6 +116,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "job_tasks": pa.list_(pa.list_(pa.string())),
             "job_task_probabilities": pa.list_(pa.list_(pa.float64())),
             "job_shapes": pa.list_(pa.list_(_SHAPE)),
+            "compared": pa.list_(_COMPARED),
         }
     ),
     OUTCOMES: pa.schema(
@@ -193,6 +206,7 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         **_asked_columns(record),
         **_unit_columns(record),
         **_alternative_columns(record),
+        **_shadow_columns(record),
         **_admit_columns(record),
     }
 
@@ -253,6 +267,18 @@ def _alternative_columns(record: DecisionRecord) -> dict[str, Any]:
         "job_tasks": [step and list(step.tasks) for step in found],
         "job_task_probabilities": [step and list(step.probabilities) for step in found],
     }
+
+
+def _shadow_columns(record: DecisionRecord) -> dict[str, Any]:
+    """Of decisions in the shadow of another."""
+    return {"compared": [_compared(each) for each in record.compared]} if record.compared else {}
+
+
+def _compared(each: Compared) -> dict[str, Any]:
+    models = {"active": each.by_active or Forecasts(), "shadow": each.by_shadow or Forecasts()}
+    forecasts = {f"by_{model}_{name}": getattr(found, name) for model, found in models.items() for name in _FORECASTS}
+    of_job = {name: getattr(each, name) for name in ("job_id", "is_same", "answer_nodes", "shadow_nodes", "explorer")}
+    return {**of_job, **forecasts}
 
 
 def _unit_columns(record: DecisionRecord) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from placewise_service.engine.explorers import BundleExplorers
 from placewise_service.engine.parts import EngineOptions, EngineParts, nearest
 from placewise_service.engine.place.drafting import Placer
 from placewise_service.engine.registry import BundleRegistry
+from placewise_service.engine.shadows import PolicySet, Shadows
 from placewise_service.engine.views import Views
 from placewise_service.state.store import StateStore
 from placewise_service.telemetry import Telemetry
@@ -60,8 +61,14 @@ def build_engine(
     """
     tables = packaged_tables()
     heuristics = placement_policies(tables)
-    served = _ActivePolicies(dict(heuristics), InterferenceSource(tables.interference))
-    registry = BundleRegistry(bundles, bundle, keys, on_activate=served.use)
+    served = _Policies(dict(heuristics), InterferenceSource(tables.interference))
+
+    def of_bundle(other: Bundle) -> PolicySet:
+        policies = _Policies(dict(heuristics), InterferenceSource(tables.interference))
+        policies.use(other)
+        return policies.all
+
+    registry = BundleRegistry(bundles, bundle, Shadows(served.all, of_bundle), keys, on_activate=served.use)
     served.use(registry.bundle)
     _check_policies(options, heuristics, served.admission)
     parts = EngineParts(
@@ -107,8 +114,9 @@ def _check_policies(options: EngineOptions, heuristics: Collection[str], admissi
             raise InvalidRequestError(f"{variable}: no policy {name!r}{nearest(name, names)}", setting)
 
 
-class _ActivePolicies:
-    """The policies in force. `use` runs to its end on the event loop, so a request sees the old bundle or the new."""
+class _Policies:
+    """The policies that rest on a bundle: those in force, or a shadow's. `use` runs to its end on the event loop, so a
+    request sees the old bundle or the new."""
 
     def __init__(self, placement: dict[str, PlacementPolicy], interference: InterferenceSource) -> None:
         self.placement = placement
@@ -117,7 +125,13 @@ class _ActivePolicies:
         self.admission: dict[str, AdmissionPolicy] = {}
         self.partition: dict[str, PartitionPolicy] = {}
         self.subtasks = subtask_schedulers()
+        self.learned: list[str] = []
         self._speed: ThroughputSpeed
+
+    @property
+    def all(self) -> PolicySet:
+        """Those of Place; follows `use`."""
+        return PolicySet(self.placement, self.learned, self.interference, self)
 
     def use(self, bundle: Bundle) -> None:
         """Builds everything that rests on a bundle, then swaps. Raises BundleError; the old bundle then stays."""
@@ -137,7 +151,9 @@ class _ActivePolicies:
         self.interference.completer = bundle.sharing
         for name in LEARNED_POLICIES:
             self.placement.pop(name, None)
-        self.placement.update(printed_without_nets(self.placement) | learned_policies(bundle, self.placement))
+        learned = learned_policies(bundle, self.placement)
+        self.learned[:] = [name for name in LEARNED_POLICIES if name in learned]
+        self.placement.update(printed_without_nets(self.placement) | learned)
         self.explorers.clear()
         self.explorers.update(explorers(self.placement))
 

@@ -1,4 +1,4 @@
-"""One choice of bundles for all processes: it lives in the store, and each process follows it within a second.
+"""One choice of bundles and shadows for all processes: it lives in the store, and each follows it within a second.
 
 A choice is a name with the digest of its contents; an alias has none, and stands for the bundle that each process finds
 under it. A process that cannot use the chosen bundle (not there, torn, other contents, made for another version) keeps
@@ -7,7 +7,7 @@ task.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -20,8 +20,10 @@ from placewise_core.domain.errors import (
     StateUnavailableError,
 )
 from placewise_models.bundle import Bundle
+from placewise_service.engine.parts import check_policy_exists
 from placewise_service.engine.registry import BundleRegistry, BundleStatus
-from placewise_service.state.store import BundleChoice, StateStore
+from placewise_service.engine.shadows import Shadow
+from placewise_service.state.store import BundleChoice, ShadowChoice, StateStore
 
 log = structlog.get_logger(__name__)
 
@@ -65,14 +67,34 @@ class SharedBundles:
                 raise NotFoundError("no bundle was active before this one")
             return await self._activate(name)
 
-    async def set_shadow(self, name: str) -> BundleStatus | None:
-        """Lets a bundle decide and log without answering, everywhere; "" ends that. Raises as activate does."""
+    async def set_shadow(self, name: str, cluster: str = "", policy: str = "") -> BundleStatus | None:
+        """Lets a bundle, or a policy of the one that answers, decide and log without answering; both "" end that. For
+        one cluster, or, for "", for all that have no shadow of their own.
+
+        The bundle's status, None without one. Raises as activate does, and InvalidRequestError for a policy that does
+        not exist or a bundle that has no net for it.
+        """
         async with self._lock:
             bundle = await self._unaltered(name, (await self._store.bundles()).digest_of(name)) if name else None
-            digest = self._pinned(name, bundle) if bundle else ""
-            status = self._registry.set_shadow(bundle)
-            await self._publish(lambda choice: replace(choice, shadow=name, shadow_digest=digest))
-            return status
+            chosen = ShadowChoice(name, self._pinned(name, bundle) if bundle else "", policy)
+            known: dict[ShadowChoice, Shadow | None] = {}
+            if chosen != ShadowChoice():
+                known[chosen] = _checked(self._registry.shadows.ready(bundle, policy))
+            await self._publish(lambda choice: choice.with_shadow(cluster, chosen))
+            await self._use_shadows(self._seen, known)
+            return self._registry.status(bundle) if bundle is not None else None
+
+    @property
+    def shadows(self) -> Mapping[str, ShadowChoice]:
+        """The shadows that were chosen, by cluster; "" for all others. A process that is refused one has none."""
+        return self._seen.all_shadows
+
+    async def forget(self, cluster: str) -> None:
+        """Ends the shadow of a cluster that was deleted. Raises StateUnavailableError."""
+        async with self._lock:
+            if cluster in (await self._store.bundles()).shadows:
+                await self._publish(lambda choice: choice.with_shadow(cluster, ShadowChoice()))
+                await self._use_shadows(self._seen, {})
 
     async def refresh(self, is_retrying: bool = False) -> None:
         """Takes up a choice made elsewhere. Raises StateUnavailableError."""
@@ -141,12 +163,29 @@ class SharedBundles:
         # The serving bundle is not read again: even if its files changed since, it is the chosen one.
         is_served = self._registry.serves(name, digest)
         self.problem = "" if is_served else await self._refusal(self._registry.activate, name, digest)
-        refusal = ""
-        if choice.shadow:
-            refusal = await self._refusal(self._registry.set_shadow, choice.shadow, choice.shadow_digest)
-        else:
-            self._registry.set_shadow(None)
-        self._is_behind = bool(self.problem or refusal)
+        are_all_here = await self._use_shadows(choice, {})
+        self._is_behind = bool(self.problem) or not are_all_here
+
+    async def _use_shadows(self, choice: BundleChoice, known: dict[ShadowChoice, Shadow | None]) -> bool:
+        """Puts the chosen shadows into force, `known` of them ready; False if one is refused here. No answer waits."""
+        chosen = choice.all_shadows
+        for each in chosen.values():
+            if each not in known:
+                known[each] = await self._shadow(each)
+        ready = {cluster: shadow for cluster, each in chosen.items() if (shadow := known[each]) is not None}
+        self._registry.shadows.use(ready)
+        return len(ready) == len(chosen)
+
+    async def _shadow(self, chosen: ShadowChoice) -> Shadow | None:
+        shadows = self._registry.shadows
+        try:
+            if not chosen.bundle:
+                return shadows.ready(None, chosen.policy)
+            bundle = shadows.kept(chosen.bundle, chosen.digest)
+            return shadows.ready(bundle or await self._unaltered(chosen.bundle, chosen.digest), chosen.policy)
+        except (NotFoundError, InvalidRequestError) as error:
+            log.error("a shadow that was chosen is refused here: it does not decide", reason=error.message)
+            return None
 
     async def _refusal(self, take: Callable[[Bundle], object], name: str, digest: str) -> str:
         """Takes up a bundle; why that could not be, which is logged, or ""."""
@@ -156,3 +195,13 @@ class SharedBundles:
             log.error("a bundle that was chosen is refused here; the last good one serves", reason=error.message)
             return f"the bundle {name!r} was chosen and is refused here: {error.message}"
         return ""
+
+
+def _checked(shadow: Shadow) -> Shadow:
+    """The same. Raises InvalidRequestError for a policy that does not exist, or that its own bundle has no net for."""
+    check_policy_exists(shadow.policy, shadow.policies.placement, "policy")
+    if shadow.bundle is not None and shadow.policy and shadow.policy not in shadow.policies.learned:
+        raise InvalidRequestError(
+            f"the bundle {shadow.bundle.name!r} has no net for {shadow.policy!r}: leave the bundle out", "policy"
+        )
+    return shadow

@@ -40,6 +40,7 @@ from placewise_service.engine.parts import EngineParts, check_policy_exists
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import Placer
 from placewise_service.engine.place.placing import Placing
+from placewise_service.engine.place.shadowing import Shadowing
 from placewise_service.engine.place.sliced_drafting import SlicedPlacer
 from placewise_service.engine.place.studying import Studying
 from placewise_service.engine.reporting.reports import Reporter, ReportOutcome, portions
@@ -100,8 +101,9 @@ class Engine:
         self._parts = parts
         self._explorers = explorers
         slicing = self._slicing = Slicing(parts.clock.monotonic_s)
-        self._studying = Studying(placer.policies, parts.sink, parts.clock, parts.telemetry.alternatives_shed)
-        self._placing = Placing(parts, placer, SlicedPlacer(placer, slicing), subtasks, self._studying)
+        self._studying, self._shadowed = Studying(parts.clock), Studying(parts.clock)
+        shadowing = Shadowing(parts.registry, self._shadowed, parts.sink, parts.telemetry, parts.clock)
+        self._placing = Placing(parts, placer, SlicedPlacer(placer, slicing), subtasks, self._studying, shadowing)
         self._admitting = Admitting(parts, admission, slicing)
         self._partition = partition
         self._growth = Growth(parts)
@@ -156,6 +158,7 @@ class Engine:
         """Writes out the queue of the decision log."""
         self._parts.telemetry.afterwards.run()
         await self._studying.finish()
+        await self._shadowed.finish()
         await self._parts.sink.close(timeout_s)
 
     async def close(self) -> None:
@@ -164,6 +167,7 @@ class Engine:
         await cancel_and_wait((self._sweep, self._following, self._meeting))
         self._sweep = self._following = self._meeting = None
         await self._studying.close()
+        await self._shadowed.close()
         await self._parts.views.close()
         await self._parts.sink.close()
         await self._parts.store.close()
@@ -253,6 +257,8 @@ class Engine:
         if not await self._parts.store.delete_cluster(cluster):
             raise NotFoundError(f"no cluster {cluster!r}", {"cluster": cluster})
         self._parts.views.drop(cluster)
+        with contextlib.suppress(StateUnavailableError):  # the cluster is gone, which is what was asked for
+            await self.bundles.forget(cluster)
 
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> ClusterSettings:
         """Replaces the cluster's settings. Raises InvalidRequestError for an unknown policy."""

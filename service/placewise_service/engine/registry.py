@@ -12,6 +12,7 @@ from placewise_core.domain.errors import InvalidRequestError, NotFoundError
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
 from placewise_models.folder import bundle_folder, is_alias
 from placewise_models.signing import PublicKey
+from placewise_service.engine.shadows import Shadows
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,7 @@ class BundleStatus:
 
 class BundleRegistry:
     """Bundles are the subdirectories of `root`; aliases lead to them. `list` and `verified` read files and block;
-    `activate` and `set_shadow` only swap, and belong on the event loop, so that no request sees half of a bundle.
+    `activate` only swaps, as `shadows` do, and belongs on the event loop, so that no request sees half of a bundle.
 
     With `keys`, one of them must have signed a bundle. `on_activate` builds what serves from a bundle; if it
     raises BundleError the old bundle keeps serving. Raises BundleError where `configured`, a name or an alias, cannot
@@ -47,10 +48,12 @@ class BundleRegistry:
         self,
         root: Path,
         configured: str,
+        shadows: Shadows,
         keys: Sequence[PublicKey] = (),
         on_activate: Callable[[Bundle], None] = lambda bundle: None,
     ) -> None:
         self.configured = configured
+        self.shadows = shadows
         self._root = root
         self._keys = tuple(keys)
         self._on_activate = on_activate
@@ -58,7 +61,6 @@ class BundleRegistry:
             self._active = load(bundle_folder(root, configured), self._keys)
         except ValueError as error:
             raise BundleError(str(error)) from error
-        self._shadow: Bundle | None = None
 
     @property
     def active(self) -> str:
@@ -68,10 +70,6 @@ class BundleRegistry:
     @property
     def bundle(self) -> Bundle:
         return self._active
-
-    @property
-    def shadow(self) -> Bundle | None:
-        return self._shadow
 
     def list(self) -> tuple[BundleStatus, ...]:
         """Every bundle under the root, by name, verified again."""
@@ -109,26 +107,23 @@ class BundleRegistry:
             raise InvalidRequestError(str(error), "name") from error
         self._active = bundle
         log.info("bundle active", bundle=bundle.name, digest=bundle.digest, signed_by=bundle.signed_by)
-        return self._status(bundle)
-
-    def set_shadow(self, bundle: Bundle | None) -> BundleStatus | None:
-        """Lets a verified bundle decide and log without answering; None ends that."""
-        self._shadow = bundle
-        return self._status(bundle) if bundle is not None else None
+        return self.status(bundle)
 
     def _listed(self, path: Path) -> BundleStatus:
-        serving = next((b for b in (self._active, self._shadow) if b and b.directory == path.resolve()), None)
+        in_use = (self._active, *self.shadows.bundles)
+        serving = next((bundle for bundle in in_use if bundle.directory == path.resolve()), None)
         try:
             found = load(path, self._keys)
         except BundleError as error:
-            status = self._status(serving) if serving else BundleStatus(path.name, BundleState.REFUSED)
+            status = self.status(serving) if serving else BundleStatus(path.name, BundleState.REFUSED)
             return replace(status, refusal=str(error))
         if serving and found.digest != serving.digest:
-            return replace(self._status(serving), refusal="its files were altered since it was loaded")
-        return self._status(found)
+            return replace(self.status(serving), refusal="its files were altered since it was loaded")
+        return self.status(found)
 
-    def _status(self, bundle: Bundle) -> BundleStatus:
+    def status(self, bundle: Bundle) -> BundleStatus:
+        """A verified bundle as listed."""
         if bundle.directory == self._active.directory:
             return BundleStatus(bundle.name, BundleState.ACTIVE, bundle)
-        is_shadow = self._shadow is not None and bundle.directory == self._shadow.directory
+        is_shadow = any(bundle.directory == other.directory for other in self.shadows.bundles)
         return BundleStatus(bundle.name, BundleState.SHADOW if is_shadow else BundleState.AVAILABLE, bundle)

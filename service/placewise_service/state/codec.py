@@ -29,6 +29,7 @@ from placewise_core.domain.events import (
 )
 from placewise_core.domain.job import JobId, NodeId
 from placewise_service.state.holdings import Hold, NodeCapacity
+from placewise_service.state.store import BundleChoice, ShadowChoice
 from placewise_service.state.sums import DamagedError, check_event, check_record, summed
 
 # Nodes per chunk of a report's body: a chunk is packed, and decoded, in about a millisecond.
@@ -53,6 +54,7 @@ _overhead = msgspec.msgpack.Decoder(tuple[str, int, float])
 _metrics = msgspec.msgpack.Decoder(dict[str, float])
 _names = msgspec.msgpack.Decoder(tuple[str, ...])
 _progress = msgspec.msgpack.Decoder(tuple[float, float, float])
+_shadows = msgspec.json.Decoder(dict[str, ShadowChoice])
 _running_states = msgspec.msgpack.Decoder(tuple[tuple[float, float, float, float], ...])
 
 encode = _encoder.encode
@@ -209,3 +211,20 @@ def is_decision(record: bytes, decision_id: str) -> bool:
     except msgspec.MsgspecError:
         return False
     return kind == "decision" and record_id == decision_id
+
+
+def encode_shadows(choice: BundleChoice) -> bytes:
+    """The shadows of a choice. Its fields for the bundle that shadows all clusters are older, and kept beside these."""
+    return msgspec.json.encode(choice.all_shadows)
+
+
+def with_shadows(choice: BundleChoice, text: bytes) -> BundleChoice:
+    """The choice with the shadows in `text`; without any if that is damaged, as no answer rests on them. The policy of
+    the one for all clusters holds if it belongs to the bundle that is chosen: an older process knows no policies."""
+    try:
+        shadows = _shadows.decode(text) if text else {}
+    except msgspec.MsgspecError:
+        shadows = {}
+    usual = shadows.pop("", ShadowChoice())
+    policy = usual.policy if usual.bundle == choice.shadow else ""
+    return replace(choice, shadow_policy=policy, shadows=shadows)

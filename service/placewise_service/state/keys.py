@@ -12,7 +12,8 @@ from placewise_core.basics.frozen import frozen
 
 # Names of the clusters that exist. It is no part of any mutation: clusters() checks each name against its meta key.
 REGISTRY = "pw:clusters"
-# hash: seq, the names of the active, the previous and the shadow bundle, for every process alike, and their digests.
+# hash: seq, the names of the active, the previous and the shadow bundle, for every process alike, and their digests;
+# JSON of the shadows by cluster.
 BUNDLES = "pw:bundles"
 
 

@@ -6,7 +6,7 @@ answer; a mutation that raised may or may not have happened, and is safe to repe
 """
 
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Protocol
 
 from placewise_core.basics.frozen import frozen
@@ -115,11 +115,21 @@ class ReportResult:
 
 
 @frozen
+class ShadowChoice:
+    """Who decides in the shadow: a bundle by name and digest, as in BundleChoice, or "" for the one that answers; and a
+    policy, or "" for the bundle's own choice. Both empty: nobody."""
+
+    bundle: str = ""
+    digest: str = ""
+    policy: str = ""
+
+
+@frozen
 class BundleChoice:
     """Which bundles all processes are to use, by name; "" = the configured one, or none. `seq` counts the choices.
 
     The digests say which contents were meant; "" = those of each process, as for an alias and for a choice that a
-    process without digests stored.
+    process without digests stored. `shadow` and `shadow_policy` are of every cluster that is not in `shadows`.
     """
 
     seq: int = 0
@@ -129,10 +139,27 @@ class BundleChoice:
     active_digest: str = ""
     previous_digest: str = ""
     shadow_digest: str = ""
+    shadow_policy: str = ""
+    shadows: Mapping[str, ShadowChoice] = field(default_factory=dict)
+
+    @property
+    def all_shadows(self) -> Mapping[str, ShadowChoice]:
+        """By cluster; "" for every other cluster."""
+        usual = ShadowChoice(self.shadow, self.shadow_digest, self.shadow_policy)
+        return self.shadows if usual == ShadowChoice() else {"": usual, **self.shadows}
+
+    def with_shadow(self, cluster: str, chosen: ShadowChoice) -> "BundleChoice":
+        """The choice with this shadow of a cluster, or of all others for ""."""
+        if not cluster:
+            bundle, digest, policy = chosen.bundle, chosen.digest, chosen.policy
+            return replace(self, shadow=bundle, shadow_digest=digest, shadow_policy=policy)
+        shadows = {name: other for name, other in self.shadows.items() if name != cluster}
+        return replace(self, shadows=shadows if chosen == ShadowChoice() else {**shadows, cluster: chosen})
 
     def digest_of(self, name: str) -> str:
         """The digest under which `name` is or was chosen; "" for any."""
         return {
+            **{other.bundle: other.digest for other in self.shadows.values()},
             self.shadow: self.shadow_digest,
             self.previous: self.previous_digest,
             self.active: self.active_digest,

@@ -15,7 +15,7 @@ from placewise_core.domain.job import CoRun
 from placewise_core.speed.co_runs import CoRunBook, PairSpeeds, rows_of
 from placewise_core.view.view import ClusterView
 from placewise_service.state.keys import keys_of
-from placewise_service.state.store import MOST_FORGOTTEN, BundleChoice, StateStore
+from placewise_service.state.store import MOST_FORGOTTEN, BundleChoice, ShadowChoice, StateStore
 
 
 async def test_a_queue_moves_once_per_seq(harness: Harness, store: StateStore) -> None:
@@ -101,6 +101,39 @@ async def test_the_choice_of_bundles_is_one_for_all(harness: Harness) -> None:
     digests = BundleChoice(3, "a", "b", "c", "1" * 64, "2" * 64, "3" * 64)
     assert await store.choose_bundles(digests)
     assert await harness.other().bundles() == replace(digests, seq=4)
+
+
+async def test_shadows_of_clusters_are_part_of_the_choice(harness: Harness) -> None:
+    store = harness.store
+    lab = ShadowChoice("b", "1" * 64, "harmony")
+    choice = BundleChoice(0, "a", shadow_policy="search").with_shadow("lab", lab)
+    assert await store.choose_bundles(choice)
+    kept = await harness.other().bundles()
+    assert kept == replace(choice, seq=1)
+    assert kept.all_shadows == {"": ShadowChoice(policy="search"), "lab": lab}
+    assert kept.digest_of("b") == "1" * 64
+    ended = kept.with_shadow("lab", ShadowChoice()).with_shadow("", ShadowChoice())
+    assert await store.choose_bundles(ended)
+    assert await harness.other().bundles() == BundleChoice(2, "a")
+
+
+async def test_a_process_that_knows_no_policies_of_shadows_chooses_another_bundle(harness: Harness) -> None:
+    if harness.raw is None:
+        pytest.skip("no replica shares a memory")
+    store, lab = harness.store, ShadowChoice("b", "1" * 64)
+    choice = BundleChoice(0, shadow="c", shadow_policy="search", shadows={"lab": lab})
+    assert await store.choose_bundles(choice)
+    harness.raw.hset("pw:bundles", mapping={"seq": 2, "shadow": "d"})
+    assert await store.bundles() == BundleChoice(2, shadow="d", shadows={"lab": lab})
+
+
+@pytest.mark.parametrize("text", [b"{", b"\xff", b'{"lab": 3}', b"[]"])
+async def test_damaged_shadows_are_no_shadows(harness: Harness, text: bytes) -> None:
+    if harness.raw is None:
+        pytest.skip("nothing can be damaged")
+    assert await harness.store.choose_bundles(BundleChoice(0, "a", shadow="c", shadows={"lab": ShadowChoice("b")}))
+    harness.raw.hset("pw:bundles", "shadows", text)
+    assert await harness.store.bundles() == BundleChoice(1, "a", shadow="c")
 
 
 async def test_digests_end_with_the_choice_they_belong_to(harness: Harness) -> None:

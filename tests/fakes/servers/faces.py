@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -49,7 +49,7 @@ from placewise_service.api.identity.auth import Authenticator, Open
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.registry import BundleState, BundleStatus
 from placewise_service.settings import LimitSettings, ServerSettings
-from placewise_service.state.store import Overcommit
+from placewise_service.state.store import Overcommit, ShadowChoice
 from placewise_service.telemetry import Telemetry
 
 DECISION_ID = "01932a6e-7c00-7b4e-9d1c-3f2a5b6c7d8e"
@@ -111,7 +111,11 @@ class FakeBundles:
             raise NotFoundError("no bundle was active before this one")
         return await self.activate("default")
 
-    async def set_shadow(self, name: str) -> BundleStatus | None:
+    @property
+    def shadows(self) -> Mapping[str, ShadowChoice]:
+        return {"": ShadowChoice(self.shadow)} if self.shadow else {}
+
+    async def set_shadow(self, name: str, cluster: str = "", policy: str = "") -> BundleStatus | None:
         self.shadow = name
         return self._status(name) if name else None
 

@@ -14,12 +14,12 @@ from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.inputs.cluster import STEP_FEATURES
 from placewise_core.inputs.reward import PartTokens
-from placewise_core.policies.alternatives import Studied, studied
 from placewise_core.policies.search import BestOfK, progress
+from placewise_core.policies.studies.alternatives import Studied, studied
 from placewise_log.record import DecisionRecord, decode_entry, encode
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine
-from placewise_service.engine.place import studying
+from placewise_service.engine.place import alternatives
 
 EXPLORERS = ("consolidate", "load-balance", "harmony", "search", "random", "harmony-sample")
 
@@ -192,7 +192,7 @@ async def test_after_a_study_follows_a_rest_in_which_others_are_shed(monkeypatch
         clock.advance(0.02)
         return studied(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(studying, "studied", lasting)
+    monkeypatch.setattr(alternatives, "studied", lasting)
     found = []
     async with running_engine(nodes=4, clock=clock, alternatives_share=1.0) as engine:
         for pause_s in (0.0, 1.0, 1.0):
@@ -206,7 +206,7 @@ async def test_a_study_that_fails_leaves_its_record(monkeypatch: pytest.MonkeyPa
     def failing(*_: object) -> None:
         raise RuntimeError("torn")
 
-    monkeypatch.setattr(studying, "studied", failing)
+    monkeypatch.setattr(alternatives, "studied", failing)
     async with running_engine(nodes=2, alternatives_share=1.0) as engine:
         await ask_place(engine, place(make_job("a")))
         (record,) = await records_of(engine)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from tests.fakes.bundles import copy_bundle, forge, rewrite
+from tests.fakes.bundles import copy_bundle, forge, no_shadows, rewrite
 
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError
 from placewise_models.bundle import MANIFEST, RELEASE, BundleError, load
@@ -75,7 +75,7 @@ def test_an_alias_leads_to_a_bundle_beside_it_and_nowhere_else(tmp_path: Path) -
     copy_bundle(tmp_path / "root" / "one")
     root = tmp_path / "root"
     (root / "default").write_text("one\n")
-    registry = BundleRegistry(root, "default")
+    registry = BundleRegistry(root, "default", no_shadows())
     assert (registry.active, registry.is_alias("default"), registry.is_alias("one")) == ("one", True, False)
     assert [status.name for status in registry.list()] == ["one"]
     assert registry.verified("default").name == "one"
@@ -91,7 +91,7 @@ def test_an_alias_leads_to_a_bundle_beside_it_and_nowhere_else(tmp_path: Path) -
     (root / "default").unlink()
     (root / "default").write_text("../outside")
     with pytest.raises(BundleError, match="letters"):
-        BundleRegistry(root, "default")
+        BundleRegistry(root, "default", no_shadows())
     for name in ("../outside", "..", str(tmp_path / "outside")):
         with pytest.raises((NotFoundError, InvalidRequestError)):
             registry.verified(name)
@@ -99,7 +99,7 @@ def test_an_alias_leads_to_a_bundle_beside_it_and_nowhere_else(tmp_path: Path) -
 
 def test_a_folder_called_default_needs_no_alias(tmp_path: Path) -> None:
     copy_bundle(tmp_path / "default")
-    assert BundleRegistry(tmp_path, "default").active == "default"
+    assert BundleRegistry(tmp_path, "default", no_shadows()).active == "default"
 
 
 # -- signatures -----------------------------------------------------------------------------------------------------
@@ -173,8 +173,8 @@ def test_an_unsigned_bundle_neither_starts_nor_is_activated_nor_listed_as_availa
     copy_bundle(root / "unsigned")
     sign(root / "signed", tmp_path / "site.key")
     with pytest.raises(BundleError, match=r"manifest\.sig is missing"):
-        BundleRegistry(root, "unsigned", [key])
-    registry = BundleRegistry(root, "signed", [key])
+        BundleRegistry(root, "unsigned", no_shadows(), [key])
+    registry = BundleRegistry(root, "signed", no_shadows(), [key])
     with pytest.raises(InvalidRequestError, match=r"manifest\.sig is missing"):
         registry.verified("unsigned")
     states = {status.name: status.state for status in registry.list()}

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tests.fakes.bundles import no_shadows
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import ask_place
 
@@ -177,7 +178,7 @@ def test_a_manifest_of_other_features_is_refused(tmp_path: Path) -> None:
 def test_the_last_good_bundle_keeps_serving(tmp_path: Path) -> None:
     make_bundle(tmp_path, "good")
     truncate(make_bundle(tmp_path, "torn"))
-    registry = BundleRegistry(tmp_path, "good")
+    registry = BundleRegistry(tmp_path, "good", no_shadows())
     with pytest.raises(InvalidRequestError, match="checksum"):
         registry.verified("torn")
     assert registry.active == "good"

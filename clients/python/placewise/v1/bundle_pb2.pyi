@@ -52,10 +52,22 @@ class ListBundlesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListBundlesResponse(_message.Message):
-    __slots__ = ("bundles",)
+    __slots__ = ("bundles", "shadows")
     BUNDLES_FIELD_NUMBER: _ClassVar[int]
+    SHADOWS_FIELD_NUMBER: _ClassVar[int]
     bundles: _containers.RepeatedCompositeFieldContainer[Bundle]
-    def __init__(self, bundles: _Optional[_Iterable[_Union[Bundle, _Mapping]]] = ...) -> None: ...
+    shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
+    def __init__(self, bundles: _Optional[_Iterable[_Union[Bundle, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ...) -> None: ...
+
+class Shadow(_message.Message):
+    __slots__ = ("cluster", "bundle", "policy")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    bundle: str
+    policy: str
+    def __init__(self, cluster: _Optional[str] = ..., bundle: _Optional[str] = ..., policy: _Optional[str] = ...) -> None: ...
 
 class ActivateBundleRequest(_message.Message):
     __slots__ = ("name",)
@@ -80,10 +92,14 @@ class RollbackBundleResponse(_message.Message):
     def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
 
 class SetShadowRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "cluster", "policy")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    cluster: str
+    policy: str
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., policy: _Optional[str] = ...) -> None: ...
 
 class SetShadowResponse(_message.Message):
     __slots__ = ("bundle",)

@@ -90,7 +90,7 @@ class BundleServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetShadow(self, request, context):
-        """Runs a bundle as shadow: it decides and logs, and never answers.
+        """Lets a bundle or a policy decide in the shadow of Place: its decisions are logged, and never answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,6 +1,6 @@
 """The faces' view of the engine, so that a test can replace it. The real one is placewise_service.engine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings
@@ -10,7 +10,7 @@ from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.registry import BundleStatus
-from placewise_service.state.store import Overcommit
+from placewise_service.state.store import Overcommit, ShadowChoice
 
 
 class ReportOutcome(Protocol):
@@ -37,12 +37,14 @@ class ClusterSnapshot(Protocol):
 
 
 class Bundles(Protocol):
-    """Which bundle answers and which one shadows, in every process."""
+    """Which bundle answers and who shadows, in every process."""
 
+    @property
+    def shadows(self) -> Mapping[str, ShadowChoice]: ...
     async def list(self) -> Sequence[BundleStatus]: ...
     async def activate(self, name: str) -> BundleStatus: ...
     async def rollback(self) -> BundleStatus: ...
-    async def set_shadow(self, name: str) -> BundleStatus | None: ...
+    async def set_shadow(self, name: str, cluster: str = ..., policy: str = ...) -> BundleStatus | None: ...
 
 
 class DecisionEngine(Protocol):

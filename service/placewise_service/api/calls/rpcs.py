@@ -32,7 +32,6 @@ from placewise_service.api.convert.convert_out import Answer
 from placewise_service.api.identity.auth import Principal, Scope
 from placewise_service.aside import ASIDE_BYTES, aside
 from placewise_service.engine.pending import Pending
-from placewise_service.engine.registry import BundleStatus
 
 _Request = TypeVar("_Request", bound=Message)
 _Converted = TypeVar("_Converted")
@@ -359,7 +358,11 @@ async def _list_bundles(
     context: CallContext, request: bundle_pb2.ListBundlesRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.ListBundlesResponse:
     found = await context.engine.bundles.list()
-    return bundle_pb2.ListBundlesResponse(bundles=[convert_out.bundle(status) for status in found])
+    chosen = context.engine.bundles.shadows.items()
+    return bundle_pb2.ListBundlesResponse(
+        bundles=[convert_out.bundle(status) for status in found],
+        shadows=[bundle_pb2.Shadow(cluster=c, bundle=each.bundle, policy=each.policy) for c, each in chosen],
+    )
 
 
 async def _activate_bundle(
@@ -381,7 +384,11 @@ async def _set_shadow(
     context: CallContext, request: bundle_pb2.SetShadowRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.SetShadowResponse:
     validate.check_bundle_name(request.name, may_be_empty=True)
-    status: BundleStatus | None = await context.engine.bundles.set_shadow(request.name)
+    validate.check_policy_name(request.policy)
+    if request.cluster:
+        validate.check_cluster(request.cluster)
+        await context.engine.get_cluster(request.cluster)
+    status = await context.engine.bundles.set_shadow(request.name, request.cluster, request.policy)
     if status is None:
         return bundle_pb2.SetShadowResponse()
     return bundle_pb2.SetShadowResponse(bundle=convert_out.bundle(status))

@@ -139,7 +139,7 @@ ROUTES: tuple[Route, ...] = (
         "POST",
         "/v1/bundles:setShadow",
         RPCS["SetShadow"],
-        "Let a bundle decide and log without answering.",
+        "Let a bundle or a policy decide in the shadow of Place, and log without answering.",
         body="*",
         example={"name": "candidate"},
         example_response={"bundle": {"name": "candidate", "state": "SHADOW"}},

@@ -9,7 +9,13 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRequest, RollbackBundleRequest
+from placewise.v1.bundle_pb2 import (
+    ActivateBundleRequest,
+    Bundle,
+    ListBundlesRequest,
+    RollbackBundleRequest,
+    SetShadowRequest,
+)
 from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, schema_of, write_manifest
 from placewise_models.folder import BUNDLE_NAME
 from placewise_models.ldwp import LDWP_REPORT
@@ -35,7 +41,7 @@ from placewise_service.commands.connection import (
 from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import BadInputError, CommandError, Exit
 
-app = typer.Typer(help="Model bundles: build, sign, verify, activate, roll back.", no_args_is_help=True)
+app = typer.Typer(help="Model bundles: build, sign, verify, activate, roll back, shadow.", no_args_is_help=True)
 
 _KEPT = (".onnx", ".json", ".md")
 # Reports of training runs and documents of fits: the manifest takes their seeds, data and figures.
@@ -162,6 +168,9 @@ def list_(
         for bundle in response.bundles
     ]
     print_table("bundles", ("name", "state", "digest", "signed by", "refused because"), rows)
+    if response.shadows:
+        shadowed = [(each.cluster or "all others", each.bundle, each.policy) for each in response.shadows]
+        print_table("shadows", ("cluster", "bundle", "policy"), shadowed)
 
 
 @app.command()
@@ -184,6 +193,34 @@ def rollback(
     """Activate the previous bundle again."""
     with connect(target, token, tls_ca, timeout_s=60.0) as client:
         _answer(client.rollback_bundle(RollbackBundleRequest()).bundle, is_json=is_json)
+
+
+@app.command()
+def shadow(
+    name: Annotated[str, typer.Argument(help="Bundle name; empty with --policy: the bundle that answers.")] = "",
+    policy: Annotated[
+        str, typer.Option(help="Policy that decides; empty: the one that answered, if the bundle has nets for it.")
+    ] = "",
+    cluster: Annotated[
+        str, typer.Option("--cluster", "-c", help="Cluster; empty: all that have no shadow of their own.")
+    ] = "",
+    is_off: Annotated[bool, typer.Option("--off", help="End the shadow.")] = False,
+    target: TargetOption = DEFAULT_TARGET,
+    token: TokenOption = "",
+    tls_ca: CaOption = None,
+    is_json: JsonOption = False,
+) -> None:
+    """Let a bundle or a policy decide beside the answers: its decisions are logged, and never answered."""
+    if is_off == bool(name or policy):
+        raise CommandError("name a bundle or a --policy, or end the shadow with --off", Exit.USAGE)
+    with connect(target, token, tls_ca, timeout_s=60.0) as client:
+        response = client.set_shadow(SetShadowRequest(name=name, policy=policy, cluster=cluster))
+    if is_json:
+        print_json(to_dict(response))
+        return
+    where = f"cluster {cluster}" if cluster else "all clusters without a shadow of their own"
+    who = " of ".join(filter(None, (policy and f"policy {policy}", name and f"bundle {name}"))) or "nobody"
+    console.print(f"{who} decides in the shadow of {where}")
 
 
 def _check_new(directory: Path) -> None:

@@ -24,7 +24,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.inputs.cluster import Encoder
 from placewise_core.policies import explore
-from placewise_core.policies.alternatives import Study
+from placewise_core.policies.studies.alternatives import Study
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view.heads import barred
@@ -36,7 +36,7 @@ from placewise_service.engine.place.observing import choice_of
 
 log = structlog.get_logger(__name__)
 
-MOST_STUDIED = 4  # jobs of one request whose alternatives are worked out, the first ones
+MOST_STUDIED = 4  # jobs of one request that are studied after the answer, the first ones
 NONE_SETTLED: Mapping[JobId, JobDecision] = MappingProxyType({})
 
 
@@ -65,8 +65,15 @@ class Draft:
     draws: list[Draw] = field(default_factory=list)
     open_units: tuple[str, ...] | None = None
     is_studied: bool = False
+    is_shadowed: bool = False
     studies: list[Study] = field(default_factory=list)
+    decided: int = 0  # jobs, without those that were answered before
     held_before: int = 0  # gangs that an earlier part of the draft holds
+
+    @property
+    def takes_copies(self) -> bool:
+        """Whether the inputs of the next job are copied, for its alternatives or its shadow."""
+        return (self.is_studied or self.is_shadowed) and len(self.studies) < MOST_STUDIED
 
     def take_over(self, part: "Draft") -> None:
         """Adds decisions that were made apart."""
@@ -78,6 +85,7 @@ class Draft:
         self.fallback_reason = self.fallback_reason or part.fallback_reason
         self.choices += part.choices
         self.studies += part.studies
+        self.decided += part.decided
         self.draws += part.draws
 
 
@@ -105,14 +113,17 @@ class Placer:
         context: PlaceContext,
         decision_id: str,
         settled: Mapping[JobId, JobDecision] = NONE_SETTLED,
+        is_shadowed: bool = False,
     ) -> Draft:
         """Decides every job of the command but those that the store knows better than the view: these are `settled`.
+        If `is_shadowed`, the draft keeps copies of the inputs for a shadow.
 
         The draft's gangs are on the view, the last one once the caller has assumed them (LiveView.assume); a dry run
         leaves nothing.
         Raises DeadlineExceededError, with nothing left on the view, if the time is up before the last job's turn.
         """
         draft = Draft(decision_id, view.version, view.epoch, interference=context.interference)
+        draft.is_shadowed = is_shadowed
         # A dry run asks "where would it go": as though it held nothing yet.
         set_aside = [view.remove_job(job.id) for job in command.jobs] if command.is_dry_run else []
         is_done = False
@@ -198,6 +209,9 @@ class Placer:
             seed = context.randomness = explore.seed_in_slot(view.cluster, job, context.now_s, slot_s)
         drawn = self._propose(job, view, policy, context, exploration, draft)
         context.slices.pause()
+        draft.decided += 1
+        if draft.takes_copies:
+            draft.studies.append(self._study(job, view, policy, context, exploration, drawn, seed))
         if drawn is None:
             if draft.is_observed:
                 self._observe(job, (), view, context, draft)
@@ -207,8 +221,6 @@ class Placer:
         proposal = drawn.proposal
         if draft.is_observed:
             self._observe(job, proposal.assignments, view, context, draft)
-        if draft.is_studied and len(draft.studies) < MOST_STUDIED:
-            draft.studies.append(self._study(job, view, policy, context, exploration, drawn, seed))
         draft.propensity *= proposal.propensity
         draft.is_explored |= bool(drawn.explorer)
         draft.draws.append(_draw_of(job.id, drawn, seed))
@@ -254,10 +266,10 @@ class Placer:
         policy: PlacementPolicy,
         context: PlaceContext,
         exploration: explore.Exploration,
-        drawn: explore.Drawn,
+        drawn: explore.Drawn | None,
         seed: int | None,
     ) -> Study:
-        """Copies the inputs of a decision: its alternatives are worked out after the answer."""
+        """Copies the inputs of a decision: its alternatives and its shadow's are worked out after the answer."""
         barred = None if context.barred is None else context.barred.copy()
         given = (exploration, drawn, context.now_s, seed or 0, context.interference, barred)
         return Study(job, view.fork(), policy, *given)

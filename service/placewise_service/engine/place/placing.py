@@ -14,6 +14,7 @@ from placewise_core.domain.events import Event
 from placewise_core.domain.job import JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.studies.alternatives import Study
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord, Draw, PlaceSeen
@@ -21,8 +22,10 @@ from placewise_service.engine.answers import Standing, encode_answer, held_until
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.parts import ATTEMPTS, EngineParts, check_policy_exists, decode_repeat
 from placewise_service.engine.pending import Pending
+from placewise_service.engine.place.alternatives import AlternativesStudy
 from placewise_service.engine.place.drafting import NONE_SETTLED, Draft, Placer, seed_of
 from placewise_service.engine.place.gang import held
+from placewise_service.engine.place.shadowing import Shadowing
 from placewise_service.engine.place.sliced_drafting import SlicedPlacer, is_large
 from placewise_service.engine.place.studying import Studying
 from placewise_service.engine.views import LiveView
@@ -63,6 +66,7 @@ class Placing:
     sliced: SlicedPlacer
     subtasks: Mapping[str, SubtaskScheduler]
     studying: Studying
+    shadowing: Shadowing
 
     async def place(self, command: PlaceCommand, deadline_s: float) -> Pending[PlaceDecision]:
         started_s = self.parts.begin(deadline_s)
@@ -218,9 +222,10 @@ class Placing:
             is_explaining=command.is_explaining,
             interference=self.placer.interference.of(live.view.co_runs, command.jobs),
         )
+        is_shadowed = self.shadowing.wants(command)
         if is_large(command.jobs, live.view.size, command.is_explaining):
-            return await self.sliced.draft(command, live, policy, context, uuid7(), settled), seed
-        return self.placer.draft(command, live.view, policy, context, uuid7(), settled), seed
+            return await self.sliced.draft(command, live, policy, context, uuid7(), settled, is_shadowed), seed
+        return self.placer.draft(command, live.view, policy, context, uuid7(), settled, is_shadowed), seed
 
     def _decision(self, asked: _PlaceCall, draft: Draft, decide_ms: float) -> PlaceDecision:
         """The decision of a draft. The view is as the draft left it."""
@@ -302,11 +307,17 @@ class Placing:
             asked=PlaceSeen(repeats, known.admitted_by(cluster, jobs, live.view.queues), draft.open_units),
         )
         outcome = _outcome(decision.decisions)
-        if draft.studies:
+        if draft.is_studied and draft.studies:
             self.parts.count(record, outcome)
-            self.studying.offer(record, draft.studies)
+            self.studying.offer(self._alternatives(record, draft.studies))
         else:
             self.parts.log(record, outcome)
+        if command.scope is Scope.CLUSTER:
+            self.shadowing.offer(record, draft)
+
+    def _alternatives(self, record: DecisionRecord, studies: Sequence[Study]) -> AlternativesStudy:
+        telemetry = self.parts.telemetry
+        return AlternativesStudy(record, studies, self.placer.policies, self.parts.sink, telemetry.alternatives_shed)
 
 
 def _reservations(draft: Draft) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.explore import Exploration
 from placewise_service.engine.parts import ATTEMPTS
-from placewise_service.engine.place.drafting import MOST_STUDIED, Draft, Placer, answered
+from placewise_service.engine.place.drafting import Draft, Placer, answered
 from placewise_service.engine.place.gang import may_share
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
@@ -64,12 +64,14 @@ class SlicedPlacer:
         context: PlaceContext,
         decision_id: str,
         settled: Mapping[JobId, JobDecision],
+        is_shadowed: bool = False,
     ) -> Draft:
         """As Placer.draft; the draft's gangs are assumed on the live view.
 
         Raises DeadlineExceededError, and StaleSnapshotError if the cluster changes faster than a gang is decided.
         """
         draft = Draft(decision_id, live.view.version, live.view.epoch, interference=context.interference)
+        draft.is_shadowed = is_shadowed
         work = _Work(self.placer, command, live, policy, context, draft, settled)
         if command.is_dry_run:
             await self.slicing.run(work.ask, context.deadline_s)
@@ -152,7 +154,7 @@ class _Work:
             part = Draft(self.draft.decision_id, interference=context.interference)
             part.held_before, part.is_observed = len(self.draft.holds), self.draft.is_observed
             part.is_seeded = self.draft.is_seeded
-            part.is_studied = self.draft.is_studied and len(self.draft.studies) < MOST_STUDIED
+            part.is_studied = self.draft.takes_copies
             view = live.view.fork()
             self.placer.decide(job, view, self.policy, context, exploration, part)
             self.placer.predict(part, view, context.slices)

@@ -336,13 +336,17 @@ class RedisStore:
 
     async def bundles(self) -> BundleChoice:
         with translate_redis_errors():
-            fields = await self._client.execute_command("HMGET", BUNDLES, "seq", "digests_of", *_CHOICE)
-        seq, digests_of, *chosen = (field.decode() if field else "" for field in fields)
+            fields = await self._client.execute_command("HMGET", BUNDLES, "seq", "digests_of", *_CHOICE, "shadows")
+        *texts, shadows = fields
+        seq, digests_of, active, previous, shadow, *digests = (text.decode() if text else "" for text in texts)
         # Digests of an earlier seq are of an earlier choice: the last one was stored by a process that knows none.
-        return BundleChoice(int(seq or 0), *(chosen if digests_of == seq else chosen[:3]))
+        of_active, of_previous, of_shadow = digests if digests_of == seq else ("", "", "")
+        choice = BundleChoice(int(seq or 0), active, previous, shadow, of_active, of_previous, of_shadow)
+        return codec.with_shadows(choice, shadows or b"")
 
     async def choose_bundles(self, choice: BundleChoice) -> bool:
-        args: list[Argument] = [choice.seq, *(getattr(choice, field) for field in _CHOICE)]
+        names: list[Argument] = [getattr(choice, field) for field in _CHOICE]
+        args = [choice.seq, *names, codec.encode_shadows(choice)]
         with translate_redis_errors():
             return bool(await script("choose_bundles").run(self._scripts, (BUNDLES,), args))
 

@@ -49,13 +49,14 @@ class Alternative:
 
 @frozen
 class Study:
-    """One job's decision with copies of its inputs. `view` is the study's own."""
+    """One job's decision with copies of its inputs. `view` is the study's own; `drawn` is None if the job found no
+    place."""
 
     job: Job
     view: ClusterView
     policy: PlacementPolicy
     exploration: Exploration
-    drawn: Drawn
+    drawn: Drawn | None
     now_s: float
     seed: int
     interference: GpuInterference
@@ -75,8 +76,11 @@ class Studied:
 
 
 def studied(study: Study, policies: Mapping[str, PlacementPolicy], slices: Slices) -> Studied:
-    """The placement chosen, and every other one that the policy in force, an explorer or one of ASKED gives."""
+    """The placement chosen, and every other one that the policy in force, an explorer or one of ASKED gives; none for
+    a job that found no place."""
     context, drawn = study.context(slices), study.drawn
+    if drawn is None:
+        return Studied((), None)
     chosen = action_of(drawn.proposal.assignments)
     explorers = [explorer.policy for explorer in study.exploration.explorers] if drawn.rate > 0 else []
     others = [policies[name] for name in ASKED if name in policies]
@@ -93,7 +97,7 @@ def studied(study: Study, policies: Mapping[str, PlacementPolicy], slices: Slice
         gives = _gives(study, proposal, (study.policy, *explorers, *others), given, context)
         own, mixture = drawn.own_propensity, drawn.proposal.propensity
         if action != chosen:
-            own, mixture = _probabilities(study, gives)
+            own, mixture = _probabilities(study, drawn, gives)
         is_exact = action == chosen or not drawn.proposal.info.get("cut")
         rows.append(
             Alternative(
@@ -122,14 +126,14 @@ def _gives(
     return {id(each): explore.gives(each, given[id(each)], proposal, study.job, study.view, context) for each in asked}
 
 
-def _probabilities(study: Study, gives: Mapping[int, float | None]) -> tuple[float, float]:
+def _probabilities(study: Study, drawn: Drawn, gives: Mapping[int, float | None]) -> tuple[float, float]:
     """(π(a), P(a)) of a placement."""
     own = gives[id(study.policy)] or 0.0
-    if not study.drawn.rate:
+    if not drawn.rate:
         return own, own
     explorers = study.exploration.explorers
     shares = [gives[id(explorer.policy)] for explorer in explorers]
-    return own, explore.mixed(own, study.drawn.rate, shares, [explorer.weight for explorer in explorers])
+    return own, explore.mixed(own, drawn.rate, shares, [explorer.weight for explorer in explorers])
 
 
 def _judged(

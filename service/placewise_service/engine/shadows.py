@@ -1,0 +1,107 @@
+"""Who decides in the shadow of which cluster's answers, in this process. A shadow never answers."""
+
+import enum
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.gang.neighbours import SoloSpeed
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.search import BestOfK
+from placewise_core.speed.completed_interference import InterferenceSource
+from placewise_models.bundle import Bundle, BundleError
+
+
+class LeftOut(enum.StrEnum):
+    """Why a job of a cluster with a shadow has no decision of it."""
+
+    BUSY = "busy"  # there was no time
+    CALL = "call"  # AdmitOrWait, Partition, and Place with scope NODE are not shadowed
+    FAILED = "failed"  # the shadow's policy raised an error
+    JOBS = "jobs"  # a request's jobs beyond the first few
+    POLICY = "policy"  # the bundle in force does not have the policy
+
+
+class Agreement(enum.StrEnum):
+    """A shadow's decision about a job beside the answer."""
+
+    SAME = "same"
+    OTHER = "other"
+    EXPLORED = "explored"  # the answer was not that of its own policy
+    ANSWER_ONLY = "answer_only"  # the shadow found no place
+    SHADOW_ONLY = "shadow_only"
+
+
+@frozen
+class PolicySet:
+    """The placement policies of a bundle, by name, and the predictions that they and their answers rest on. `learned`
+    names those that rest on nets of the bundle, the most important one first."""
+
+    placement: Mapping[str, PlacementPolicy]
+    learned: Sequence[str]
+    interference: InterferenceSource
+    solo_speed: SoloSpeed
+
+    @property
+    def reward_model(self) -> BestOfK | None:
+        """The search, which scores by the bundle's reward model; None without one."""
+        search = self.placement.get(BestOfK.name)
+        return search if isinstance(search, BestOfK) else None
+
+
+@frozen
+class Shadow:
+    """A policy of the bundle that is shadowing, or of the one in force if `bundle` is None. `policy` names it; "" is
+    the policy that answered if it rests on the bundle's nets, else the first one that does."""
+
+    policies: PolicySet
+    bundle: Bundle | None = None
+    policy: str = ""
+
+    def policy_for(self, answered: str) -> PlacementPolicy | None:
+        """The policy that decides where `answered` did; None if the bundle in force does not have it."""
+        learned = self.policies.learned
+        name = self.policy or (answered if answered in learned else next(iter(learned), ""))
+        return self.policies.placement.get(name)
+
+
+class Shadows:
+    """The shadows in force, by cluster; "" for every cluster that has none of its own. One event loop owns it.
+
+    `built` makes the policies of a bundle and may raise BundleError; `active` has those of the bundle in force.
+    """
+
+    def __init__(self, active: PolicySet, built: Callable[[Bundle], PolicySet]) -> None:
+        self.active = active
+        self._built = built
+        self._by_cluster: Mapping[str, Shadow] = {}
+
+    def of(self, cluster: str) -> Shadow | None:
+        """Who shadows the cluster; None if nobody does."""
+        return self._by_cluster.get(cluster) or self._by_cluster.get("")
+
+    @property
+    def bundles(self) -> Collection[Bundle]:
+        """Bundles that shadow a cluster."""
+        return [shadow.bundle for shadow in self._by_cluster.values() if shadow.bundle is not None]
+
+    def kept(self, name: str, digest: str) -> Bundle | None:
+        """A bundle that shadows already under this digest: it need not be read again."""
+        found = (bundle for bundle in self.bundles if digest and (bundle.name, bundle.digest) == (name, digest))
+        return next(found, None)
+
+    def ready(self, bundle: Bundle | None, policy: str) -> Shadow:
+        """A shadow to be put into force. Raises InvalidRequestError if nothing can be built from the bundle, or it has
+        no net that places jobs."""
+        kept = (shadow.policies for shadow in self._by_cluster.values() if shadow.bundle is bundle)
+        try:
+            policies = next(kept, None) or (self.active if bundle is None else self._built(bundle))
+        except BundleError as error:
+            raise InvalidRequestError(str(error), "name") from error
+        if bundle is not None and not policies.learned:
+            raise InvalidRequestError(f"the bundle {bundle.name!r} has no net that places jobs: name another", "name")
+        return Shadow(policies, bundle, policy)
+
+    def use(self, by_cluster: Mapping[str, Shadow]) -> None:
+        """Puts these shadows into force, and no others."""
+        self._by_cluster = dict(by_cluster)
