@@ -13,7 +13,7 @@ from tests.unit.evaluate.exported import DECISIONS, EVERY_S, START_S, TOGETHER, 
 from typer.testing import CliRunner
 
 from placewise_core.inputs.tables import PART_FEATURES
-from placewise_core.policies.alternatives import Alternative
+from placewise_core.policies.studies.alternatives import Alternative
 from placewise_log.record import Parts, Tensor, decode, encode
 from placewise_service.declog.tables import JOINED_SCHEMA
 from placewise_training.drift.command import drift_app
