@@ -74,16 +74,16 @@ class Shadows:
     def __init__(self, active: PolicySet, built: Callable[[Bundle], PolicySet]) -> None:
         self.active = active
         self._built = built
-        self._by_cluster: Mapping[str, Shadow] = {}
+        self.by_cluster: Mapping[str, Shadow] = {}  # empty as a rule: then a decision asks no further
 
     def of(self, cluster: str) -> Shadow | None:
         """Who shadows the cluster; None if nobody does."""
-        return self._by_cluster.get(cluster) or self._by_cluster.get("")
+        return self.by_cluster.get(cluster) or self.by_cluster.get("")
 
     @property
     def bundles(self) -> Collection[Bundle]:
         """Bundles that shadow a cluster."""
-        return [shadow.bundle for shadow in self._by_cluster.values() if shadow.bundle is not None]
+        return [shadow.bundle for shadow in self.by_cluster.values() if shadow.bundle is not None]
 
     def kept(self, name: str, digest: str) -> Bundle | None:
         """A bundle that shadows already under this digest: it need not be read again."""
@@ -93,7 +93,7 @@ class Shadows:
     def ready(self, bundle: Bundle | None, policy: str) -> Shadow:
         """A shadow to be put into force. Raises InvalidRequestError if nothing can be built from the bundle, or it has
         no net that places jobs."""
-        kept = (shadow.policies for shadow in self._by_cluster.values() if shadow.bundle is bundle)
+        kept = (shadow.policies for shadow in self.by_cluster.values() if shadow.bundle is bundle)
         try:
             policies = next(kept, None) or (self.active if bundle is None else self._built(bundle))
         except BundleError as error:
@@ -104,4 +104,4 @@ class Shadows:
 
     def use(self, by_cluster: Mapping[str, Shadow]) -> None:
         """Puts these shadows into force, and no others."""
-        self._by_cluster = dict(by_cluster)
+        self.by_cluster = dict(by_cluster)

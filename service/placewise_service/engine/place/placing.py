@@ -222,7 +222,7 @@ class Placing:
             is_explaining=command.is_explaining,
             interference=self.placer.interference.of(live.view.co_runs, command.jobs),
         )
-        is_shadowed = self.shadowing.wants(command)
+        is_shadowed = bool(self.parts.registry.shadows.by_cluster) and self.shadowing.wants(command)
         if is_large(command.jobs, live.view.size, command.is_explaining):
             return await self.sliced.draft(command, live, policy, context, uuid7(), settled, is_shadowed), seed
         return self.placer.draft(command, live.view, policy, context, uuid7(), settled, is_shadowed), seed
