@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +11,20 @@ import pytest
 from tests.fakes.explored import fit
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
 
+from placewise_core.admit import slot_exploring
 from placewise_core.admit.exploring import BOUND, HEAD, PROMISED
 from placewise_core.admit.greedy import GreedyAdmission
 from placewise_core.admit.policy import AdmitContext, AdmitExploration
 from placewise_core.admit.pool import Pool, elastic_range
 from placewise_core.admit.registry import admission_policies
-from placewise_core.domain.cluster import Assignment, ExplorationGuard, QueueSettings, QueueState, RunningJob
+from placewise_core.domain.cluster import (
+    Assignment,
+    ExplorationGuard,
+    HeadReservation,
+    QueueSettings,
+    QueueState,
+    RunningJob,
+)
 from placewise_core.domain.decision import Admission, AdmitPlan, Reason, Verdict
 from placewise_core.domain.events import Event, QueueAdvanced
 from placewise_core.domain.job import ElasticRange, Job, JobId, NodeId, Priority, Resources, Role, Shape, TaskGroup
@@ -28,6 +36,7 @@ from placewise_core.view.view import ClusterView
 
 POLICIES = admission_policies(ThroughputModel(bundled("throughput.json")))
 EXPLORED = [name for name, policy in POLICIES.items() if isinstance(policy, GreedyAdmission) and policy.is_explored]
+BY_SLOT = [name for name, policy in POLICIES.items() if not isinstance(policy, GreedyAdmission)]  # one decision a slot
 RATE, SLOT_S, NOW_S, BOUND_S = 0.3, 10.0, 100_000.0, 1000.0
 DRAWS = int(os.environ.get("PLACEWISE_TEST_DRAWS", "1500"))
 NO_GUARD = ExplorationGuard()
@@ -381,10 +390,10 @@ def test_others_are_answered_as_if_a_job_held_back_started() -> None:
 
 def test_most_policies_are_explored() -> None:
     assert {"qos", "qos-savable", "qos-paper", "fifo", "fifo-strict", "tetris-cer", "single-gpu"} <= set(EXPLORED)
-    assert not {"capacity", "random-gpus", "proteus-paper"} & set(EXPLORED)
+    assert "proteus-paper" in BY_SLOT
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES.keys() - set(EXPLORED)))
+@pytest.mark.parametrize("name", ["capacity", "random-gpus"])
 def test_policies_whose_answers_are_limits_or_draws_are_left_alone(name: str) -> None:
     jobs = [elastic(f"j{i}", 1, 4, single_gpu_s=7200.0) for i in range(6)]
     queue = QueueState("q")
@@ -394,3 +403,84 @@ def test_policies_whose_answers_are_limits_or_draws_are_left_alone(name: str) ->
         assert plan == POLICIES[name].admit(jobs, uneven(), queue, replace(context, exploration=AdmitExploration()))
         queue = plan.queue
     assert any(given.verdict is Verdict.ADMIT for given in plan.admissions)
+
+
+def queue_of_next_slot(name: str, jobs: Sequence[Job], view: ClusterView) -> QueueState:
+    """The queue after the slot in which the jobs arrived."""
+    return POLICIES[name].admit(jobs, view, QueueState("q"), asking(0.0, NOW_S - SLOT_S)).queue
+
+
+@pytest.mark.parametrize("kind", ["elastic to 3", "gang of 3", "of one shape", "of two or three"])
+@pytest.mark.parametrize("v", [1.0, 1e6], ids=["starts", "waits"])
+@pytest.mark.parametrize("name", BY_SLOT)
+def test_the_decision_of_a_slot_has_the_enumerated_propensity(name: str, v: float, kind: str) -> None:
+    view, policy = uneven(), POLICIES[name]
+    jobs = [replace(JOBS[kind], single_gpu_s=7200.0)]
+
+    def ask(queue: QueueState, rate: float, after_s: float, numbers: Told | None) -> AdmitPlan:
+        context = asking(rate, NOW_S + after_s, randomness=numbers)
+        context.settings = replace(context.settings, v=v)
+        return slot_exploring.admit(policy, jobs, view, queue, context)
+
+    queue = queue_of_next_slot(name, jobs, view)
+    own = ask(queue, 0.0, 0.0, None)
+    given: dict[Answer, float] = {}
+    stated: dict[Answer, float] = {}
+    for probability, numbers in grid():
+        plan = ask(queue, RATE, 0.0, numbers)
+        (one,) = plan.admissions
+        assert one.draw is not None
+        given[answer(one)] = given.get(answer(one), 0.0) + probability
+        assert stated.setdefault(answer(one), one.draw.propensity) == one.draw.propensity
+        assert one.draw.own_propensity == (answer(one) == answer(own.admissions[0]))
+        again = ask(plan.queue, RATE, 5.0, Told(0.0, 0.0, 0.0, 0.0))
+        assert again.queue is plan.queue, "the slot's decision was made"
+        assert answer(again.admissions[0]) == answer(one)
+        assert again.admissions[0].draw is None
+        assert (plan.queue.backlog_s, plan.queue.delay_s) == (own.queue.backlog_s, own.queue.delay_s)
+    assert given == pytest.approx(stated, abs=1e-9)
+    assert sum(stated.values()) == pytest.approx(1.0, abs=1e-9)
+    shapes = Pool.free(view, NOW_S).options(jobs[0])
+    assert stated.keys() == {None, *zip(shapes.nodes.tolist(), shapes.gpus_per_node.tolist(), strict=True)}
+
+
+@pytest.mark.parametrize("name", BY_SLOT)
+def test_a_job_held_back_is_decided_about_again_in_the_next_slot(name: str) -> None:
+    """V of almost nothing and a backlog of two jobs: the policy itself would let the first start at once."""
+    view, jobs = uneven(), [rigid("a", 2, 7200.0), rigid("b", 2, 7200.0)]
+    queue, held_back = queue_of_next_slot(name, jobs, view), 0
+    for slot in range(60):
+        context = asking(1.0, NOW_S + slot * SLOT_S)
+        context.settings = replace(context.settings, v=1e-6)
+        plan = slot_exploring.admit(POLICIES[name], jobs, view, queue, context)
+        drawn = [given for given in plan.admissions if given.draw is not None]
+        if all(given.verdict is Verdict.ADMIT for given in plan.admissions):
+            break
+        for given in drawn:
+            if given.verdict is Verdict.WAIT:
+                assert given.blockers[0].reason in (Reason.EXPLORATION, Reason.DRIFT_PLUS_PENALTY)
+                assert given.job_id in plan.queue.waiting
+                held_back += given.blockers[0].reason is Reason.EXPLORATION
+        queue = plan.queue
+    assert {given.verdict for given in plan.admissions} == {Verdict.ADMIT}
+    assert held_back
+
+
+@pytest.mark.parametrize("name", BY_SLOT)
+def test_a_slots_decision_takes_no_nodes_promised_or_kept_for_a_head(name: str) -> None:
+    """The head of another queue keeps the two nodes with most GPUs from long jobs, and another job was promised one."""
+    view = uneven()
+    head = HeadReservation("head", ("n2", "n3"), NOW_S + 50.0, NOW_S - 100.0, NOW_S + BOUND_S, NOW_S + 600.0)
+    view.apply(Event(view.version + 1, view.epoch, QueueAdvanced(QueueState("other", seq=1, head=head))))
+    jobs = [elastic("a", 1, 8, single_gpu_s=7200.0), elastic("b", 1, 1, single_gpu_s=7200.0)]
+    slot = int(NOW_S / SLOT_S)
+    queue = replace(queue_of_next_slot(name, jobs, view), admitted={"b": (1, 1, slot - 1)})
+    found = set()
+    for _, numbers in grid():
+        context = asking(RATE, NOW_S, randomness=numbers)
+        one, two = slot_exploring.admit(POLICIES[name], jobs, view, queue, context).admissions
+        assert (two.nodes, two.gpus_per_node) == (1, 1)
+        if one.draw is not None and one.draw.explorer and one.verdict is Verdict.ADMIT:
+            found.add(answer(one))
+    assert found
+    assert found <= {(1, 1), (1, 2), (2, 1)}, "of n0 with one free GPU and n1 with two"

@@ -7,6 +7,7 @@ from dataclasses import field, replace
 from functools import partial
 from random import random
 
+from placewise_core.admit import slot_exploring
 from placewise_core.admit.answers import with_shapes
 from placewise_core.admit.policies.lyapunov import numbered, renumbered
 from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext, AdmitExploration
@@ -219,7 +220,7 @@ class Admitting:
             view = view.fork()
             admitted = await self.slicing.run(partial(_in_slices, asked, view, queue, context), asked.deadline_s)
         else:
-            admitted = policy.admit(command.jobs, view, queue, context)
+            admitted = slot_exploring.admit(policy, command.jobs, view, queue, context)
         plan = with_shapes(admitted, command.jobs, slot)
         observed = _observed(plan, live.view, context) if asked.is_observed else None
         if observed is not None and not command.is_explaining:
@@ -273,7 +274,7 @@ def _in_slices(
     asked: _AdmitCall, view: ClusterView, queue: QueueState, context: AdmitContext, slices: Slices
 ) -> AdmitPlan:
     context.slices = slices
-    return asked.policy.admit(asked.command.jobs, view, queue, context)
+    return slot_exploring.admit(asked.policy, asked.command.jobs, view, queue, context)
 
 
 def _admitted_by(after: QueueState, before: QueueState, decision_id: str) -> Mapping[str, str]:

@@ -121,3 +121,30 @@ async def test_place_honours_the_shape_that_was_drawn() -> None:
             await answer_is_on_its_way()
             await engine.report_job_events(CLUSTER, [ended(job.id)])
     assert len(shapes) > 3
+
+
+async def test_a_policy_of_one_decision_a_slot_draws_at_the_first_question_for_every_replica() -> None:
+    clock = ManualClock(1_000_000.0)
+    store = MemoryStore(clock)
+    verdicts = set()
+    async with (
+        running_engine(nodes=2, gpus=4, store=store, clock=clock) as engine,
+        running_engine(nodes=0, store=store, clock=clock) as other,
+    ):
+        await engine.update_settings(CLUSTER, exploring(0.7))
+        for i in range(15):
+            command = replace(asked(elastic(f"a{i}")), policy="proteus-paper", queue=f"q{i}")
+            await ask_admit(engine, command)  # it arrives, and counts from the next slot on
+            clock.advance(10.0)
+            first = await ask_admit(engine, command)
+            live = await other._parts.views.get(CLUSTER)
+            while live.view.version < (await engine.get_cluster(CLUSTER)).view.version:
+                await live.changed(1.0)
+            again = await ask_admit(other, command)
+            (given,), (same,) = first.plan.admissions, again.plan.admissions
+            assert given.draw is not None
+            assert same.draw is None
+            assert first.meta.propensity == given.draw.propensity
+            assert (same.verdict, same.nodes, same.gpus_per_node) == (given.verdict, given.nodes, given.gpus_per_node)
+            verdicts.add((given.verdict, given.draw.explorer))
+    assert len(verdicts) >= 3

@@ -13,7 +13,7 @@ from placewise_core.admit.policies.proteus import Proteus
 from placewise_core.admit.policies.qos import QosAware
 from placewise_core.admit.policies.qos_savable import QosSavable
 from placewise_core.admit.policies.tetris import TetrisCer
-from placewise_core.admit.policy import NOT_EXPLORED, AdmitContext
+from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Pool, promised
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, Verdict
@@ -35,7 +35,6 @@ class ProteusQos:
         self._cheapest = TetrisCer(throughput)
 
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
-        context = replace(context, exploration=NOT_EXPLORED)  # which would draw for the wishes
         wishes = self._shapes.admit(jobs, view, queue, context).admissions
         order = sorted(range(len(jobs)), key=lambda i: (wishes[i].rank, i))
         ranked = [jobs[i] for i in order]
