@@ -152,6 +152,7 @@ def _plot(found: Judgement) -> str:
             axis.axvline(found.detectable_gain, color="0.5", linestyle=":", label="detectable gain")
             axis.legend(fontsize=8)
         axis.set_yticks(range(len(gains)), [row.estimator for row in found.rows])
+        axis.margins(y=0.15)
         axis.invert_yaxis()
         axis.set_xlabel("gain over the policy in force, reward_h")
         drawn = io.StringIO()
