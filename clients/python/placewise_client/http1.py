@@ -111,7 +111,6 @@ class HttpPool:
         try:
             protocol = connection.protocol
             assert protocol is not None  # until it is closed or released
-            protocol.set_response_params(read_until_eof=True, auto_decompress=False)
             if protocol.transport is None:
                 raise aiohttp.ServerDisconnectedError
             protocol.transport.write(self._head(method, path, headers, body) + (body or b""))
@@ -137,9 +136,12 @@ class HttpPool:
             connection.close()
         connector = self._connector or self._opened()
         try:
-            return await connector.connect(self._route, [], self._timeout)
+            connection = await connector.connect(self._route, [], self._timeout)
         except TimeoutError as error:
             raise NotConnectedError(f"{self.address}: no connection within {self.connect_s:g} s") from error
+        if connection.protocol is not None:  # its parser serves all of its answers
+            connection.protocol.set_response_params(read_until_eof=True, auto_decompress=False)
+        return connection
 
     def _keep(self, connection: Connection) -> None:
         """For another request, unless that finds it unfit."""
