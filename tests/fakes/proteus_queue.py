@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,8 +57,10 @@ def run(
     seed: int,
     single_gpu_s: float = 600.0,
     max_gpus: int = 4,
+    work_s: Callable[[np.random.Generator], float] | None = None,
 ) -> Trace:
-    """Poisson arrivals of elastic jobs on 2 × 4 GPUs; every job is placed at once where its shape fits."""
+    """Poisson arrivals of elastic jobs on 2 × 4 GPUs; every job is placed at once where its shape fits. A job takes
+    half to one and a half times `single_gpu_s` on one GPU, or as `work_s` draws it."""
     view = cluster_of(gpu_nodes(2, 4))
     rng = np.random.default_rng(seed)
     queue, waiting, ends, trace, count = QueueState("q"), [], {}, Trace(), 0
@@ -67,7 +70,7 @@ def run(
             view.remove_job(job_id)
             del ends[job_id]
         for _ in range(int(rng.poisson(arrivals_per_slot))):
-            work = single_gpu_s * float(rng.uniform(0.5, 1.5))
+            work = work_s(rng) if work_s is not None else single_gpu_s * float(rng.uniform(0.5, 1.5))
             waiting.append(
                 Job(
                     JobId(f"j{count}"),

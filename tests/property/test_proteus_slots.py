@@ -9,14 +9,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
 
-from placewise_core.admit.policies.proteus import Proteus
+from placewise_core.admit.policies.proteus_paper import ProteusPaper
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Verdict
 from placewise_core.domain.job import Job, JobId
 from placewise_core.speed.throughput import ThroughputModel
 
-POLICY = Proteus(ThroughputModel(bundled("throughput.json")))
+POLICY = ProteusPaper(ThroughputModel(bundled("throughput.json")))
 SETTINGS = QueueSettings(v=1.0, epsilon_s=30.0, tau_s=600.0, slot_s=10.0)
 
 

@@ -106,8 +106,8 @@ def print_json(value: object) -> None:
 
 
 def _slot_s(admit: str, interval_s: float) -> float:
-    """Proteus moves its queues once per slot: it needs one."""
-    return 10.0 if admit == "proteus" and interval_s == 0 else interval_s
+    """Proteus as printed decides once per slot: it needs one."""
+    return 10.0 if admit == "proteus-paper" and interval_s == 0 else interval_s
 
 
 def _shapes(admit: str) -> bool:

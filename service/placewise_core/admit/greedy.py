@@ -48,9 +48,11 @@ class Waiting:
 
 @dataclass(slots=True)
 class Round:
-    """One request while it is decided. `used` and `blocked` are for policies that count by type of job."""
+    """One request while it is decided, and the queue's state. `used` and `blocked` are for policies that count by type
+    of job, `waiting` is for those that count the jobs not admitted yet."""
 
     view: ClusterView
+    queue: QueueState
     facts: PlatformFacts
     context: AdmitContext
     throughput: ThroughputModel
@@ -61,6 +63,7 @@ class Round:
     blocked: set[str] = field(default_factory=set)
     backfill: Backfill | None = None
     draws: Draws | None = None
+    waiting: int = 0
 
     def pool_for(self, job: Job) -> Pool:
         """The pool, without the nodes that the heads of queues keep from this job."""
@@ -70,6 +73,7 @@ class Round:
         """Takes option i of `pool` from the round's pool."""
         takes = pool.takes(job, options, i)
         self.pool.apply(takes)
+        self.waiting -= 1
         if self.backfill is not None:
             self.backfill.start(job, takes, float(options.gpus[i]))
 
@@ -134,17 +138,7 @@ class GreedyAdmission(ABC):
         return waiting.expected_s - (latency_s + state.context.now_s)
 
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
-        state = Round(
-            view,
-            self._facts.of(view),
-            context,
-            self._throughput,
-            Pool.free(view, context.now_s),
-            self._facts.whole(view),
-            self._rates,
-        )
-        if self.backfills:
-            state.backfill = Backfill(jobs, view, queue, context)
+        state = self.begin(jobs, view, queue, context)
         if self.is_explored and context.exploration.rate > 0:
             state.draws = Draws(view, queue, context)
         if state.draws is None and context.starts_only and self.keeps_order and self.stops_at_first_wait:
@@ -162,6 +156,20 @@ class GreedyAdmission(ABC):
         for waiting, admission in self._dispatch(candidates, state):
             found[waiting.position] = admission if state.draws is None else state.draws.shown(admission)
         return _planned([found[position] for position in range(len(jobs))], state, queue)
+
+    def begin(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> Round:
+        """The round of one request."""
+        return Round(
+            view,
+            queue,
+            self._facts.of(view),
+            context,
+            self._throughput,
+            Pool.free(view, context.now_s),
+            self._facts.whole(view),
+            self._rates,
+            backfill=Backfill(jobs, view, queue, context) if self.backfills else None,
+        )
 
     def _starts(self, jobs: Sequence[Job], state: Round) -> list[Admission]:
         """The jobs that start, up to the first that has to wait: no later one is prepared or answered."""

@@ -18,6 +18,7 @@ from functools import partial
 import structlog
 
 from placewise_core.admit.policy import AdmissionPolicy
+from placewise_core.admit.registry import CHANGED_ORDERS
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings, QueueState, RunState
@@ -56,7 +57,6 @@ _EXPIRY_PERIOD_S = 0.5
 _FORGETTING_ROUNDS = 60  # of expiry: every half minute
 _CLUSTERS_PERIOD_S = 1.0
 PARTITION_POLICY = "heat-island"  # if the request names none
-_FIFO_PASSES = "the settings name fifo, which lets jobs pass one that does not fit: fifo-strict is the order it had"
 
 
 # Nodes, and units that a question names, up to which it is answered in one go.
@@ -115,7 +115,7 @@ class Engine:
         self._following: asyncio.Task[None] | None = None
         self._meeting: asyncio.Task[None] | None = None
         self._damaged: dict[str, str] = {}  # cluster → why, as logged
-        self._logged: set[str] = set()  # clusters whose settings name `fifo`, once logged
+        self._logged: set[str] = set()  # clusters whose admission policy has another order now, once logged
 
     def twin(self, store: StateStore, telemetry: Telemetry) -> "Engine":
         """The same policies and bundles on another store, which knows nothing of this one. Not to be started."""
@@ -335,9 +335,10 @@ class Engine:
                 log.error("view cannot be built", cluster=cluster, reason=error.message)
         else:
             self._damaged.pop(cluster, None)
-            if live.view.settings.admit_policy == "fifo" and cluster not in self._logged:
+            changed = CHANGED_ORDERS.get(live.view.settings.admit_policy)
+            if changed is not None and cluster not in self._logged:
                 self._logged.add(cluster)
-                log.warning(_FIFO_PASSES, cluster=cluster)
+                log.warning("the settings name a policy whose order changed", cluster=cluster, change=changed)
 
     async def _expire_reservations(self) -> None:
         for rounds in itertools.count(1):

@@ -249,7 +249,10 @@ async def state() -> list[Row]:
         events.append(m.started(job, tasks))
         await service.ask("ReportJobEvents", cluster_pb2.ReportJobEventsRequest(cluster="c", events=events))
         waiting = [m.job(f"w{i}", [], rng, elastic=job_pb2.ElasticRange(min_gpus=1, max_gpus=4)) for i in range(2)]
-        await service.ask("AdmitOrWait", decision_pb2.AdmitOrWaitRequest(cluster="c", queue="q", jobs=waiting, seed=1))
+        await service.ask(
+            "AdmitOrWait",
+            decision_pb2.AdmitOrWaitRequest(cluster="c", queue="q", jobs=waiting, seed=1, policy="proteus-paper"),
+        )
         settings = cluster_pb2.ClusterSettings(place_policy="tetris", exploration_rate=0.5)
         await service.ask(
             "UpdateClusterSettings", cluster_pb2.UpdateClusterSettingsRequest(cluster="c", settings=settings)

@@ -11,7 +11,7 @@ from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings, QueueSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.decision import Verdict
-from placewise_core.domain.job import Job, JobId
+from placewise_core.domain.job import ElasticRange, Job, JobId
 from placewise_log.record import DecisionRecord, decode_entry, encode
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine
@@ -36,7 +36,7 @@ def asked(*jobs: Job, policy: str = "fifo") -> AdmitCommand:
     return AdmitCommand(CLUSTER, "q", jobs, policy=policy)
 
 
-@pytest.mark.parametrize("policy", ["fifo", "proteus"])
+@pytest.mark.parametrize("policy", ["fifo", "proteus", "proteus-paper"])
 async def test_an_unchanged_refusal_is_logged_once_and_counted(policy: str) -> None:
     clock = ManualClock(1_000_000.0)
     async with running_engine(nodes=1, gpus=2, clock=clock) as engine:
@@ -55,7 +55,7 @@ async def test_an_unchanged_refusal_is_logged_once_and_counted(policy: str) -> N
         text = engine._parts.telemetry.render().decode()
     left_out = [columns(record)["refusals_left_out"] for record in refused]
     assert sum(left_out) == 5 - (len(refused) - 1)
-    assert len(refused) <= 3, "proteus refuses the first time for another reason than later"
+    assert len(refused) <= 3, "proteus-paper refuses the first time for another reason than later"
     counted = next(line for line in text.splitlines() if line.startswith('placewise_decisions_total{outcome="WAIT"'))
     assert counted.endswith(" 6.0"), "every answer is counted"
 
@@ -89,7 +89,7 @@ async def test_a_refusal_after_an_admission_is_a_new_one() -> None:
 async def test_place_names_the_decision_that_admitted_its_jobs(replicas: int) -> None:
     clock = ManualClock(1_000_000.0)
     store = MemoryStore(clock)
-    shaped = make_job("a", gpus=0.0, single_gpu_s=3600.0)
+    shaped = dataclasses.replace(make_job("a", single_gpu_s=3600.0), groups=(), elastic=ElasticRange(1, 2))
     async with (
         running_engine(nodes=2, gpus=2, store=store, clock=clock) as engine,
         running_engine(nodes=0, store=store, clock=clock) as other,

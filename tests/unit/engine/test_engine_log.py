@@ -340,7 +340,7 @@ async def test_the_scores_of_shapes_follow_from_the_logged_state_of_the_queue() 
     jobs = tuple(make_job(f"j{i}", gpus=0.0, single_gpu_s=3600.0 + i) for i in range(5))
     async with running_engine(nodes=3, gpus=2, observe_share=1.0, clock=clock) as engine:
         for _ in range(4):
-            await ask_admit(engine, AdmitCommand(CLUSTER, "q", jobs, policy="proteus"))
+            await ask_admit(engine, AdmitCommand(CLUSTER, "q", jobs, policy="proteus-paper"))
             clock.advance(10.0)
         records = [record for record in await placed_records(engine) if record.admit is not None]
         settings = engine._parts.options.queue

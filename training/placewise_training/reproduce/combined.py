@@ -175,14 +175,14 @@ def _claims() -> list[Claim]:
             "Proteus' admission instead of FIFO lowers turnaround",
             _PROTEUS,
             _FIFO,
-            "FIFO always takes all it may have; Proteus fewer where its cost model sees a network stop scaling.",
+            "FIFO takes all it may have; Proteus stays inside a node, with fewer GPUs the more jobs wait.",
         ),
         (
             "shape",
-            "The QoS order and shape on Proteus' admission lowers turnaround",
+            "The QoS order and expectations on Proteus' admission lower turnaround",
             _SHAPED,
             _PROTEUS,
-            "Proteus lacks this: a shape whose cost matches its gain, so that jobs run side by side.",
+            "Proteus takes jobs as they come and knows no expected completion.",
         ),
         (
             "placement",
@@ -212,14 +212,14 @@ def _claims() -> list[Claim]:
             "Late jobs last lowers turnaround",
             _SAVED,
             _PLACED,
-            "It changes something only where jobs are late, and behind Proteus' admission few are.",
+            "It changes something only where jobs are late.",
         ),
         (
             "composition",
             "The whole chain beats the QoS policy alone on the same placement",
             _SAVED,
             _SAVABLE,
-            "With few jobs Proteus' waiting for backlog costs some minutes each and brings nothing.",
+            "The QoS policy alone passes over and reserves as well, and lets a job wait for a shape in time.",
         ),
     )
     made = [Claim(key, text, "–", _adds(ours, theirs, why), is_beyond=True) for key, text, ours, theirs, why in steps]

@@ -10,7 +10,7 @@ changes the slot length of a queue renumbers it (`renumbered`), as slot numbers 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +43,31 @@ def advanced(queue: QueueState, slot: int, settings: QueueSettings) -> QueueStat
         waiting,
         admitted=queue.admitted,
         decided_slot=queue.decided_slot,
+        head=queue.head,
+    )
+
+
+def followed(
+    queue: QueueState, slot: int, settings: QueueSettings, listed: Collection[str], started: Collection[str]
+) -> QueueState:
+    """The state at a later slot of a queue whose jobs may start at any time: Q is the work of those that are `listed`
+    and have not `started`, and (8) counts the work of those that started as served."""
+    if queue.slot < 0:
+        return replace(queue, slot=slot)
+    served_s = math.fsum([cost for job, cost in queue.waiting.items() if job in started])
+    waiting = {job: cost for job, cost in queue.waiting.items() if job in listed and job not in started}
+    backlog_s = math.fsum(waiting.values())
+    delay_s = next_delay(queue.backlog_s, queue.delay_s, served_s, settings.epsilon_s)
+    delay_s = _idle_slots(backlog_s, delay_s, slot - queue.slot - 1, settings)
+    return QueueState(
+        queue.queue,
+        backlog_s,
+        delay_s,
+        slot,
+        queue.seq,
+        waiting,
+        admitted=queue.admitted,
+        decided_slot=slot,
         head=queue.head,
     )
 

@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from placewise_core.admit.registry import CHANGED_ORDERS
 from placewise_core.basics.clock import SystemClock
 from placewise_models.bundle import BundleError
 from placewise_service.api.faces.tls import Certificates, end_time_s
@@ -56,6 +57,9 @@ def check_policies(settings: Settings) -> str:
             f"PLACEWISE_PLACE__POLICY: the bundle has no net for {place.policy!r}; Place is refused until one that has "
             "it is activated"
         )
+    changed = CHANGED_ORDERS.get(settings.admit.policy) if "policy" in settings.admit.model_fields_set else None
+    if changed is not None:
+        raise ConcernError(f"PLACEWISE_ADMIT__POLICY: {changed}")
     return f"place {place.policy}, fallback {place.fallback_policy}, admit {settings.admit.policy}"
 
 

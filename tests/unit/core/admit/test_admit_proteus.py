@@ -1,4 +1,4 @@
-"""Proteus: slots, promises, who is in the queue, and S(n) worked out by hand."""
+"""Proteus as printed: slots, promises, who is in the queue, and S(n) worked out by hand."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,18 +8,18 @@ import pytest
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes, start
 
 from placewise_core.admit.policies.lyapunov import advanced, next_delay, renumbered
-from placewise_core.admit.policies.proteus import Proteus
+from placewise_core.admit.policies.proteus_paper import ProteusPaper
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.domain.cluster import NodeState, QueueSettings, QueueState
 from placewise_core.domain.decision import AdmitPlan, Reason, Verdict
 from placewise_core.domain.job import ElasticRange, Job, JobId, Resources, Role, TaskGroup
 from placewise_core.speed.params import PARAMS_MILLIONS, params_millions
-from placewise_core.speed.proteus_cost import Bandwidth, ProteusCost
+from placewise_core.speed.proteus_cost import Bandwidth, FixedBatchCost, ProteusCost
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_core.view.view import ClusterView
 
 MODEL = ThroughputModel(bundled("throughput.json"))
-POLICY = Proteus(MODEL)
+POLICY = ProteusPaper(MODEL)
 SETTINGS = QueueSettings(v=1.0, epsilon_s=60.0, tau_s=600.0, slot_s=10.0)
 EAGER = replace(SETTINGS, v=0.01)
 
@@ -82,7 +82,7 @@ def test_s_is_equation_14_in_units_of_tau() -> None:
     jobs = [job("a", 900.0)]
     queue = replace(in_queue(jobs, view), delay_s=120.0)
     plan = ask(jobs, view, queue, 101, SETTINGS)
-    cost = ProteusCost(MODEL, jobs[0], MODEL.match(jobs[0], "T4"), Bandwidth(network_gbps=100.0), 600.0)
+    cost = FixedBatchCost(MODEL, jobs[0], MODEL.match(jobs[0], "T4"), Bandwidth(network_gbps=100.0), 600.0)
     for s in plan.admissions[0].drift_plus_penalty[1:]:
         c = float(cost.cost_s(s.gpus) + cost.comm_s(s.gpus, 1))
         expected = 1.0 * c / 600 + (900 / 600) ** 2 - (900 / 600) * (120 + 900) / 600

@@ -163,7 +163,11 @@ def test_strict_order_is_kept_by_its_own_name() -> None:
     assert plan.queue is queue
 
 
+BACKFILLING = ["fifo", "proteus", "proteus-qos", "proteus-qos-savable", "qos", "qos-savable"]
+
+
 @given(
+    policy=st.sampled_from(BACKFILLING),
     told_s=st.floats(10.0, 200.0),
     under=st.floats(1.0, 10.0),
     behind=st.booleans(),
@@ -173,12 +177,12 @@ def test_strict_order_is_kept_by_its_own_name() -> None:
 )
 @settings(max_examples=40, deadline=None)
 def test_a_gang_as_large_as_the_cluster_starts_within_its_bound(
-    told_s: float, under: float, behind: bool, starts_only: bool, rate: float, seed: int
+    policy: str, told_s: float, under: float, behind: bool, starts_only: bool, rate: float, seed: int
 ) -> None:
     """One-GPU jobs come without end, behind the gang or ahead of it in the host's order, and take up to ten times as
     long as they told; two replicas answer by turns, and explore."""
     rng = np.random.default_rng(seed)
-    world, gang = TwoReplicas(rate), job("gang", 2, 100.0, tasks=2)
+    world, gang = TwoReplicas(policy, rate), job("gang", 2, 100.0, tasks=2)
     stream, step_s = (job(f"j{i}", 1, told_s) for i in itertools.count()), 20.0
     ends: dict[str, float] = {}
     waiting = list(itertools.islice(stream, 6))
@@ -200,8 +204,8 @@ def test_a_gang_as_large_as_the_cluster_starts_within_its_bound(
 class TwoReplicas:
     """Two views of one cluster of two nodes with two GPUs each, and the queue as the store has it."""
 
-    def __init__(self, rate: float) -> None:
-        self.exploration = AdmitExploration(rate)
+    def __init__(self, policy: str, rate: float) -> None:
+        self.policy, self.exploration = POLICIES[policy], AdmitExploration(rate)
         self.views = [cluster_of(gpu_nodes(2, 2)), cluster_of(gpu_nodes(2, 2))]
         self.queue = QueueState("q")
 
@@ -223,7 +227,7 @@ class TwoReplicas:
             starts_only=starts_only,
             exploration=self.exploration,
         )
-        plan = POLICIES["fifo"].admit(jobs, view, self.queue, context)
+        plan = self.policy.admit(jobs, view, self.queue, context)
         if plan.queue is not self.queue:
             self.queue = replace(plan.queue, seq=self.queue.seq + 1)
             for each in self.views:
@@ -301,12 +305,13 @@ def test_every_step_of_a_queue_keeps_its_head() -> None:
     queue = QueueState("q", slot=1, waiting={"j": 1.0}, head=HeadReservation("gang", ("n0",), 1.0, 2.0, 3.0, 4.0))
     steps = [
         lyapunov.advanced(queue, 3, QueueSettings()),
+        lyapunov.followed(queue, 3, QueueSettings(), {"j"}, set()),
         lyapunov.joined(queue, {"k": 1.0}, {}, 1),
         lyapunov.numbered(queue, 7, {}),
         lyapunov.without(queue, {"j"}),
         lyapunov.renumbered(queue, NOW_S, QueueSettings()),
     ]
-    assert [step.head for step in steps] == [queue.head] * 5
+    assert [step.head for step in steps] == [queue.head] * 6
 
 
 def test_a_head_is_told_by_the_state_as_it_was_stored() -> None:
@@ -328,8 +333,10 @@ def test_a_bound_that_is_set_anew_holds_for_the_head_that_waits() -> None:
     assert plan.queue.head.bound_s == NOW_S + 2.0
 
 
-@pytest.mark.parametrize(("policy", "passes"), [("qos", {"short"}), ("qos-savable", {"short"}), ("qos-paper", set())])
-def test_qos_passes_over_the_job_of_least_slack_that_does_not_fit(policy: str, passes: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("policy", "passes"), [*[(name, {"short"}) for name in BACKFILLING if name != "fifo"], ("qos-paper", set())]
+)
+def test_jobs_pass_the_first_that_does_not_fit_by_the_policys_own_order(policy: str, passes: set[str]) -> None:
     gang = replace(job("gang", 4, tasks=2), priority=Priority.URGENT)
     context = AdmitContext(NOW_S, 0, QueueSettings(bound_s=BOUND_S), 0)
     jobs = [job("short", 1, 50.0), gang, job("long", 1, 600.0)]

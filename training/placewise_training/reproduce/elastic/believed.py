@@ -9,7 +9,7 @@ from placewise_core.admit.facts import platform_facts
 from placewise_core.domain.cluster import QueueSettings
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job
-from placewise_core.speed.proteus_cost import ProteusCost
+from placewise_core.speed.proteus_cost import FixedBatchCost
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.jobs import SimJob
@@ -27,7 +27,7 @@ class BelievedSpeed:
     def _seconds(self, job: Job, gpus: int, nodes: int) -> float:
         model = throughput_model()
         match = model.match(job, self._facts.gpu_model)
-        cost = ProteusCost(model, job, match, self._facts.bandwidth, QueueSettings().tau_s)
+        cost = FixedBatchCost(model, job, match, self._facts.bandwidth, QueueSettings().tau_s)
         return float(cost.total_s(max(1, gpus), max(1, nodes)))
 
     def footprint(self, job: SimJob, spots: Sequence[Spot], nodes: Mapping[str, NodeLoad]) -> Footprint:
