@@ -38,7 +38,7 @@ _POLICIES = (
 # Policies whose order is another than that of 0.1.0, with the name of the order they had.
 CHANGED_ORDERS = {
     "fifo": "fifo lets jobs pass one that does not fit: fifo-strict is the order it had",
-    "proteus": "proteus starts every job that fits and lets jobs pass one that does not: proteus-paper is the order it had",
+    "proteus": "proteus starts all that fits and lets jobs pass one that does not: proteus-paper is the order it had",
 }
 
 

@@ -338,7 +338,7 @@ class Engine:
             changed = CHANGED_ORDERS.get(live.view.settings.admit_policy)
             if changed is not None and cluster not in self._logged:
                 self._logged.add(cluster)
-                log.warning("the settings name a policy whose order changed", cluster=cluster, change=changed)
+                log.warning(f"the settings name a policy whose order changed: {changed}", cluster=cluster)
 
     async def _expire_reservations(self) -> None:
         for rounds in itertools.count(1):

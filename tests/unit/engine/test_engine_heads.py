@@ -59,14 +59,17 @@ async def test_a_job_admitted_past_the_head_is_placed_though_time_has_passed() -
         assert decision.decisions[0].outcome is Outcome.PLACED
 
 
-async def test_a_cluster_whose_settings_name_fifo_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("policy", "before"), [("fifo", "fifo-strict"), ("proteus", "proteus-paper")])
+async def test_a_cluster_whose_policy_has_another_order_now_is_told_once(
+    policy: str, before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = ManualClock(1_000_000.0)
     store = MemoryStore(clock)
-    await store.update_settings(CLUSTER, ClusterSettings(admit_policy="fifo"))
+    await store.update_settings(CLUSTER, ClusterSettings(admit_policy=policy))
     await store.update_settings("other", ClusterSettings(admit_policy="qos"))
     monkeypatch.setattr(engine_module, "_CLUSTERS_PERIOD_S", 0.0)
     with capture_logs() as lines:
         async with running_engine(store=store, clock=clock):
             for _ in range(20):  # rounds in which clusters are met again
                 await asyncio.sleep(0)
-    assert [line["cluster"] for line in lines if "fifo-strict" in line["event"]] == [CLUSTER]
+    assert [line["cluster"] for line in lines if before in line["event"]] == [CLUSTER]

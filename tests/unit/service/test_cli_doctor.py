@@ -128,6 +128,16 @@ def test_a_mistyped_policy_is_named_with_the_nearest(
     assert "did you mean 'consolidate'?" in said
 
 
+@pytest.mark.parametrize(("policy", "before"), [("fifo", "fifo-strict"), ("proteus", "proteus-paper"), ("qos", "")])
+def test_a_policy_whose_order_changed_is_named(
+    policy: str, before: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert finding("policies", capsys)[0] == "ok", "nobody chose the default"
+    monkeypatch.setenv("PLACEWISE_ADMIT__POLICY", policy)
+    verdict, said = finding("policies", capsys)
+    assert (verdict, before in said) == ("warning" if before else "ok", True)
+
+
 @pytest.mark.parametrize(
     ("damage", "culprit", "said"),
     [
