@@ -5,13 +5,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from placewise_service.declog.tables import DECISIONS, JOINED_SCHEMA, OUTCOMES, SCHEMAS, UNREADABLE
+from placewise_core.domain.realised import HORIZONS_MIN
+from placewise_service.declog.derived import JOINED, JOINED_SCHEMA, PROGRESS, PROGRESS_SCHEMA, RUNS, RUNS_SCHEMA
+from placewise_service.declog.tables import DECISIONS, OUTCOMES, SCHEMAS, UNREADABLE
 
-JOINED: Final = "joined"
 _PER_JOB = (
     "in the order of `job_ids`, null for a job that Place did not place, and of AdmitOrWait unless the job was open to "
     "exploration"
 )
+_PLACE = "of Place, in the order of `job_ids`"
 _ADMIT = "of AdmitOrWait, in the order of `job_ids`"
 _OBSERVED = "of AdmitOrWait; null unless the decision was observed"
 _SCORED = "null unless the job was scored, and the decision observed or explained"
@@ -101,6 +103,18 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "by the reward model in force (`by_active_`) and the shadow's (`by_shadow_`) the forecasts Σ c/e and "
             "spread of both, and `own`, c/e of the job alone",
         ),
+        "job_outcomes": ("", f"PLACED, NO_FIT or WAIT, {_PLACE}"),
+        "job_answered_propensities": ("1", f"P(a) in the answer, of repeats as of the first answer, {_PLACE}"),
+        "job_planned": ("", f"node/gpu of every task, sorted, {_PLACE}"),
+        "job_nodes": ("", f"node of every task, sorted, {_PLACE}"),
+        "job_reservations": ("", f"reservation of the job, {_PLACE}; null for none"),
+        "job_submit_times_s": ("s since 1970", "submission of each of `job_ids`; null if unknown"),
+        "job_total_epochs": ("epochs", "epochs that each of `job_ids` takes; null if unknown"),
+        "job_predicted_speeds": ("epochs/s", f"predicted speed, {_PLACE}; null without one; {_SAMPLES}"),
+        "job_predicted_speeds_epochs_per_s": ("epochs/s", f"predicted speed, {_PLACE}; null in samples/s"),
+        "unit_jobs": ("", f"job, or divisible task, of each of `units`, {_UNITS}"),
+        "unit_subtasks": ("", "subtask of each of `units`, of Place with scope NODE"),
+        "unit_predicted_s": ("s", "predicted time of every share, of Partition"),
         "job_verdicts": ("", f"ADMIT or WAIT, {_ADMIT}"),
         "job_is_repeat": ("", _REPEAT),
         "job_gpus": ("", f"GPUs given, 0 for WAIT, {_ADMIT}"),
@@ -122,17 +136,25 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "time": ("UTC", "time of the event; of its receipt, if the host gave none"),
         "speed": ("epochs/s", "speed reported, 0 if none"),
         "epochs_done": ("epochs", "epochs done so far"),
+        "receive_time": ("UTC", "time of its receipt"),
+        "speed_epochs_per_s": ("epochs/s", "speed reported; null if none"),
+        "placement": ("", "node/gpu of every task, as the host placed it, sorted"),
+        "nodes": ("", "node of every task, as the host placed it, sorted"),
+        "unit": ("", "node/unit of a share or subtask; null for a whole job"),
+        "subtask": ("", "subtask that ended; null for other events"),
+        "actual_s": ("s", "time that the share or subtask took; null for other events"),
+        "reason": ("", "the host's words on a failure; null without"),
     },
     JOINED: {
         **_COMMON,
         **_DECIDED,
         "decision_id": ("", "decision"),
         "job_id": ("", "job, or divisible task"),
-        "unit": ("", 'node/unit of a share, "" for a whole job'),
+        "unit": ("", 'node/unit of a share or subtask, "" for a whole job'),
         "decide_time_s": ("s since 1970", "time of the decision"),
         "propensity": ("1", "P(a) of this job's placement"),
         "is_explored": ("", "an explorer placed this job"),
-        "outcome": ("", "PLACED, NO_FIT or WAIT"),
+        "outcome": ("", "PLACED, NO_FIT or WAIT; ADMIT or WAIT of AdmitOrWait"),
         "status": ("", "OBSERVED, OPEN, DANGLING or NOT_HELD, as below"),
         "planned": ("", "node/gpu of every task, as decided"),
         "actual": ("", "node/gpu of every task, as the host placed it; empty if it reported nothing"),
@@ -140,21 +162,58 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "submit_time_s": ("s since 1970", "submission; null if unknown"),
         "start_time_s": ("s since 1970", "start; null if not reported"),
         "end_time_s": ("s since 1970", "end; null if not reported"),
-        "end": ("", 'FINISHED, FAILED, CANCELLED or SHARE_FINISHED; "" before the end'),
+        "end": ("", 'FINISHED, FAILED, CANCELLED, SHARE_FINISHED or SUBTASK_FINISHED; "" before the end'),
         "predicted_speed": ("epochs/s", f"speed predicted when the job was placed; null without one; {_SAMPLES}"),
-        "mean_speed": ("epochs/s", "as `speed_epochs_per_s`"),
+        "mean_speed": ("epochs/s", "mean of the speeds reported, each counted once; null if none was"),
         "epochs_done": ("epochs", "epochs reported as done; null if none were"),
         "predicted_s": ("s", "predicted time of a share; null for a job"),
-        "actual_s": ("s", "time that a share took; null for a job, and before it ends"),
+        "actual_s": ("s", "time that a share or subtask took; null for a job, and before it ends"),
         "own_propensity": ("1", "π(a) of the policy in force; null if the decision did not place the job"),
         "exploration_rate": ("1", "ε for this job; null if the decision did not place it"),
         "explorer": ("", 'policy that explored, "" for none; null if the decision did not place the job'),
         "guard": ("", "verdict of the guard; null if the decision did not place the job"),
         "predicted_speed_epochs_per_s": ("epochs/s", "as `predicted_speed`; null in samples/s"),
-        "speed_epochs_per_s": ("epochs/s", "mean of the speeds reported, each counted once; null if none was"),
+        "speed_epochs_per_s": (
+            "epochs/s",
+            "mean of the speeds reported, each weighted by the time since the report before; null if none was",
+        ),
+        "subtask": ("", "subtask of a pipeline; null for a whole job or a share"),
+        "gpus": ("", "GPUs given by AdmitOrWait, 0 for WAIT; null of other calls"),
+        "admit_decision_id": ("", "of Place: the AdmitOrWait decision that admitted the job; null if unknown"),
+        "place_decision_id": ("", "of AdmitOrWait: the first Place decision that held the job; null if unknown"),
+        **{
+            f"reward_{minutes}min": (
+                "jobs",
+                f"Σ c_n/e_n of the job and those on its nodes over {minutes} min from its start; null until then, "
+                "and if it cannot be known",
+            )
+            for minutes in HORIZONS_MIN
+        },
         "slowdown": ("1", "predicted speed over reported speed; null if either is"),
         "queueing_s": ("s", "from submission to start; null if either is unknown or the clocks disagree"),
         "jct_s": ("s", "from submission to the end of a job that FINISHED; null otherwise"),
+    },
+    RUNS: {
+        "decision_id": ("", "Place decision that the job ran by"),
+        "job_id": ("", "job"),
+        "cluster": ("", "cluster"),
+        "nodes": ("", "nodes that the host put it on; as decided, if it named none"),
+        "start_time_s": ("s since 1970", "start, and not before the decision"),
+        "end_time_s": ("s since 1970", "end; null if not reported"),
+        "end": ("", "FINISHED, FAILED or CANCELLED; null before the end"),
+        "last_heard_time_s": ("s since 1970", "the last report"),
+        "is_open": ("", "its `status` is OPEN"),
+        "total_epochs": ("epochs", "epochs that the job takes, e_n; null if unknown"),
+        "times_s": ("s since 1970", "times of the known epochs, from the start on"),
+        "epochs": ("epochs", "epochs done by each of these times, linear in between"),
+    },
+    PROGRESS: {
+        "decision_id": ("", "decision that placed the job"),
+        "job_id": ("", "job"),
+        "cluster": ("", "cluster"),
+        "time_s": ("s since 1970", "time of the report"),
+        "speed_epochs_per_s": ("epochs/s", "speed reported; null if none"),
+        "epochs_done": ("epochs", "epochs done so far; null if not reported"),
     },
     UNREADABLE: _COMMON,
 }
@@ -162,7 +221,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 
 def schemas() -> Mapping[str, pa.Schema]:
     """The schema of every table of an export."""
-    return {**SCHEMAS, JOINED: JOINED_SCHEMA}
+    return {**SCHEMAS, JOINED: JOINED_SCHEMA, RUNS: RUNS_SCHEMA, PROGRESS: PROGRESS_SCHEMA}
 
 
 def document() -> str:

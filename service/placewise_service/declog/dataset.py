@@ -4,7 +4,10 @@
     DIR/outcomes/date=2026-01-31/…                                   what hosts reported, under the decision's day
     DIR/unreadable/date=2026-01-31/…                                 entries this version cannot decode, as they were
     DIR/joined/date=2026-01-31/joined.parquet                        one row per job, derived from the first two
+    DIR/runs/date=2026-01-31/runs.parquet                            one row per job that ran, derived like it
+    DIR/progress/date=2026-01-31/progress.parquet                    one row per report of progress, derived like it
     DIR/positions.json                                               up to where each cluster's log is in here
+    DIR/manifest.json                                                files, hashes and positions of the last export
 
 A file is written beside its place, flushed to the disk, and renamed: a reader, or a crash, sees all of it or nothing.
 One process writes at a time (a lock on DIR).
@@ -12,31 +15,26 @@ One process writes at a time (a lock on DIR).
 
 import datetime
 import fcntl
-import hashlib
 import json
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from placewise_log.record import DecisionRecord, Entry, OutcomeRecord, decode_entry
-from placewise_service.declog.outcomes import Fates, Row, Status, count_statuses, join, repeats
-from placewise_service.declog.tables import DECISIONS, JOINED_SCHEMA, OUTCOMES, SCHEMAS, row_of
+from placewise_log.manifest import NAME as MANIFEST
+from placewise_log.manifest import Manifest, ManifestError
+from placewise_service.declog.files import durable_writer, write_durably
+from placewise_service.declog.join.log import LogJoin
+from placewise_service.declog.problems import Problems
+from placewise_service.declog.seen import SeenIds
+from placewise_service.declog.tables import SCHEMAS, row_of
 
 START: Final = "0"  # the position before the first entry of any ring
-_JOINED = "joined"
 _POSITIONS = "positions.json"
-_INPUTS_KEY = b"placewise.inputs"
-_OPEN_KEY = b"placewise.open"
-_ROWS_AT_ONCE = 4096
 
 
 class DatasetBusyError(RuntimeError):
@@ -48,7 +46,8 @@ class Dataset:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._seen: dict[Path, set[str]] = {}
+        self.problems = Problems()
+        self._seen: dict[Path, SeenIds] = {}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -59,9 +58,13 @@ class Dataset:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise DatasetBusyError(f"another export is writing to {self.directory}: wait until it ends") from None
-            self._seen.clear()
             self._remove_leftovers()
-            yield
+            try:
+                yield
+            finally:
+                for seen in self._seen.values():
+                    seen.close()
+                self._seen.clear()
 
     def write(self, cluster: str, entries: Sequence[tuple[str, bytes]]) -> Counter[str]:
         """Writes (position, bytes) pairs durably; how many rows were new, by table, and how many were "repeated"."""
@@ -72,13 +75,13 @@ class Dataset:
         counts: Counter[str] = Counter()
         name = f"{quote(cluster, safe='')}-{entries[0][0]}-{entries[-1][0]}.parquet" if entries else ""
         for (table, day), rows in parts.items():
-            fresh = self._unseen(self._partition(table, day), rows)
+            partition = self._partition(table, day)
+            with SeenIds.of(self._seen, partition).fresh(rows, name) as fresh:
+                if fresh:
+                    with durable_writer(partition / name, SCHEMAS[table]) as writer:
+                        writer.write_table(pa.Table.from_pylist(fresh, schema=SCHEMAS[table]))
             counts[table] += len(fresh)
             counts["repeated"] += len(rows) - len(fresh)
-            if fresh:
-                rows_table = pa.Table.from_pylist(fresh, schema=SCHEMAS[table])
-                write_durably(self._partition(table, day) / name, [rows_table], SCHEMAS[table])
-                self._seen[self._partition(table, day)].update(row["id"] for row in fresh)
         return counts
 
     def position(self, cluster: str) -> str:
@@ -88,13 +91,7 @@ class Dataset:
     def advance(self, cluster: str, position: str) -> None:
         """Notes durably that everything up to `position` was written."""
         path = self.directory / _POSITIONS
-        temporary = path.with_name(f".{_POSITIONS}.tmp")
-        with temporary.open("w") as file:
-            json.dump({**self._positions(), cluster: position}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_directory(self.directory)
+        write_durably(path, json.dumps({**self._positions(), cluster: position}))
 
     def _positions(self) -> dict[str, str]:
         """Empty for a directory of an earlier version: its log is read again, without repeats."""
@@ -102,52 +99,18 @@ class Dataset:
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
     def join_all(self, *, now_s: float, dangling_after_s: float) -> Counter[str]:
-        """Rebuilds the joined table of every day that changed or has open rows; rows by status over those days."""
-        counts: Counter[str] = Counter()
-        for partition in sorted((self.directory / DECISIONS).glob("date=*")):
-            counts += self._join_day(partition.name, now_s, dangling_after_s)
-        return counts
+        """Rebuilds the derived tables of every day that needs it; the counts of LogJoin.run."""
+        return LogJoin(self.directory, self.problems).run(now_s=now_s, dangling_after_s=dangling_after_s)
 
-    def _join_day(self, day: str, now_s: float, dangling_after_s: float) -> Counter[str]:
-        target = self.directory / _JOINED / day / "joined.parquet"
-        inputs = self._inputs_digest(day)
-        metadata = pq.read_schema(target).metadata if target.exists() else {}
-        if metadata.get(_INPUTS_KEY) == inputs and metadata.get(_OPEN_KEY) == b"0":
-            return Counter()
-        fates = Fates(repeats(self._decisions(day)))
-        for entry in self._entries(OUTCOMES, day):
-            assert isinstance(entry, OutcomeRecord)
-            fates.add(entry)
-        rows = list(join(self._decisions(day), fates, now_s=now_s, dangling_after_s=dangling_after_s))
-        counts = count_statuses(rows)
-        schema = JOINED_SCHEMA.with_metadata({_INPUTS_KEY: inputs, _OPEN_KEY: str(counts[Status.OPEN]).encode()})
-        chunks = (rows[i : i + _ROWS_AT_ONCE] for i in range(0, len(rows), _ROWS_AT_ONCE))
-        write_durably(target, (_joined_table(chunk, schema) for chunk in chunks), schema)
-        return counts
-
-    def _decisions(self, day: str) -> Iterator[DecisionRecord]:
-        return (entry for entry in self._entries(DECISIONS, day) if isinstance(entry, DecisionRecord))
-
-    def _entries(self, table: str, day: str) -> Iterator[Entry]:
-        for path in sorted((self.directory / table / day).glob("*.parquet")):
-            for batch in pq.ParquetFile(path).iter_batches(_ROWS_AT_ONCE, columns=["record"]):
-                yield from (decode_entry(data.as_py()) for data in batch.column(0))
-
-    def _inputs_digest(self, day: str) -> bytes:
-        names = sorted(
-            str(path.relative_to(self.directory))
-            for path in chain.from_iterable((self.directory / t / day).glob("*.parquet") for t in (DECISIONS, OUTCOMES))
-        )
-        return hashlib.sha256("\n".join(names).encode()).hexdigest().encode()
-
-    def _unseen(self, partition: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows whose id is not in the partition yet, each once."""
-        if partition not in self._seen:
-            files = partition.glob("*.parquet")
-            ids = (pq.read_table(path, columns=["id"]).column("id").to_pylist() for path in files)
-            self._seen[partition] = set(chain.from_iterable(ids))
-        fresh = {row["id"]: row for row in reversed(rows) if row["id"] not in self._seen[partition]}
-        return list(reversed(fresh.values()))
+    def write_manifest(self, made_time_s: float) -> str:
+        """Writes the manifest of what there is now; its digest."""
+        try:
+            before: Manifest | None = Manifest.read(self.directory)
+        except ManifestError:
+            before = None
+        manifest = Manifest.of(self.directory, self._positions(), made_time_s, before)
+        write_durably(self.directory / MANIFEST, manifest.text())
+        return manifest.digest
 
     def _partition(self, table: str, day: datetime.date) -> Path:
         return self.directory / table / f"date={day.isoformat()}"
@@ -155,31 +118,3 @@ class Dataset:
     def _remove_leftovers(self) -> None:
         for path in self.directory.glob("*/date=*/.*.tmp"):
             path.unlink()
-
-
-def write_durably(path: Path, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
-    """Writes a Parquet file so that it is on the disk, whole, when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.tmp"
-    with temporary.open("wb") as file:
-        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for table in tables:
-                writer.write_table(table)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync_directory(path.parent)
-    _sync_directory(path.parent.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Makes a rename in this directory survive a power failure."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _joined_table(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist([asdict(row) for row in rows], schema=schema)

@@ -42,11 +42,16 @@ class ExportRing(Protocol):
 
 @dataclass(slots=True)
 class ExportReport:
-    """Result of one export: new rows by table, repeats left out, and the joined rows by status of the days rebuilt."""
+    """Result of one export: new rows by table, repeats left out, the joined rows by status of the days rebuilt, and the
+    digest of the manifest. `problems` are lines about files that are malformed, `notes` about reports that do not fit.
+    """
 
     written: Counter[str] = field(default_factory=Counter)
     joined: Counter[str] = field(default_factory=Counter)
     positions: dict[str, str] = field(default_factory=dict)
+    manifest: str = ""
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def _no_progress(rows: int) -> None:
@@ -72,7 +77,10 @@ async def export(
     with dataset.locked():
         for cluster in clusters or await ring.clusters():
             await _export_cluster(ring, dataset, cluster, batch, report, on_progress)
-        report.joined = dataset.join_all(now_s=await ring.ping(), dangling_after_s=dangling_after_s)
+        now_s = await ring.ping()
+        report.joined = dataset.join_all(now_s=now_s, dangling_after_s=dangling_after_s)
+        report.manifest = dataset.write_manifest(now_s)
+        report.problems, report.notes = list(dataset.problems), list(dataset.problems.notes)
     return report
 
 

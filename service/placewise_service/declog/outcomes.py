@@ -1,4 +1,4 @@
-"""Joins decisions with their outcomes, one row per job (or share). Pure: knows no file and no store.
+"""What became of the jobs, shares and subtasks of decisions. Pure: knows no file and no store.
 
 Status of a row:
 
@@ -10,20 +10,18 @@ Status of a row:
 """
 
 import enum
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.commands import JobEventKind
-from placewise_core.domain.decision import JobDecision, Outcome, Share
-from placewise_core.domain.job import Job
-from placewise_log.record import DecisionRecord, OutcomeRecord
+from placewise_core.domain.decision import Outcome, Verdict
 
-Key = tuple[str, str, str]  # decision id, job id, "node/unit" of a share ("" for a whole job)
-
-_ENDS = (JobEventKind.FINISHED, JobEventKind.FAILED, JobEventKind.CANCELLED)
+_ENDS = frozenset({JobEventKind.FINISHED, JobEventKind.FAILED, JobEventKind.CANCELLED})
+_PART_ENDS = frozenset({JobEventKind.SHARE_FINISHED, JobEventKind.SUBTASK_FINISHED})
+_HELD = frozenset({Outcome.PLACED.value, Verdict.ADMIT.value})
 
 
 class Status(enum.StrEnum):
@@ -33,270 +31,240 @@ class Status(enum.StrEnum):
     NOT_HELD = "NOT_HELD"
 
 
+@frozen
+class Key:
+    """One row of a decision: a job, or its share or subtask on `unit` ("node/unit")."""
+
+    decision_id: str
+    job_id: str
+    unit: str = ""
+    subtask: str = ""
+
+    @property
+    def job(self) -> "Key":
+        """That of the whole job."""
+        return Key(self.decision_id, self.job_id)
+
+
+@frozen
+class Decided:
+    """One row as the join reads it. `planned` and `nodes` name the GPU ("node/gpu") and the node of each task.
+
+    `is_tried` marks dry runs and shadows. `admit_decision_id` is the AdmitOrWait decision that admitted the job, "" if
+    unknown. Times in epoch seconds, 0 if unknown, as are epochs; speeds in epochs per second.
+    """
+
+    key: Key
+    rpc: str
+    cluster: str
+    time_s: float
+    outcome: str
+    is_tried: bool = False
+    reservation_id: str = ""
+    admit_decision_id: str = ""
+    planned: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    submit_time_s: float = 0.0
+    predicted_epochs_per_s: float | None = None
+    total_epochs: float = 0.0
+
+    @property
+    def is_place(self) -> bool:
+        """True for a whole job of a Place decision."""
+        return self.rpc == "Place" and not self.key.subtask
+
+
+@frozen
+class Report:
+    """One event that a host reported. `actual_s` is the time that a share or subtask took, `file` the number of the
+    file that has the report."""
+
+    key: Key
+    kind: str
+    time_s: float
+    placement: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    speed: float | None = None
+    epochs_done: float | None = None
+    actual_s: float | None = None
+    file: int = 0
+
+
 @dataclass(slots=True)
 class Fate:
-    """Reports about one job since a decision. Times in epoch seconds, 0 = never; speeds in epochs per second."""
+    """Reports about one row, in any order. Times in epoch seconds, 0 = never.
 
+    Of several starts, or ends, the first counts, since a host repeats its reports. `progress` has the time, the speed
+    in epochs per second and the epochs done of each report that gives one of them, None for the other. `first_time_s`
+    and `file` are those of the earliest report.
+    """
+
+    first_time_s: float = math.inf
+    file: int = 0
     last_heard_time_s: float = 0.0
     start_time_s: float = 0.0
     end_time_s: float = 0.0
     end: str = ""
-    placement: tuple[Assignment, ...] = ()
-    speed_sum: float = 0.0
-    speed_count: int = 0
+    placement: Sequence[str] = ()
+    nodes: Sequence[str] = ()
+    progress: list[tuple[float, float | None, float | None]] = field(default_factory=list)
     epochs_done: float = 0.0
-    share_s: float = 0.0
+    actual_s: float | None = None
+
+    def add(self, report: Report) -> None:
+        """Folds one report in."""
+        time_s = report.time_s
+        if time_s < self.first_time_s:
+            self.first_time_s, self.file = time_s, report.file
+        self.last_heard_time_s = max(self.last_heard_time_s, time_s)
+        if report.kind == JobEventKind.STARTED and not 0 < self.start_time_s <= time_s:
+            self.start_time_s = time_s
+            self.placement, self.nodes = report.placement, report.nodes
+        elif report.kind in _ENDS or report.kind in _PART_ENDS:
+            if not self.end or (time_s, report.kind) < (self.end_time_s, self.end):
+                self.end_time_s, self.end = time_s, report.kind
+            self.actual_s = report.actual_s or self.actual_s
+            if report.key.subtask and not report.key.unit.startswith("/"):
+                self.placement = (report.key.unit,)
+        if report.speed or report.epochs_done:
+            self.progress.append((time_s, report.speed, report.epochs_done))
+        self.epochs_done = max(self.epochs_done, report.epochs_done or 0.0)
 
     @property
-    def mean_speed(self) -> float:
-        return self.speed_sum / self.speed_count if self.speed_count else 0.0
+    def simple_mean_speed(self) -> float | None:
+        """Mean of the reported speeds, each counted once; None without one."""
+        speeds = [speed for _, speed, _ in self.progress if speed]
+        return sum(speeds) / len(speeds) if speeds else None
+
+    @property
+    def mean_speed(self) -> float | None:
+        """Time-weighted mean of the reported speeds; None without one.
+
+        Σ v_i (t_i − t_{i−1}) / Σ (t_i − t_{i−1}) with t_0 the start: a report tells the speed since the one before.
+        If no time lies between them, all count alike.
+        """
+        speeds = sorted((time_s, speed) for time_s, speed, _ in self.progress if speed)
+        before_s = self.start_time_s or (speeds[0][0] if speeds else 0.0)
+        weighted = total_s = 0.0
+        for time_s, speed in speeds:
+            weighted += speed * max(0.0, time_s - before_s)
+            total_s += max(0.0, time_s - before_s)
+            before_s = max(before_s, time_s)
+        return weighted / total_s if total_s > 0 else self.simple_mean_speed
 
 
 @frozen
-class Row:
-    """One job of a Place decision, or one share of a Partition decision, with its fate.
+class Found:
+    """What became of one row. Times in epoch seconds, None if nobody reported them."""
 
-    `planned` and `actual` list "node/gpu" (or "node") of every task; `actual` is empty if the host confirmed the
-    plan or reported no placement. `predicted_s` and `actual_s` are for shares. `propensity` is P(a), `own_propensity`
-    π(a); this, `exploration_rate`, `explorer` and `guard` are null for a job that the decision did not place. Times and
-    speeds that nobody reported are None, never 0. declog/columns.py describes every field.
+    status: Status
+    fate: Fate
+    is_overridden: bool
+    queueing_s: float | None
+    jct_s: float | None
+    slowdown: float | None
+    place_decision_id: str | None
+
+
+class Fates:
+    """The fates of all jobs of some rows, which hold all rows of each of their jobs.
+
+    A job asked about again has one placement: reports under the repeat count for the first answer. A report about a
+    subtask that names the decision of its job counts for the subtask's own row.
     """
 
-    decision_id: str
-    job_id: str
-    unit: str
-    rpc: str
-    cluster: str
-    decide_time_s: float
-    policy: str
-    bundle: str
-    bundle_digest: str
-    caller: str
-    propensity: float
-    is_explored: bool
-    is_fallback: bool
-    outcome: str
-    status: str
-    planned: tuple[str, ...]
-    actual: tuple[str, ...]
-    is_overridden: bool
-    submit_time_s: float | None
-    start_time_s: float | None
-    end_time_s: float | None
-    end: str
-    predicted_speed: float | None
-    mean_speed: float | None
-    epochs_done: float | None
-    predicted_s: float | None
-    actual_s: float | None
-    own_propensity: float | None = None
-    exploration_rate: float | None = None
-    explorer: str | None = None
-    guard: str | None = None
-    predicted_speed_epochs_per_s: float | None = None
-    speed_epochs_per_s: float | None = None
-    slowdown: float | None = None
-    queueing_s: float | None = None
-    jct_s: float | None = None
+    def __init__(self, rows: Iterable[Decided]) -> None:
+        rows = tuple(rows)
+        self.orphans: list[Report] = []
+        self._known = {row.key.job for row in rows}
+        self._repeats = repeats(rows)
+        self._by_key: dict[Key, Fate] = {}
+        self._subtasks: dict[tuple[str, str, str], Key] = {}
+        for row in sorted((row for row in rows if row.key.subtask), key=lambda row: row.time_s):
+            for decision_id in (row.key.decision_id, ""):
+                self._subtasks[decision_id, row.key.job_id, row.key.subtask] = row.key
+        self._placed: dict[Key, Decided] = {}
+        for row in sorted((row for row in rows if row.is_place), key=lambda row: row.time_s):
+            if row.admit_decision_id and row.outcome in _HELD:
+                self._placed.setdefault(Key(row.admit_decision_id, row.key.job_id), row)
+
+    def add(self, report: Report) -> None:
+        """Folds one report in; it is an orphan, too, if none of the rows is meant. A repeated report would change
+        means of speeds, so the caller removes repeats first."""
+        key = report.key
+        if key.subtask:
+            latest = self._subtasks.get(("", key.job_id, key.subtask), key)
+            key = self._subtasks.get((key.decision_id, key.job_id, key.subtask), latest)
+        if key.job not in self._known:
+            self.orphans.append(report)
+        self._by_key.setdefault(self._repeats.get(key, key), Fate()).add(report)
+
+    def found(self, row: Decided, now_s: float, dangling_after_s: float) -> Found:
+        """What became of a row."""
+        placed = self._placed.get(row.key)
+        fate = self._by_key.get(row.key) or self._by_key.get(placed.key if placed else row.key) or Fate()
+        is_repeat = row.is_place and (not row.reservation_id or row.key in self._repeats)
+        speed = fate.mean_speed
+        predicted = row.predicted_epochs_per_s
+        has_finished = fate.end == JobEventKind.FINISHED
+        return Found(
+            status=_status(row, fate, now_s, dangling_after_s, is_repeat=is_repeat),
+            fate=fate,
+            is_overridden=is_override(row, fate),
+            queueing_s=_between(row.submit_time_s, fate.start_time_s),
+            jct_s=_between(row.submit_time_s, fate.end_time_s) if has_finished else None,
+            slowdown=predicted / speed if predicted and speed else None,
+            place_decision_id=placed.key.decision_id if placed else None,
+        )
 
 
-def repeats(decisions: Iterable[DecisionRecord]) -> dict[Key, Key]:
-    """Jobs whose answer repeats an earlier decision of the day, each with the key of that decision.
+def repeats(rows: Iterable[Decided]) -> Mapping[Key, Key]:
+    """Jobs whose answer repeats an earlier decision, each with the row of that decision.
 
     A host that asks again for a job gets the placement it has, under a new decision id and the old reservation.
     """
-    holders: dict[tuple[str, str], tuple[float, Key]] = {}
-    asked_again: list[tuple[tuple[str, str], Key]] = []
-    for record in decisions:
-        for decided in record.place.decisions if record.place is not None else ():
-            if not decided.reservation_id:
-                continue
-            held, key = (decided.job_id, decided.reservation_id), (record.decision_id, decided.job_id, "")
-            first = holders.get(held)
-            if first is None or record.time_s < first[0]:
-                holders[held] = (record.time_s, key)
-            if first is not None:
-                asked_again += [(held, key), (held, first[1])]
-    return {key: holders[held][1] for held, key in asked_again if holders[held][1] != key}
+    holders: dict[tuple[str, str, str], Decided] = {}
+    held = [row for row in rows if row.is_place and row.reservation_id]
+    for row in held:
+        first = holders.get(_holding(row))
+        if first is None or (row.time_s, row.key.decision_id) < (first.time_s, first.key.decision_id):
+            holders[_holding(row)] = row
+    return {row.key: holders[_holding(row)].key for row in held if holders[_holding(row)].key != row.key}
 
 
-@dataclass(slots=True)
-class Fates:
-    """The fates of all jobs of a day, folded from outcomes in any order; a job in `repeats` counts for the
-    decision that it repeats. A repeated outcome would change speed means, so the caller removes repeats first."""
-
-    repeats: Mapping[Key, Key] = field(default_factory=dict)
-    by_key: dict[Key, Fate] = field(default_factory=dict)
-
-    def add(self, outcome: OutcomeRecord) -> None:
-        """Folds one outcome in."""
-        event = outcome.event
-        unit = f"{event.share.node}/{event.share.unit}" if event.share is not None else ""
-        key = (outcome.decision_id, event.job_id, unit)
-        fate = self.by_key.setdefault(self.repeats.get(key, key), Fate())
-        time_s = event.event_time_s or outcome.receive_time_s
-        fate.last_heard_time_s = max(fate.last_heard_time_s, time_s)
-        if event.kind is JobEventKind.STARTED:
-            fate.start_time_s = time_s
-            fate.placement = event.placement
-        elif event.kind in _ENDS or event.kind is JobEventKind.SHARE_FINISHED:
-            fate.end_time_s, fate.end = time_s, event.kind.value
-        if event.share is not None:
-            fate.share_s = event.share.seconds
-        if event.speed > 0:
-            fate.speed_sum += event.speed
-            fate.speed_count += 1
-        fate.epochs_done = max(fate.epochs_done, event.epochs_done)
-
-
-def join(decisions: Iterable[DecisionRecord], fates: Fates, *, now_s: float, dangling_after_s: float) -> Iterator[Row]:
-    """The rows of Place and Partition decisions. AdmitOrWait has none: its jobs are placed by a later decision."""
-    for record in decisions:
-        if record.place is not None:
-            jobs = {job.id: job for job in record.jobs}
-            for decided in record.place.decisions:
-                key = (record.decision_id, decided.job_id, "")
-                fate = fates.by_key.get(key, Fate())
-                is_repeat = not decided.reservation_id or key in fates.repeats
-                status = _status(record, decided.outcome, fate, now_s, dangling_after_s, is_repeat=is_repeat)
-                yield _job_row(record, decided, fate, status, jobs.get(decided.job_id))
-        elif record.partition is not None and record.task is not None:
-            for share in record.partition.plan.shares:
-                unit = f"{share.node}/{share.unit}"
-                fate = fates.by_key.get((record.decision_id, record.task.id, unit), Fate())
-                status = _status(record, record.partition.plan.outcome, fate, now_s, dangling_after_s)
-                yield _share_row(record, record.task.id, unit, share, fate, status)
-
-
-def count_statuses(rows: Iterable[Row]) -> Counter[str]:
-    """How many rows have each status; "OVERRIDDEN" counts those the host placed elsewhere."""
-    counts: Counter[str] = Counter()
-    for row in rows:
-        counts[row.status] += 1
-        counts["OVERRIDDEN"] += row.is_overridden
-    return counts
+def _holding(row: Decided) -> tuple[str, str, str]:
+    return row.cluster, row.key.job_id, row.reservation_id
 
 
 def spots(assignments: Iterable[Assignment]) -> tuple[str, ...]:
     """ "node/gpu" for every GPU of every task, "node" for a task without one; sorted, so that the order of tasks,
     which hosts number as they like, makes no difference."""
-    named = (
-        f"{assignment.node}/{gpu}" if gpu is not None else assignment.node
-        for assignment in assignments
-        for gpu in (assignment.gpu_indices or (None,))
-    )
-    return tuple(sorted(named))
+    return tuple(sorted(_spots(assignments)))
 
 
-def is_override(planned: Iterable[Assignment], actual: Iterable[Assignment]) -> bool:
+def _spots(assignments: Iterable[Assignment]) -> Iterator[str]:
+    for assignment in assignments:
+        if not assignment.gpu_indices:
+            yield assignment.node
+        yield from (f"{assignment.node}/{gpu}" for gpu in assignment.gpu_indices)
+
+
+def is_override(row: Decided, fate: Fate) -> bool:
     """True if the host ran the job elsewhere. Hosts that name nodes without GPU indices are compared by node."""
-    planned, actual = tuple(planned), tuple(actual)
-    if not actual:
+    if not fate.placement:
         return False
-    if any(assignment.gpu_indices for assignment in actual):
-        return spots(planned) != spots(actual)
-    return sorted(a.node for a in planned) != sorted(a.node for a in actual)
+    names_gpus = list(fate.placement) != list(fate.nodes)
+    planned, actual = (row.planned, fate.placement) if names_gpus else (row.nodes, fate.nodes)
+    return list(planned) != list(actual)
 
 
-def _status(
-    record: DecisionRecord,
-    outcome: Outcome,
-    fate: Fate,
-    now_s: float,
-    dangling_after_s: float,
-    *,
-    is_repeat: bool = False,
-) -> Status:
+def _status(row: Decided, fate: Fate, now_s: float, dangling_after_s: float, *, is_repeat: bool) -> Status:
     if fate.end:
         return Status.OBSERVED
-    if outcome is not Outcome.PLACED or record.is_dry_run or record.shadow_of or is_repeat:
+    if row.outcome not in _HELD or row.is_tried or is_repeat:
         return Status.NOT_HELD
-    last_s = max(record.time_s, fate.last_heard_time_s)
+    last_s = max(row.time_s, fate.last_heard_time_s)
     return Status.DANGLING if now_s - last_s > dangling_after_s else Status.OPEN
-
-
-def _job_row(record: DecisionRecord, decided: JobDecision, fate: Fate, status: Status, job: Job | None) -> Row:
-    meta, draw = record.meta, record.draw_of(decided.job_id)
-    submit_time_s = job.submit_time_s if job is not None else 0.0
-    predicted, speed = decided.predicted_speed or None, fate.mean_speed or None
-    in_epochs = predicted if job is not None and _is_in_epochs(job) else None
-    has_finished = fate.end == JobEventKind.FINISHED.value
-    return Row(
-        decision_id=record.decision_id,
-        job_id=decided.job_id,
-        unit="",
-        rpc=record.rpc,
-        cluster=record.cluster,
-        decide_time_s=record.time_s,
-        policy=meta.policy,
-        bundle=meta.bundle,
-        bundle_digest=meta.bundle_digest,
-        caller=meta.caller,
-        propensity=decided.propensity,
-        is_explored=draw.is_explored if draw is not None else meta.is_explored,
-        is_fallback=bool(draw.fallback_reason) if draw is not None else meta.is_fallback,
-        outcome=decided.outcome.value,
-        status=status.value,
-        planned=spots(decided.assignments),
-        actual=spots(fate.placement),
-        is_overridden=is_override(decided.assignments, fate.placement),
-        submit_time_s=submit_time_s or None,
-        start_time_s=fate.start_time_s or None,
-        end_time_s=fate.end_time_s or None,
-        end=fate.end,
-        predicted_speed=predicted,
-        mean_speed=speed,
-        epochs_done=fate.epochs_done or None,
-        predicted_s=None,
-        actual_s=None,
-        own_propensity=draw and draw.own_propensity,
-        exploration_rate=draw and draw.rate,
-        explorer=draw and draw.explorer,
-        guard=draw and draw.guard,
-        predicted_speed_epochs_per_s=in_epochs,
-        speed_epochs_per_s=speed,
-        slowdown=in_epochs / speed if in_epochs and speed else None,
-        queueing_s=_between(submit_time_s, fate.start_time_s),
-        jct_s=_between(submit_time_s, fate.end_time_s) if has_finished else None,
-    )
-
-
-def _is_in_epochs(job: Job) -> bool:
-    """Whether its predicted speed counts epochs; else it counts samples."""
-    return job.dataset_size > 0 or (job.single_gpu_s > 0 and job.total_epochs > 0)
-
-
-def _share_row(record: DecisionRecord, task_id: str, unit: str, share: Share, fate: Fate, status: Status) -> Row:
-    meta = record.meta
-    return Row(
-        decision_id=record.decision_id,
-        job_id=task_id,
-        unit=unit,
-        rpc=record.rpc,
-        cluster=record.cluster,
-        decide_time_s=record.time_s,
-        policy=meta.policy,
-        bundle=meta.bundle,
-        bundle_digest=meta.bundle_digest,
-        caller=meta.caller,
-        propensity=meta.propensity,
-        is_explored=meta.is_explored,
-        is_fallback=meta.is_fallback,
-        outcome=Outcome.PLACED.value,
-        status=status.value,
-        planned=(unit,),
-        actual=(),
-        is_overridden=False,
-        submit_time_s=None,
-        start_time_s=fate.start_time_s or None,
-        end_time_s=fate.end_time_s or None,
-        end=fate.end,
-        predicted_speed=None,
-        mean_speed=None,
-        epochs_done=None,
-        predicted_s=share.predicted_s,
-        actual_s=fate.share_s or None,
-    )
 
 
 def _between(first_s: float, last_s: float) -> float | None:

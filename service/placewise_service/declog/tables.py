@@ -1,6 +1,6 @@
 """Log entries as rows of Parquet tables: schemas and columns. Never touches a file.
 
-Every row keeps the whole entry in `record` (placewise_log.record bytes), so that the columns need not be complete.
+Every row keeps the whole entry in `record` (bytes of placewise_log.record), so that the columns need not be complete.
 """
 
 import datetime
@@ -12,20 +12,23 @@ import pyarrow as pa
 
 from placewise_core.domain.commands import Scope
 from placewise_core.domain.decision import AdmitPlan, Reason, ShapeScore
+from placewise_core.domain.job import Job
 from placewise_core.policies.studies.shadow import Compared, Forecasts
 from placewise_log.record import (
     AdmitSeen,
     CorruptEntryError,
     DecisionRecord,
     OutcomeRecord,
+    PlaceSeen,
     decision_time_s,
     decode_entry,
 )
-from placewise_service.declog.outcomes import Row
+from placewise_service.declog.outcomes import spots
 
 DECISIONS: Final = "decisions"
 OUTCOMES: Final = "outcomes"
 UNREADABLE: Final = "unreadable"
+
 
 _SPARE: Final = Reason.SHARE_BELOW_THRESHOLD  # units that could take a share and got none
 _TIME = pa.timestamp("us", tz="UTC")
@@ -117,6 +120,18 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "job_task_probabilities": pa.list_(pa.list_(pa.float64())),
             "job_shapes": pa.list_(pa.list_(_SHAPE)),
             "compared": pa.list_(_COMPARED),
+            "job_outcomes": pa.list_(pa.string()),
+            "job_answered_propensities": pa.list_(pa.float64()),
+            "job_planned": pa.list_(pa.list_(pa.string())),
+            "job_nodes": pa.list_(pa.list_(pa.string())),
+            "job_reservations": pa.list_(pa.string()),
+            "job_submit_times_s": pa.list_(pa.float64()),
+            "job_total_epochs": pa.list_(pa.float64()),
+            "job_predicted_speeds": pa.list_(pa.float64()),
+            "job_predicted_speeds_epochs_per_s": pa.list_(pa.float64()),
+            "unit_jobs": pa.list_(pa.string()),
+            "unit_subtasks": pa.list_(pa.string()),
+            "unit_predicted_s": pa.list_(pa.float64()),
         }
     ),
     OUTCOMES: pa.schema(
@@ -128,20 +143,18 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "time": _TIME,
             "speed": pa.float64(),
             "epochs_done": pa.float64(),
+            "receive_time": _TIME,
+            "speed_epochs_per_s": pa.float64(),
+            "placement": pa.list_(pa.string()),
+            "nodes": pa.list_(pa.string()),
+            "unit": pa.string(),
+            "subtask": pa.string(),
+            "actual_s": pa.float64(),
+            "reason": pa.string(),
         }
     ),
     UNREADABLE: pa.schema(_COMMON),
 }
-
-_ARROW_TYPES: Final[Mapping[Any, pa.DataType]] = {
-    str: pa.string(),
-    float: pa.float64(),
-    bool: pa.bool_(),
-    float | None: pa.float64(),
-    str | None: pa.string(),
-    tuple[str, ...]: pa.list_(pa.string()),
-}
-JOINED_SCHEMA: Final = pa.schema([(field.name, _ARROW_TYPES[field.type]) for field in fields(Row)])
 
 
 def row_of(cluster: str, position: str, data: bytes) -> tuple[str, datetime.date, dict[str, Any]]:
@@ -202,6 +215,9 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         "is_fallback": meta.is_fallback,
         "fallback_reason": meta.fallback_reason,
         "shadow_of": record.shadow_of or None,
+        "job_submit_times_s": [job.submit_time_s or None for job in record.jobs],
+        "job_total_epochs": [job.total_epochs or None for job in record.jobs],
+        **_placed_columns(record),
         **_draw_columns(record),
         **_asked_columns(record),
         **_unit_columns(record),
@@ -209,6 +225,31 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         **_shadow_columns(record),
         **_admit_columns(record),
     }
+
+
+def _placed_columns(record: DecisionRecord) -> dict[str, Any]:
+    """Of Place; lists in the order of `job_ids`."""
+    if record.place is None:
+        return {}
+    by_job = {decided.job_id: decided for decided in record.place.decisions}
+    found = [(job, by_job.get(job.id)) for job in record.jobs]
+    speeds = [decided and (decided.predicted_speed or None) for _, decided in found]
+    return {
+        "job_outcomes": [decided and decided.outcome.value for _, decided in found],
+        "job_answered_propensities": [decided and decided.propensity for _, decided in found],
+        "job_planned": [decided and spots(decided.assignments) for _, decided in found],
+        "job_nodes": [decided and sorted(task.node for task in decided.assignments) for _, decided in found],
+        "job_reservations": [decided and (decided.reservation_id or None) for _, decided in found],
+        "job_predicted_speeds": speeds,
+        "job_predicted_speeds_epochs_per_s": [
+            speed if _is_in_epochs(job) else None for (job, _), speed in zip(found, speeds, strict=True)
+        ],
+    }
+
+
+def _is_in_epochs(job: Job) -> bool:
+    """Whether its predicted speed counts epochs; else it counts samples."""
+    return job.dataset_size > 0 or (job.single_gpu_s > 0 and job.total_epochs > 0)
 
 
 def _draw_columns(record: DecisionRecord) -> dict[str, Any]:
@@ -247,9 +288,9 @@ def _admit_draw_columns(plan: AdmitPlan) -> dict[str, Any]:
 
 def _asked_columns(record: DecisionRecord) -> dict[str, Any]:
     """Of Place; lists in the order of `job_ids`."""
-    asked = record.asked
-    if asked is None:
+    if record.place is None:
         return {}
+    asked = record.asked or PlaceSeen()
     return {
         "job_is_repeat": [job.id in asked.repeats for job in record.jobs],
         "job_admit_decisions": [asked.admit_decisions.get(job.id) for job in record.jobs],
@@ -292,6 +333,8 @@ def _unit_columns(record: DecisionRecord) -> dict[str, Any]:
             "unit_takers": [record.task.id] * len(units),
             "units": units,
             "unit_scales": [share.scale for share in plan.shares],
+            "unit_jobs": [record.task.id] * len(units),
+            "unit_predicted_s": [share.predicted_s for share in plan.shares],
             "units_open": units + spare,
         }
     if record.place is None or record.scope != Scope.NODE:
@@ -301,6 +344,8 @@ def _unit_columns(record: DecisionRecord) -> dict[str, Any]:
     return {
         "unit_takers": [f"{job_id}/{task.subtask}" for job_id, task in given],
         "units": [f"{task.node}/{task.cpu_unit}" for _, task in given],
+        "unit_jobs": [job_id for job_id, _ in given],
+        "unit_subtasks": [task.subtask for _, task in given],
         "units_open": is_open and [f"{record.node_id}/{unit}" for unit in is_open],
     }
 
@@ -342,14 +387,23 @@ def _shape_row(shape: ShapeScore) -> dict[str, float]:
 
 def _outcome_columns(outcome: OutcomeRecord) -> dict[str, Any]:
     event = outcome.event
+    part = event.subtask or event.share
     return {
         "id": outcome_id(outcome),
         "decision_id": outcome.decision_id,
         "job_id": event.job_id,
         "kind": event.kind.value,
         "time": _microseconds(event.event_time_s or outcome.receive_time_s),
+        "receive_time": _microseconds(outcome.receive_time_s),
         "speed": event.speed,
+        "speed_epochs_per_s": event.speed or None,
         "epochs_done": event.epochs_done,
+        "placement": spots(event.placement),
+        "nodes": sorted(task.node for task in event.placement),
+        "unit": part and f"{part.node}/{part.unit}",
+        "subtask": event.subtask and event.subtask.subtask,
+        "actual_s": part and (part.seconds or None),
+        "reason": event.reason or None,
     }
 
 

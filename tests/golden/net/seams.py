@@ -40,7 +40,8 @@ from placewise_service.api.docs.routes import ROUTES
 from placewise_service.api.faces.rest import rest_app
 from placewise_service.api.identity.auth import NOBODY, Open
 from placewise_service.cli import app as cli_app
-from placewise_service.declog.tables import JOINED_SCHEMA, SCHEMAS
+from placewise_service.declog.derived import JOINED_SCHEMA
+from placewise_service.declog.tables import SCHEMAS
 from placewise_service.main import make_engine
 from placewise_service.settings import FOREIGN_PREFIXES, Settings, variables
 from placewise_service.state import codec

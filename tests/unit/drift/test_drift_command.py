@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from placewise_core.inputs.tables import PART_FEATURES
 from placewise_core.policies.studies.alternatives import Alternative
 from placewise_log.record import Parts, Tensor, decode, encode
-from placewise_service.declog.tables import JOINED_SCHEMA
+from placewise_service.declog.derived import JOINED_SCHEMA
 from placewise_training.drift.command import drift_app
 from placewise_training.log.inputs import TOKEN_COLUMNS
 from placewise_training.log.placed import LogError

@@ -8,7 +8,8 @@ import pytest
 from tests.unit.evaluate.exported import ALTERNATIVES, alternative, decision, explored, outcome, write
 from typer.testing import CliRunner
 
-from placewise_service.declog.tables import JOINED_SCHEMA, SCHEMAS
+from placewise_service.declog.derived import JOINED_SCHEMA
+from placewise_service.declog.tables import SCHEMAS
 from placewise_training.evaluate.command import evaluate_app
 from placewise_training.log.placed import DECISION_COLUMNS, JOINED_COLUMNS, LogError
 

@@ -2,19 +2,17 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
+from tests.fakes.declog import DAY_S, NOON_S, FakeRing, decision, decision_id, outcome, rows, run, task_on
 
 from placewise_core.domain.cluster import Assignment
-from placewise_core.domain.commands import JobEvent, JobEventKind, PartitionCommand, PlaceCommand, ShareOutcome
+from placewise_core.domain.commands import JobEventKind, PartitionCommand, ShareOutcome
 from placewise_core.domain.decision import (
     DecisionMeta,
-    JobDecision,
     Outcome,
     PartitionDecision,
     PartitionPlan,
@@ -22,88 +20,9 @@ from placewise_core.domain.decision import (
     Share,
 )
 from placewise_core.domain.divisible import DivisibleTask
-from placewise_core.domain.job import Job, JobId, NodeId, Role
-from placewise_log.record import DecisionRecord, Entry, OutcomeRecord, decode_entry, encode
-from placewise_service.declog import dataset as dataset_module
+from placewise_log.record import DecisionRecord, Entry, decode_entry
+from placewise_service.declog import files
 from placewise_service.declog.dataset import Dataset, DatasetBusyError
-from placewise_service.declog.export import ExportReport, export
-
-NOON_S = 1_763_726_400.0  # 2025-11-21 12:00 UTC
-DAY_S = 86_400.0
-
-
-def decision_id(n: int, time_s: float = NOON_S) -> str:
-    """A UUIDv7 of that time."""
-    head = f"{int(time_s * 1000):012x}"
-    return f"{head[:8]}-{head[8:]}-7000-8000-{n:012x}"
-
-
-def task_on(node: str, *gpus: int) -> Assignment:
-    return Assignment("worker-0", Role.WORKER, NodeId(node), gpu_indices=gpus)
-
-
-def decision(n: int, *, time_s: float = NOON_S, outcome: Outcome = Outcome.PLACED, dry: bool = False) -> DecisionRecord:
-    decided = JobDecision(
-        JobId(f"j{n}"), outcome, (task_on("n1", 0),), predicted_speed=2.0, reservation_id="" if dry else f"r{n}"
-    )
-    answer = PlaceDecision((decided,), DecisionMeta(decision_id(n, time_s), "tetris"))
-    command = PlaceCommand("c", (Job(JobId(f"j{n}"), submit_time_s=time_s - 5),), is_dry_run=dry)
-    return DecisionRecord.of_place(command, answer, time_s=time_s, seed=2**63 + n, latency_ms=0.5)
-
-
-def outcome(n: int, kind: JobEventKind, at_s: float, *, decided_s: float = NOON_S, **event: object) -> OutcomeRecord:
-    return OutcomeRecord(
-        "c",
-        at_s + 0.1,
-        JobEvent(JobId(f"j{n}"), kind, event_time_s=at_s, **event),  # type: ignore[arg-type]
-        decision_id=decision_id(n, decided_s),
-    )
-
-
-class FakeRing:
-    """A ring in memory that can refuse its nth call."""
-
-    def __init__(self, *entries: Entry) -> None:
-        self.now_s = NOON_S + 60
-        self.entries: list[tuple[str, bytes]] = []
-        self.position = "0"
-        self.calls_left = -1
-        self.add(*entries)
-
-    def add(self, *entries: Entry | bytes) -> None:
-        for entry in entries:
-            data = entry if isinstance(entry, bytes) else encode(entry)
-            self.entries.append((f"{int(NOON_S * 1000)}-{len(self.entries):06d}", data))
-
-    def _count(self) -> None:
-        if self.calls_left == 0:
-            raise ConnectionError("cut")
-        self.calls_left -= 1
-
-    async def ping(self) -> float:
-        return self.now_s
-
-    async def clusters(self) -> Sequence[str]:
-        return ["c"]
-
-    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
-        self._count()
-        return [(p, d) for p, d in self.entries if after == "0" or p > after][:count]
-
-    async def mark_exported(self, cluster: str, position: str) -> None:
-        self._count()
-        self.position = max(self.position, position)
-
-    async def exported(self, cluster: str) -> str:
-        return self.position
-
-
-def rows(directory: Path, table: str) -> list[dict[str, object]]:
-    return [row for path in sorted(directory.glob(f"{table}/*/*.parquet")) for row in pq.read_table(path).to_pylist()]
-
-
-async def run(ring: FakeRing, directory: Path, **options: float) -> ExportReport:
-    return await export(ring, directory, **options)  # type: ignore[arg-type]
 
 
 async def test_decisions_land_in_the_partition_of_their_day(tmp_path: Path) -> None:
@@ -160,7 +79,7 @@ async def test_a_disk_that_refuses_acknowledges_nothing(tmp_path: Path, monkeypa
 
     ring = FakeRing(decision(1))
     with monkeypatch.context() as patch:
-        patch.setattr(dataset_module.os, "fsync", full)
+        patch.setattr(files.os, "fsync", full)
         with pytest.raises(OSError, match="no space"):
             await run(ring, tmp_path)
     assert ring.position == "0"
@@ -292,7 +211,8 @@ async def test_outcomes_meet_their_decision_even_days_later(tmp_path: Path) -> N
         NOON_S + 2 * DAY_S,
     )
     assert (row["predicted_speed"], row["mean_speed"], row["epochs_done"]) == (2.0, 2.0, 12.0)
-    assert (row["queueing_s"], row["jct_s"], row["speed_epochs_per_s"]) == (8.0, 2 * DAY_S + 5, 2.0)
+    assert (row["queueing_s"], row["jct_s"]) == (8.0, 2 * DAY_S + 5)
+    assert row["speed_epochs_per_s"] == (1.0 * 7 + 3.0 * 10) / 17, "a report tells the speed since the one before"
     assert row["slowdown"] is None, "a job of unknown epochs has its speed predicted in samples"
 
 
@@ -387,3 +307,26 @@ async def test_shares_of_a_partition_meet_what_they_took(tmp_path: Path) -> None
     await run(ring, tmp_path)
     seen = {row["unit"]: (row["status"], row["predicted_s"], row["actual_s"]) for row in rows(tmp_path, "joined")}
     assert seen == {"n/gpu0": ("OPEN", 3.0, None), "n/gpu1": ("OBSERVED", 3.0, 4.5)}
+
+
+@pytest.mark.parametrize("damage", ["removed", "garbage", "behind"])
+async def test_rows_are_written_once_whatever_became_of_the_index_of_their_ids(tmp_path: Path, damage: str) -> None:
+    await run(FakeRing(decision(1), decision(2)), tmp_path)
+    (index,) = (tmp_path / "decisions").glob("*/.ids.sqlite")
+    before = index.read_bytes()
+    await run(FakeRing(decision(3)), tmp_path)
+    (tmp_path / "positions.json").unlink()
+    if damage == "removed":
+        index.unlink()
+    else:
+        index.write_bytes(b"garbage" * 1000 if damage == "garbage" else before)
+    report = await run(FakeRing(*(decision(n) for n in (1, 2, 3, 4))), tmp_path)
+    assert (report.written["decisions"], report.written["repeated"]) == (1, 3)
+
+
+async def test_rows_of_a_file_that_somebody_removed_are_written_again(tmp_path: Path) -> None:
+    await run(FakeRing(decision(1)), tmp_path)
+    for path in (tmp_path / "decisions").glob("*/*.parquet"):
+        path.unlink()
+    (tmp_path / "positions.json").unlink()
+    assert (await run(FakeRing(decision(1)), tmp_path)).written["decisions"] == 1

@@ -2,7 +2,8 @@
 
 import asyncio
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,13 +21,17 @@ from placewise_service.commands.connection import (
     connect,
     to_dict,
 )
-from placewise_service.commands.console import console, print_json, print_table, progress
+from placewise_service.commands.console import console, errors, print_json, print_table, progress
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.commands.remote.whatif import print_decision
 from placewise_service.commands.store import opened_store
-from placewise_service.declog.dataset import DatasetBusyError
+from placewise_service.declog.dataset import Dataset, DatasetBusyError
 from placewise_service.declog.export import DEFAULT_DANGLING_AFTER_S, ExportReport, ExportRing
 from placewise_service.declog.export import export as export_log
+from placewise_service.declog.outcomes import Status
+from placewise_service.declog.problems import Problems
+from placewise_service.declog.upkeep.migrate import migrate as migrate_log
+from placewise_service.declog.upkeep.stats import LogStats, stats_of
 
 app = typer.Typer(help="The decision log.", no_args_is_help=True)
 
@@ -48,12 +53,48 @@ def export(
     with audited("log export", str(directory), ",".join(clusters or ())):
         report = asyncio.run(_export(directory, clusters or (), batch, dangling_after_s))
     if is_json:
-        print_json({"written": report.written, "joined": report.joined, "positions": report.positions})
-        return
-    new = ", ".join(f"{count} {table}" for table, count in sorted(report.written.items())) or "nothing new"
-    console.print(f"exported to {directory}: {new}")
-    if report.joined:
-        print_table("jobs of the days rebuilt", ("status", "jobs"), sorted(report.joined.items()))
+        print_json(asdict(report))
+    else:
+        new = ", ".join(f"{count} {table}" for table, count in sorted(report.written.items())) or "nothing new"
+        console.print(f"exported to {directory}: {new}")
+        if report.joined:
+            print_table("jobs of the days rebuilt", ("status", "jobs"), sorted(report.joined.items()))
+    _end(report.problems, report.notes)
+
+
+@app.command()
+def stats(
+    directory: Annotated[Path, typer.Argument(help="Folder of an export.", exists=True, file_okay=False)],
+    is_json: JsonOption = False,
+) -> None:
+    """Numbers of an exported log: decisions, outcomes, policies and their exploration, and which labels rows have."""
+    problems = Problems()
+    found = stats_of(directory, problems)
+    if is_json:
+        print_json({**found.summary(), "problems": list(problems)})
+    else:
+        _print_stats(found)
+    _end(problems)
+
+
+@app.command()
+def migrate(
+    directory: Annotated[Path, typer.Argument(help="Folder of an export.", exists=True, file_okay=False)],
+    is_json: JsonOption = False,
+) -> None:
+    """Rewrite the files of an earlier version's export with the columns of today. Safe to kill and to repeat."""
+    problems = Problems()
+    with audited("log migrate", str(directory)):
+        try:
+            with Dataset(directory).locked():
+                counts = migrate_log(directory, problems)
+        except DatasetBusyError as error:
+            raise CommandError(str(error), Exit.REFUSED) from None
+    if is_json:
+        print_json({"migrated": counts, "problems": list(problems)})
+    else:
+        console.print(f"migrated {counts['files']} files in {directory}; the next export joins them")
+    _end(problems)
 
 
 @app.command()
@@ -89,6 +130,36 @@ def show(
             print_decision(decision, answer.place.meta.policy)
     else:
         console.print_json(data=to_dict(answer))
+
+
+def _end(problems: Iterable[str], notes: Iterable[str] = ()) -> None:
+    """Prints a line for each, and ends with the exit code of malformed input if a file had problems."""
+    lines = list(problems)
+    for line in (*lines, *notes):
+        errors.print(f"placewise: {line}", soft_wrap=True)
+    if lines:
+        raise typer.Exit(Exit.BAD_INPUT)
+
+
+def _print_stats(found: LogStats) -> None:
+    print_table("decisions", ("call and outcome", "decisions"), sorted(found.decisions.items()))
+    print_table("outcomes", ("kind", "reports"), sorted(found.outcomes.items()))
+    columns = ("call and policy", "rows", "explored", "with support", "largest weight", "ESS")
+    policies = [(name, each.summary()) for name, each in sorted(found.policies.items())]
+    fields = ("rows", "explored", "with_support", "largest_weight", "ess")
+    print_table("policies", columns, [(name, *(each[field] for field in fields)) for name, each in policies])
+    print_table(
+        "rows by status",
+        ("call", *Status),
+        [(rpc, *(counts[status] for status in Status)) for rpc, counts in sorted(found.statuses.items())],
+    )
+    covered = [(name, count, count / found.held) for name, count in found.covered.items()] if found.held else []
+    print_table(f"labels of {found.held} held rows", ("label", "rows", "share"), covered)
+    console.print(
+        f"{found.orphans} outcomes of unknown decisions, {found.repeated} repeated rows, {found.unreadable} entries of "
+        f"another schema, {found.refusals_left_out} unchanged refusals left out, {found.without_alternatives} Place "
+        "decisions without alternatives"
+    )
 
 
 async def _export(directory: Path, clusters: Sequence[str], batch: int, dangling_after_s: float) -> ExportReport:

@@ -1,0 +1,120 @@
+"""The reward of a placement, one for the decision log, training and evaluation. Pure arithmetic.
+
+Features are as of the decision, labels strictly after it: a run's time begins at the later of its decision and its
+start.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from placewise_core.basics.frozen import frozen
+
+HORIZONS_MIN: Final = (5, 20, 60)  # 20 is the interval of the Harmony paper
+
+
+@frozen
+class Run:
+    """One run of a job on nodes, from `start_s` to `end_s` (epoch seconds), infinite while it lasts.
+
+    `points` are (time, epochs done), ascending in both, from the start on and to the last word of the host.
+    `total_epochs` is e_n, 0 if unknown.
+    """
+
+    job_id: str
+    nodes: frozenset[str]
+    start_s: float
+    end_s: float
+    total_epochs: float
+    points: Sequence[tuple[float, float]]
+
+    def epochs_at(self, time_s: float) -> float | None:
+        """Epochs done by then, linear between two reports; None after the last one while the job runs."""
+        points = self.points
+        if time_s >= self.end_s or time_s == points[-1][0]:
+            return points[-1][1]
+        if time_s <= points[0][0]:
+            return points[0][1]
+        if time_s > points[-1][0]:
+            return None
+        after = bisect_right(points, time_s, key=_time_of)
+        (t0, e0), (t1, e1) = points[after - 1], points[after]
+        return e0 + (e1 - e0) * (time_s - t0) / (t1 - t0)
+
+    def shares_nodes(self, other: "Run", until_s: float) -> bool:
+        """True if both run on one node at some moment before `until_s`."""
+        if other.start_s >= until_s or other.start_s >= self.end_s or other.end_s <= self.start_s:
+            return False
+        return not self.nodes.isdisjoint(other.nodes)
+
+
+def reward_h(run: Run, others: Iterable[Run], horizon_s: float, now_s: float) -> float | None:
+    """Progress that a job and the jobs beside it made over H seconds from its start, in jobs done (dimensionless).
+
+        reward_h = Σ_{n ∈ {j} ∪ N_j} c_n / e_n,    c_n = E_n(t_j + H) − E_n(max(t_j, t_n))
+
+    as (1) of the Harmony paper has it for an interval. j is the job of `run`, started at t_j. N_j are those of `others`
+    that run on a node of j at some moment of [t_j, t_j + H) at which j runs. E_n(t) are the epochs that n has done by
+    t, which stay as they are after its end; e_n is the total. The sum grows with the number of jobs beside j, under
+    every placement: compare decisions, not jobs of different neighbourhoods.
+
+    None until H has passed, and if an e_n, or a progress that the sum needs, is not known.
+    """
+    until_s = run.start_s + horizon_s
+    if now_s < until_s:
+        return None
+    total = 0.0
+    for each in (run, *(other for other in others if run.shares_nodes(other, until_s))):
+        before, after = each.epochs_at(run.start_s), each.epochs_at(until_s)
+        if before is None or after is None or each.total_epochs <= 0:
+            return None
+        total += (after - before) / each.total_epochs
+    return total
+
+
+def points_of(
+    start_s: float,
+    end_s: float | None,
+    total_epochs: float,
+    reports: Iterable[tuple[float, float | None, float | None]],
+    *,
+    has_finished: bool,
+) -> tuple[tuple[float, float], ...]:
+    """The points of a run from its reports: (time, epochs per second, epochs done), None for a missing number.
+
+    Epochs done count before speeds, which tell the speed since the report before. The run begins with the epochs that
+    were reported before it, or that the first report's speed leaves over, as those of a checkpoint. Its end has all
+    epochs if it finished.
+    """
+    last_s, last = start_s, 0.0
+    points: list[tuple[float, float]] = []
+    for time_s, speed, epochs in sorted(reports, key=_report_time):
+        if time_s <= start_s:
+            last = max(last, epochs or 0.0)
+            continue
+        if (end_s is not None and time_s > end_s) or (not speed and not epochs):
+            continue
+        grown = (speed or 0.0) * (time_s - last_s)
+        if not points:
+            last = max(last, epochs - grown if epochs and speed else 0.0)
+            points.append((start_s, last))
+        last = max(last, epochs or last + grown)
+        if time_s > last_s:
+            points.append((time_s, last))
+        else:
+            points[-1] = (time_s, last)
+        last_s = time_s
+    points = points or [(start_s, last)]
+    if end_s is not None and end_s > last_s:
+        points.append((end_s, max(last, total_epochs) if has_finished else last))
+    if total_epochs > 0:
+        return tuple((time_s, min(epochs, total_epochs)) for time_s, epochs in points)
+    return tuple(points)
+
+
+def _time_of(point: tuple[float, float]) -> float:
+    return point[0]
+
+
+def _report_time(report: tuple[float, float | None, float | None]) -> float:
+    return report[0]

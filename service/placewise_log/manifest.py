@@ -1,0 +1,105 @@
+"""The manifest of an exported log: which files it has, their hashes, and up to when. A training names it as its data.
+
+    manifest = Manifest.read(Path("DIR"))
+    manifest.check(Path("DIR"))
+    manifest.digest
+
+The files of decisions, outcomes and views never change; those of derived tables do when a day is joined again.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, field
+from pathlib import Path
+from typing import Any, Final
+
+from placewise_core.basics.frozen import frozen
+
+NAME: Final = "manifest.json"
+_CHUNK: Final = 1 << 20
+
+
+class ManifestError(ValueError):
+    """The manifest, or a file that it names, is not as it should be: says which, and why."""
+
+
+@frozen
+class LogFile:
+    """One file: hex SHA-256, size, and the time of its last change, which spares hashing it again."""
+
+    sha256: str
+    bytes: int
+    changed_ns: int
+
+
+@frozen
+class Manifest:
+    """`files` by their path in the directory. `watermark` has for each cluster the position up to which its log is in
+    here; `made_time_s` is the store's time of the export, epoch seconds."""
+
+    files: Mapping[str, LogFile] = field(default_factory=dict)
+    watermark: Mapping[str, str] = field(default_factory=dict)
+    made_time_s: float = 0.0
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of the files' names and hashes and the watermark: equal logs have equal ones."""
+        hashes = {name: file.sha256 for name, file in sorted(self.files.items())}
+        text = json.dumps({"files": hashes, "watermark": dict(sorted(self.watermark.items()))}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @classmethod
+    def read(cls, directory: Path) -> "Manifest":
+        """That of a directory. Raises ManifestError if it has none, or one that cannot be read."""
+        path = directory / NAME
+        try:
+            found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            files = {name: LogFile(**file) for name, file in found["files"].items()}
+            return cls(files, found["watermark"], found["made_time_s"])
+        except FileNotFoundError:
+            raise ManifestError(f"{path}: missing; `placewise log export` writes it") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ManifestError(f"{path}: no manifest of a log: {error}") from error
+
+    @classmethod
+    def of(
+        cls, directory: Path, watermark: Mapping[str, str], made_time_s: float, before: "Manifest | None" = None
+    ) -> "Manifest":
+        """That of the files there are. Files as `before` has them are not hashed again."""
+        known = before.files if before is not None else {}
+        files = {}
+        for path in sorted(directory.glob("*/date=*/*.parquet")):
+            name, stat = path.relative_to(directory).as_posix(), path.stat()
+            file = known.get(name)
+            if file is None or (file.bytes, file.changed_ns) != (stat.st_size, stat.st_mtime_ns):
+                file = LogFile(_hashed(path), stat.st_size, stat.st_mtime_ns)
+            files[name] = file
+        return cls(files, dict(watermark), made_time_s)
+
+    def text(self) -> str:
+        """The text of the file."""
+        files = {name: asdict(file) for name, file in self.files.items()}
+        whole = {"digest": self.digest, "made_time_s": self.made_time_s, "watermark": self.watermark, "files": files}
+        return json.dumps(whole, indent=1)
+
+    def check(self, directory: Path, names: Iterable[str] = ()) -> None:
+        """Compares these files, all unless some are named, with their hashes. Raises ManifestError for the first that
+        differs or is missing."""
+        for name in names or self.files:
+            if name not in self.files:
+                raise ManifestError(f"{directory / name}: not in the manifest")
+            try:
+                is_equal = _hashed(directory / name) == self.files[name].sha256
+            except FileNotFoundError:
+                raise ManifestError(f"{directory / name}: missing, though the manifest names it") from None
+            if not is_equal:
+                raise ManifestError(f"{directory / name}: not as the manifest has it")
+
+
+def _hashed(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,46 @@
+"""Files that are on the disk whole, or not at all. Knows no table."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from placewise_service.declog.problems import SCHEMA, SCHEMA_KEY
+
+
+@contextmanager
+def durable_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    """A Parquet file that is on the disk, whole, once the block has ended; nothing of it if the block raises."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f".{path.name}.tmp"
+    with temporary.open("wb") as file:
+        with pq.ParquetWriter(file, schema.with_metadata({SCHEMA_KEY: SCHEMA}), compression="zstd") as writer:
+            yield writer
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+    sync_directory(path.parent.parent)
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Replaces a file's text."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes a rename in this directory survive a power failure."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Joins the exported decisions with their outcomes in a bounded amount of memory."""

@@ -1,0 +1,127 @@
+"""The runs of jobs as the host had them, and their rewards. Knows no store.
+
+The rewards come from one sweep over the runs by their start. A run waits until its longest horizon has passed by the
+starts of others; a node remembers the runs that are on it. So the memory taken is that of the jobs of an hour.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from placewise_core.domain.commands import JobEventKind
+from placewise_core.domain.realised import HORIZONS_MIN, Run, points_of, reward_h
+from placewise_service.declog.derived import REWARDS
+from placewise_service.declog.outcomes import Decided, Found, Status
+
+LONGEST_S: Final = 60.0 * max(HORIZONS_MIN)
+_MOST_ON_NODE: Final = 512  # runs at once: beyond them a reward is unknown, as pairs grow with the square
+REWARDED: Final = pa.schema(
+    {
+        "decision_id": pa.string(),
+        "job_id": pa.string(),
+        **dict.fromkeys(REWARDS, pa.float64()),
+        "is_waiting": pa.bool_(),
+    }
+)
+
+
+def run_row(row: Decided, found: Found) -> tuple[Any, ...] | None:
+    """The row of `runs` of one job of a Place decision; None if it never started, or never ran by this decision."""
+    fate = found.fate
+    if not row.is_place or found.status is Status.NOT_HELD or not fate.start_time_s:
+        return None
+    start_s, end_s = max(row.time_s, fate.start_time_s), fate.end_time_s or None
+    if end_s is not None and end_s < start_s:
+        return None
+    has_finished = fate.end == JobEventKind.FINISHED
+    points = points_of(start_s, end_s, row.total_epochs, fate.progress, has_finished=has_finished)
+    return (
+        row.key.decision_id, row.key.job_id, row.cluster, sorted(set(fate.nodes or row.nodes)), start_s, end_s,
+        fate.end or None, fate.last_heard_time_s, found.status is Status.OPEN, row.total_epochs or None,
+        [time_s for time_s, _ in points], [epochs for _, epochs in points],
+    )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class _Swept:
+    """A run with those that were on a node of it meanwhile. `gone_s` is when it left its nodes."""
+
+    decision_id: str
+    cluster: str
+    run: Run
+    gone_s: float
+    is_open: bool
+    is_asked: bool
+    is_crowded: bool = False
+    others: dict[int, "_Swept"] = field(default_factory=dict)
+
+    @property
+    def until_s(self) -> float:
+        return self.run.start_s + LONGEST_S
+
+
+class Sweep:
+    """Takes runs in the order of their starts and gives the rewards of those that are asked for."""
+
+    def __init__(self, now_s: float) -> None:
+        self._now_s = now_s
+        self._on: dict[tuple[str, str], dict[int, _Swept]] = {}
+        self._waiting: list[tuple[float, int, _Swept]] = []
+        self._count = 0
+
+    def rewards(self, runs: Iterable[tuple[Sequence[Any], bool]]) -> Iterator[tuple[Any, ...]]:
+        """Rows of REWARDED for the rows of `runs` that are marked."""
+        for row, is_asked in runs:
+            swept = _swept(row, is_asked=is_asked)
+            while self._waiting and self._waiting[0][0] <= swept.run.start_s:
+                yield self._rewarded(heapq.heappop(self._waiting)[2])
+            self._enter(swept)
+        while self._waiting:
+            yield self._rewarded(heapq.heappop(self._waiting)[2])
+
+    def _enter(self, swept: _Swept) -> None:
+        self._count += 1
+        start_s = swept.run.start_s
+        for node in swept.run.nodes:
+            here = self._on.setdefault((swept.cluster, node), {})
+            for number in [number for number, other in here.items() if other.gone_s <= start_s]:
+                del here[number]
+            if len(here) >= _MOST_ON_NODE:
+                for each in (swept, *here.values()):
+                    each.is_crowded = True
+                continue
+            for number, other in here.items():
+                if swept.is_asked:
+                    swept.others[number] = other
+                if other.is_asked and start_s < other.until_s:
+                    other.others[self._count] = swept
+            here[self._count] = swept
+        if swept.is_asked:
+            heapq.heappush(self._waiting, (swept.until_s, self._count, swept))
+
+    def _rewarded(self, swept: _Swept) -> tuple[Any, ...]:
+        beside = list(swept.others.values())
+        swept.others.clear()
+        swept.is_asked = False
+        is_open = swept.is_open or any(other.is_open for other in beside)
+        others = [other.run for other in beside]
+        rewards = [
+            None if swept.is_crowded else reward_h(swept.run, others, 60.0 * minutes, self._now_s)
+            for minutes in HORIZONS_MIN
+        ]
+        has_ended = math.isfinite(swept.run.end_s)
+        is_waiting = None in rewards and (is_open or (has_ended and self._now_s < swept.until_s))
+        return swept.decision_id, swept.run.job_id, *rewards, is_waiting
+
+
+def _swept(row: Sequence[Any], *, is_asked: bool) -> _Swept:
+    decision_id, job_id, cluster, nodes, start_s, end_s, _, last_heard_s, is_open, total_epochs, times_s, epochs = row
+    ends_s = math.inf if end_s is None else end_s
+    gone_s = ends_s if is_open or end_s is not None else last_heard_s
+    points = list(zip(times_s, epochs, strict=True))
+    run = Run(job_id, frozenset(nodes), start_s, ends_s, total_epochs or 0.0, points)
+    return _Swept(decision_id, cluster, run, gone_s, is_open, is_asked)

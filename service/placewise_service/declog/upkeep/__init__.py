@@ -1,0 +1,1 @@
+"""Work on a whole exported log: its numbers, and files of earlier versions."""

@@ -1,0 +1,149 @@
+"""Numbers of an exported log: how much of it there is, who decided, and how much of it a training can use.
+
+Reads a few columns, some thousands of rows at a time.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from placewise_service.declog.derived import JOINED, REWARDS
+from placewise_service.declog.join.log import COUNTS_KEY
+from placewise_service.declog.outcomes import Status
+from placewise_service.declog.problems import FileProblemError, Problems
+from placewise_service.declog.tables import DECISIONS, OUTCOMES, UNREADABLE
+
+_BATCH: Final = 8192
+_HELD: Final = frozenset({Status.OBSERVED, Status.OPEN, Status.DANGLING})
+
+
+@dataclass(slots=True)
+class PolicyStats:
+    """Rows of jobs that one policy, or an explorer beside it, placed or admitted.
+
+    `with_support` have P(a) < 1: another placement was possible. `largest_weight` is the largest 1/P(a), `ess` the
+    effective sample size of these weights, (Σw)² / Σw².
+    """
+
+    rows: int = 0
+    explored: int = 0
+    with_support: int = 0
+    largest_weight: float = 0.0
+    weights: float = 0.0
+    squares: float = 0.0
+    explorers: Counter[str] = field(default_factory=Counter)
+
+    def add(self, propensity: float | None, explorer: str | None, *, is_explored: bool) -> None:
+        """Counts one row."""
+        self.rows += 1
+        self.explored += is_explored
+        if explorer:
+            self.explorers[explorer] += 1
+        if propensity is not None:
+            self.with_support += propensity < 1.0
+            weight = 1.0 / propensity
+            self.largest_weight = max(self.largest_weight, weight)
+            self.weights += weight
+            self.squares += weight * weight
+
+    def summary(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "rows": self.rows,
+            "explored": self.explored,
+            "explorers": dict(self.explorers),
+            "with_support": self.with_support,
+            "largest_weight": self.largest_weight,
+            "ess": self.weights**2 / self.squares if self.squares else 0.0,
+        }
+
+
+@dataclass(slots=True)
+class LogStats:
+    """Everything that `placewise log stats` prints. `covered` counts held rows that have each of some labels."""
+
+    decisions: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    policies: dict[str, PolicyStats] = field(default_factory=dict)
+    statuses: dict[str, Counter[str]] = field(default_factory=dict)
+    covered: Counter[str] = field(default_factory=Counter)
+    held: int = 0
+    unreadable: int = 0
+    orphans: int = 0
+    repeated: int = 0
+    refusals_left_out: int = 0
+    without_alternatives: int = 0
+
+    def summary(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "decisions": dict(self.decisions),
+            "outcomes": dict(self.outcomes),
+            "policies": {name: policy.summary() for name, policy in sorted(self.policies.items())},
+            "statuses": {rpc: dict(counts) for rpc, counts in sorted(self.statuses.items())},
+            "held": self.held,
+            "covered": dict(self.covered),
+            "unreadable": self.unreadable,
+            "orphans": self.orphans,
+            "repeated": self.repeated,
+            "refusals_left_out": self.refusals_left_out,
+            "without_alternatives": self.without_alternatives,
+        }
+
+
+def stats_of(directory: Path, problems: Problems) -> LogStats:
+    """The numbers of one directory. Files that cannot be read are problems, and left out."""
+    stats = LogStats()
+    columns = ("rpc", "outcome", "refusals_left_out", "alternatives")
+    for rpc, outcome, left_out, alternatives in _rows(directory, DECISIONS, columns, problems):
+        stats.decisions[f"{rpc} {outcome}"] += 1
+        stats.refusals_left_out += left_out or 0
+        stats.without_alternatives += rpc == "Place" and alternatives is None
+    for (kind,) in _rows(directory, OUTCOMES, ("kind",), problems):
+        stats.outcomes[kind] += 1
+    stats.unreadable = sum(1 for _ in _rows(directory, UNREADABLE, ("id",), problems))
+    _add_joined(stats, directory, problems)
+    return stats
+
+
+_LABELS: Final = ("start_time_s", "end_time_s", "speed_epochs_per_s", *REWARDS)
+_JOINED_COLUMNS: Final = ("rpc", "policy", "status", "outcome", "propensity", "explorer", "is_explored", *_LABELS)
+
+
+def _add_joined(stats: LogStats, directory: Path, problems: Problems) -> None:
+    for rpc, policy, status, outcome, propensity, explorer, is_explored, *labels in _rows(
+        directory, JOINED, _JOINED_COLUMNS, problems
+    ):
+        stats.statuses.setdefault(rpc, Counter())[status] += 1
+        if outcome in ("PLACED", "ADMIT"):
+            of = stats.policies.setdefault(f"{rpc} {policy}", PolicyStats())
+            of.add(propensity, explorer, is_explored=is_explored)
+        if status in _HELD:
+            stats.held += 1
+            for name, label in zip(_LABELS, labels, strict=True):
+                stats.covered[name] += label is not None
+    for path in sorted((directory / JOINED).glob("date=*/*.parquet")):
+        try:
+            counts = (pq.read_metadata(path).metadata or {}).get(COUNTS_KEY.encode(), b"0 0").split()
+        except (pa.ArrowException, OSError):
+            continue  # named above
+        stats.orphans, stats.repeated = stats.orphans + int(counts[0]), stats.repeated + int(counts[1])
+
+
+def _rows(directory: Path, table: str, columns: Sequence[str], problems: Problems) -> Iterator[tuple[Any, ...]]:
+    for path in sorted((directory / table).glob("date=*/*.parquet")):
+        try:
+            with pq.ParquetFile(path) as file:
+                if not set(columns) <= set(file.schema_arrow.names):
+                    raise FileProblemError(path, "lacks columns: run `placewise log migrate` or `log export` first")
+                for batch in file.iter_batches(_BATCH, columns=list(columns)):
+                    yield from zip(*(batch[name].to_pylist() for name in columns), strict=True)
+        except FileProblemError as error:
+            problems.add(error)
+        except (pa.ArrowException, OSError) as error:
+            problems.add(FileProblemError(path, f"not a whole Parquet file: {str(error).splitlines()[0]}"))

@@ -1,0 +1,121 @@
+"""Files and reports that are malformed: one line names each, the rest goes on, nothing is lost."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.fakes.declog import NOON_S, FakeRing, decision, decision_id, files, job_rows, outcome, run
+
+from placewise_core.domain.commands import JobEventKind
+from placewise_core.domain.decision import DecisionMeta, PlaceDecision
+from placewise_log.record import DecisionRecord
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def not_parquet(path: Path) -> None:
+    path.write_text("id,cluster\n")
+
+
+def foreign(path: Path) -> None:
+    pq.write_table(pa.table({"id": ["x"], "x": [1]}), path)
+
+
+def without_id(path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), path)
+
+
+def of_schema_1(path: Path) -> None:
+    pq.write_table(pq.read_table(path).drop_columns(["job_outcomes"]).replace_schema_metadata({}), path)
+
+
+def of_another_type(path: Path) -> None:
+    table = pq.read_table(path)
+    at = table.schema.get_field_index("job_ids")
+    pq.write_table(table.set_column(at, "job_ids", pa.nulls(len(table), pa.int64())), path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (truncated, "not a whole Parquet file"),
+        (not_parquet, "not a whole Parquet file"),
+        (foreign, "no table of a decision log"),
+        (without_id, "no table of a decision log"),
+        (of_schema_1, "of schema 1: run `placewise log migrate`"),
+        (of_another_type, "column job_ids is not of type"),
+    ],
+)
+async def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_joined(
+    tmp_path: Path, damage: Callable[[Path], None], said: str
+) -> None:
+    ring = FakeRing(decision(1), decision(2))
+    await run(ring, tmp_path, batch=1)
+    bad, good = sorted((tmp_path / "decisions").glob("*/*.parquet"))
+    (kept,) = pq.read_table(good)["id"].to_pylist()
+    damage(bad)
+    before = bad.read_bytes()
+    ring.add(decision(3))
+    report = await run(ring, tmp_path)
+    (line,) = report.problems
+    assert line.startswith(f"{bad}: ")
+    assert said in line
+    assert "\n" not in line
+    assert {row["decision_id"] for row in job_rows(tmp_path)} == {kept, decision_id(3)}
+    assert bad.read_bytes() == before
+
+
+def drawn(n: int, propensity: float) -> DecisionRecord:
+    made = decision(n)
+    assert made.place is not None
+    (decided,) = made.place.decisions
+    answer = PlaceDecision((replace(decided, propensity=propensity),), DecisionMeta(decision_id(n), "tetris"))
+    return replace(made, place=answer)
+
+
+@pytest.mark.parametrize("propensity", [0.0, -0.1, 1.5, float("nan")])
+async def test_a_propensity_that_is_none_is_null_and_named(tmp_path: Path, propensity: float) -> None:
+    report = await run(FakeRing(drawn(1, propensity), drawn(2, 0.5), drawn(3, 1.0)), tmp_path)
+    (line,) = report.problems
+    (path,) = files(tmp_path, "decisions/*/*.parquet")
+    assert line == f"{path}: 1 propensities outside (0, 1], null in joined (first: decision {decision_id(1)})"
+    assert [row["propensity"] for row in job_rows(tmp_path)] == [None, 0.5, 1.0]
+
+
+async def test_a_file_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+    entries = [decision(1), outcome(1, JobEventKind.PROGRESS, NOON_S + 5, speed=1.0)]
+    await run(FakeRing(*entries), tmp_path)
+    for path in files(tmp_path, "[do]*s/*/*.parquet"):
+        path.with_name(f"copy-of-{path.name}").write_bytes(path.read_bytes())
+    report = await run(FakeRing(), tmp_path)
+    assert (report.joined["REPEATED"], report.joined["OPEN"]) == (2, 1)
+    assert len(job_rows(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("start_s", "end_s", "said"),
+    [(-60.0, 5.0, "reported from before their decision"), (10.0, 5.0, "ended before they started")],
+)
+async def test_clocks_that_disagree_are_named(tmp_path: Path, start_s: float, end_s: float, said: str) -> None:
+    ring = FakeRing(
+        decision(1),
+        outcome(1, JobEventKind.STARTED, NOON_S + start_s),
+        outcome(1, JobEventKind.FINISHED, NOON_S + end_s),
+    )
+    report = await run(ring, tmp_path)
+    (line,) = report.notes
+    (path,) = files(tmp_path, "outcomes/*/*.parquet")
+    assert line.startswith(f"{path}: 1 jobs {said}: the clocks disagree (first: job j1)")
+    assert report.problems == []
+
+
+async def test_outcomes_of_unknown_decisions_are_named(tmp_path: Path) -> None:
+    report = await run(FakeRing(decision(1), outcome(5, JobEventKind.FINISHED, NOON_S + 1)), tmp_path)
+    (path,) = files(tmp_path, "outcomes/*/*.parquet")
+    said = "1 outcomes of unknown decisions, joined with nothing"
+    assert report.notes == [f"{path}: {said} (first: decision {decision_id(5)})"]

@@ -1,0 +1,53 @@
+"""The manifest of an export names every file with its hash."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.fakes.declog import NOON_S, FakeRing, decision, files, outcome, run
+
+from placewise_core.domain.commands import JobEventKind
+from placewise_log.manifest import Manifest, ManifestError
+
+
+async def test_the_manifest_names_every_file_and_how_far_the_log_goes(tmp_path: Path) -> None:
+    ring = FakeRing(decision(1), outcome(1, JobEventKind.STARTED, NOON_S + 1))
+    report = await run(ring, tmp_path)
+    manifest = Manifest.read(tmp_path)
+    assert set(manifest.files) == {path.relative_to(tmp_path).as_posix() for path in files(tmp_path, "*/*/*.parquet")}
+    assert {name.partition("/")[0] for name in manifest.files} == {
+        "decisions",
+        "outcomes",
+        "joined",
+        "runs",
+        "progress",
+    }
+    assert (manifest.watermark, manifest.made_time_s) == ({"c": ring.entries[-1][0]}, ring.now_s)
+    assert report.manifest == manifest.digest == json.loads((tmp_path / "manifest.json").read_text())["digest"]
+    manifest.check(tmp_path)
+
+
+async def test_the_digest_changes_with_the_log_alone(tmp_path: Path) -> None:
+    ring = FakeRing(decision(1), outcome(1, JobEventKind.FINISHED, NOON_S + 1))
+    first = (await run(ring, tmp_path)).manifest
+    assert (await run(ring, tmp_path)).manifest == first
+    ring.add(decision(2))
+    assert (await run(ring, tmp_path)).manifest != first
+
+
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+async def test_a_file_that_is_not_as_exported_is_named(tmp_path: Path, damage: str) -> None:
+    await run(FakeRing(decision(1)), tmp_path)
+    (path,) = files(tmp_path, "decisions/*/*.parquet")
+    path.unlink() if damage == "gone" else path.write_bytes(b"PAR1")
+    with pytest.raises(ManifestError, match=path.name):
+        Manifest.read(tmp_path).check(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"files": 3}', '{"files": {"a": {}}, "watermark": {}, "made_time_s": 0}'])
+def test_a_manifest_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ManifestError, match="missing"):
+        Manifest.read(tmp_path)
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ManifestError, match="no manifest"):
+        Manifest.read(tmp_path)
