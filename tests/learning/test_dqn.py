@@ -85,7 +85,7 @@ def test_a_step_by_hand_is_the_step_that_torch_would_take(most_gradient: float) 
 def test_the_papers_dqn_learns_a_toy_problem() -> None:
     """Reward 1 for one of three nodes, for any observation: after some batches it is the best."""
     agent = PaperDqn(net=FixedDqn(("a", "b", "c"), 4, 6), settings=DqnSettings(gamma=0.0, target_every=10))
-    agent._net_for(("a", "b", "c"))
+    agent.net_for(("a", "b", "c"))
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     for _ in range(200):

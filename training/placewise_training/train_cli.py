@@ -1,13 +1,16 @@
 """`placewise train`: the trainers, each with its table on the terminal. Trains nothing itself."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from placewise_training.lab.register import Report, Trainer, register
 from placewise_training.ldwp import card as ldwp_card
 from placewise_training.ldwp import train as train_ldwp
 from placewise_training.ldwp.export import export_ldwp
+from placewise_training.ldwp.online.command import learn_online
 from placewise_training.ldwp.printed import card as ldwp_paper_card
 from placewise_training.ldwp.printed import train as train_ldwp_paper
 from placewise_training.ldwp.printed.export import export_ldwp_paper
@@ -32,7 +35,37 @@ from placewise_training.throughput import card as throughput_card
 from placewise_training.throughput import train as train_throughput
 
 Rows = Iterator[tuple[str, ...]]
-train_app = typer.Typer(help="Train the models, export them to ONNX, and write their cards.", no_args_is_help=True)
+# The papers' own methods have trainers of their own: their nets and options are others.
+_PRINTED = {("policy", "actor-critic"): "harmony-paper", ("ldwp", "dqn"): "ldwp-paper"}
+_ONLINE = "ldwp-online"
+
+
+class _ByMethod(TyperGroup):
+    """Finds the trainer of `policy --method actor-critic` and `ldwp --method dqn [--online]`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # types of click, or of typer's copy of it
+        return super().resolve_command(ctx, by_method(args))
+
+
+train_app = typer.Typer(
+    cls=_ByMethod, help="Train the models, export them to ONNX, and write their cards.", no_args_is_help=True
+)
+
+
+def by_method(args: Sequence[str]) -> list[str]:
+    """The same arguments with the command that trains by the method asked for, without what told it."""
+    name, *rest = args
+    given = [*rest]
+    for i, word in enumerate(rest):
+        method, width = (rest[i + 1 : i + 2], 2) if word == "--method" else ([word.removeprefix("--method=")], 1)
+        command = _PRINTED.get((name, method[0])) if method and word.startswith("--method") else None
+        if command is not None:
+            del given[i : i + width]
+            if command == "ldwp-paper" and "--online" in given:
+                given.remove("--online")
+                command = _ONLINE
+            return [command, *given]
+    return [name, *rest]
 
 
 @train_app.callback()
@@ -107,7 +140,8 @@ TRAINERS = (
     ),
     Trainer(
         "policy",
-        "Train Harmony's policy: tokens of nodes and jobs → where each task goes, and which job goes first.",
+        "Train Harmony's policy: tokens of nodes and jobs → where each task goes, and which job goes first. "
+        "`--method actor-critic` is `harmony-paper`.",
         policy_args.Args,
         train_policy.train,
         train_policy.REPORT,
@@ -129,7 +163,8 @@ TRAINERS = (
     ),
     Trainer(
         "ldwp",
-        "Train LDWP's Q net: a pipeline task and the state of nodes → the value of each.",
+        "Train LDWP's Q net: a pipeline task and the state of nodes → the value of each. `--method dqn` is "
+        "`ldwp-paper`, with `--online` `ldwp-online`.",
         train_ldwp.Args,
         train_ldwp.train,
         train_ldwp.REPORT,
@@ -198,3 +233,4 @@ TRAINERS = (
     ),
 )
 register(train_app, TRAINERS)
+train_app.command(name=_ONLINE)(learn_online)

@@ -72,25 +72,35 @@ class PaperDqn:
     _steps: int = 0
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
-        net = self._net_for(tuple(nodes))
+        net = self.net_for(tuple(nodes))
         if self._throughput is None:
             self._throughput = _Throughput(self.settings.window_s)
         throughput = self._throughput.at(now_s, nodes)
         self.throughputs.append(throughput)
         observed = observation(task, view, net.nodes)
         state = self._state(observed, len(net.nodes))
-        if self._last is not None:
-            reward = self.settings.reward_scale * (throughput - self._last[2])
-            self._memory.append(Step(self._last[0], self._last[1], reward, state))
-            if len(self._memory) > self.settings.memory:
-                self._memory.popleft()
-            if self.is_learning:
-                self._learn(net)
+        self.arrive(net, state, throughput)
         action = self._chosen(net, state, task.number)
-        self._last, self._observed = (state, action, throughput), observed
+        self.take(state, action, throughput)
+        self._observed = observed
         return net.nodes[action]
 
-    def _net_for(self, names: tuple[str, ...]) -> FixedDqn:
+    def arrive(self, net: FixedDqn, state: Vector, throughput: float) -> None:
+        """The next task is there: the step before it is complete, and one more is learned. `net` as of net_for."""
+        if self._last is None:
+            return
+        reward = self.settings.reward_scale * (throughput - self._last[2])
+        self._memory.append(Step(self._last[0], self._last[1], reward, state))
+        if len(self._memory) > self.settings.memory:
+            self._memory.popleft()
+        if self.is_learning:
+            self._learn(net)
+
+    def take(self, state: Vector, action: int, throughput: float) -> None:
+        """The task went to a node, whoever chose it: Q learning is off policy."""
+        self._last = (state, action, throughput)
+
+    def net_for(self, names: tuple[str, ...]) -> FixedDqn:
         """The net, rebuilt if nodes came or went; the memory is dropped then, as its rows have other columns."""
         if self.net is not None and self.net.nodes == names:
             if self._target is None:

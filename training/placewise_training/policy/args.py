@@ -18,7 +18,8 @@ class Args:
         default=Path("var/train/policy"), metadata={"help": "Folder for checkpoint, report, TensorBoard."}
     )
     method: str = field(
-        default="imitate", metadata={"help": f"One of {', '.join(METHODS)}. The paper's own net: train harmony-paper."}
+        default="imitate",
+        metadata={"help": f"One of {', '.join(METHODS)}; actor-critic is `harmony-paper`, with options of its own."},
     )
     seed: int = field(default=0, metadata={"help": "Of every draw."})
     tasks: int = field(default=72_000, metadata={"help": "Tasks placed in training simulations: the budget."})

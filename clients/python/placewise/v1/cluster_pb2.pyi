@@ -268,7 +268,7 @@ class GetClusterRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., full: bool = ...) -> None: ...
 
 class RunningJob(_message.Message):
-    __slots__ = ("job_id", "state", "assignments", "reservation_id", "reservation_expire_time", "start_time", "speed")
+    __slots__ = ("job_id", "state", "assignments", "reservation_id", "reservation_expire_time", "start_time", "speed", "model", "subtask_size")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[RunningJob.State]
@@ -284,6 +284,8 @@ class RunningJob(_message.Message):
     RESERVATION_EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
     START_TIME_FIELD_NUMBER: _ClassVar[int]
     SPEED_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SUBTASK_SIZE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     state: RunningJob.State
     assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
@@ -291,7 +293,9 @@ class RunningJob(_message.Message):
     reservation_expire_time: _timestamp_pb2.Timestamp
     start_time: _timestamp_pb2.Timestamp
     speed: float
-    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[RunningJob.State, str]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., reservation_id: _Optional[str] = ..., reservation_expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., speed: _Optional[float] = ...) -> None: ...
+    model: str
+    subtask_size: float
+    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[RunningJob.State, str]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., reservation_id: _Optional[str] = ..., reservation_expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., speed: _Optional[float] = ..., model: _Optional[str] = ..., subtask_size: _Optional[float] = ...) -> None: ...
 
 class QueueHead(_message.Message):
     __slots__ = ("job_id", "nodes", "start_time", "bound_time", "expire_time")

@@ -116,6 +116,8 @@ def running_job(job: RunningJob) -> cluster_pb2.RunningJob:
         state=_RUN_STATES[job.state],
         reservation_id=job.reservation_id,
         speed=job.speed,
+        model=job.job.model,
+        subtask_size=max((subtask.size for subtask in job.job.subtasks), default=0.0),
     )
     fill_assignments(message.assignments, job.assignments)
     if job.state is RunState.RESERVED:

@@ -87,7 +87,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     result = _simulated(args, agent, args.tasks, lambda done, now_s: show("learning", done, args.tasks))
     show("learning", args.tasks, args.tasks)
     assert agent.net is not None
-    torch.save({"nodes": list(agent.net.nodes), "net": agent.net.state_dict()}, args.out / CHECKPOINT)
+    save_net(agent.net, args.out / CHECKPOINT)
     tenth = max(1, len(agent.throughputs) // 10)
     report = {
         "schema": SCHEMA,
@@ -109,6 +109,13 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     }
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
+
+
+def save_net(net: FixedDqn, checkpoint: Path) -> None:
+    """What load_net reads. A process that dies while it writes leaves the old one."""
+    new = checkpoint.with_suffix(".new")
+    torch.save({"nodes": list(net.nodes), "net": net.state_dict()}, new)
+    new.replace(checkpoint)
 
 
 def load_net(checkpoint: Path) -> FixedDqn:

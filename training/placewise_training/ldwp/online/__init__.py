@@ -1,0 +1,1 @@
+"""LDWP's DQN learns on line: it follows a running service and publishes new bundles for its replicas."""
