@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import typer
 from tests.fakes.bundles import copy_bundle
 
 from placewise.v1 import bundle_pb2, cluster_pb2, job_pb2
@@ -16,7 +17,6 @@ from placewise_client.errors import StateUnavailableError
 from placewise_core.inputs.ldwp_paper import columns, order_of, state_of
 from placewise_models.bundle import MANIFEST, load
 from placewise_models.signing import generate, read_public
-from placewise_training.cli import UsageError
 from placewise_training.ldwp.agent import PaperDqn, clone
 from placewise_training.ldwp.online.command import Learner, _alone, learn_online
 from placewise_training.ldwp.online.following import Following, running_of, view_of
@@ -242,12 +242,16 @@ def test_a_learner_goes_on_with_its_own_net(run: Path) -> None:
 
 
 def test_one_learner_at_a_time_and_a_net_to_begin_with(tmp_path: Path) -> None:
-    with _alone(tmp_path / ".lock"), pytest.raises(UsageError, match="another learner"), _alone(tmp_path / ".lock"):
+    with (
+        _alone(tmp_path / ".lock"),
+        pytest.raises(typer.BadParameter, match="another learner"),
+        _alone(tmp_path / ".lock"),
+    ):
         pass
     options = SimpleNamespace(out=tmp_path / "none", start=None, bundles=tmp_path)
-    with pytest.raises(UsageError, match="--start names a run"):
+    with pytest.raises(typer.BadParameter, match="--start names a run"):
         learn_online("127.0.0.1:1", options.bundles, "lab", start=None, out=options.out)
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(typer.BadParameter, match="no folder"):
         learn_online("127.0.0.1:1", tmp_path / "gone", "lab", start=tmp_path)
 
 

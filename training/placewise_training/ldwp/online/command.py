@@ -20,7 +20,6 @@ from placewise_client.errors import PlacewiseError
 from placewise_client.sync import Client
 from placewise_client.target import Target, TargetError, Tls
 from placewise_core.inputs.ldwp_paper import columns
-from placewise_training.cli import UsageError
 from placewise_training.ldwp.agent import PaperDqn
 from placewise_training.ldwp.online.following import Following
 from placewise_training.ldwp.online.publishing import Publisher
@@ -104,9 +103,9 @@ def learn_online(
     """Let LDWP's DQN learn from a running service, and publish it in new bundles until stopped."""
     first = out if (out / CHECKPOINT).is_file() else start
     if first is None:
-        raise UsageError(f"--start names a run of `placewise train ldwp-paper`, as {out} has no net yet")
+        raise typer.BadParameter(f"--start names a run of `placewise train ldwp-paper`, as {out} has no net yet")
     if not bundles.is_dir():
-        raise UsageError(f"--bundles: there is no folder {bundles}")
+        raise typer.BadParameter(f"--bundles: there is no folder {bundles}")
     out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # a net this small has no work for two
     stop = threading.Event()
@@ -116,7 +115,7 @@ def learn_online(
         client = Client(Target(tuple(target.split(",")), Tls(root=tls_ca) if tls_ca else None, token or None))
         net = load_net(first / CHECKPOINT)
     except (TargetError, OSError) as error:
-        raise UsageError(str(error)) from error
+        raise typer.BadParameter(str(error)) from error
     with client, _alone(bundles / _LOCK):
         following = Following(PaperDqn(net=net, seed=seed))
         publisher = Publisher(client, bundles, out, keep, key)
@@ -125,10 +124,10 @@ def learn_online(
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Raises UsageError if another learner publishes into the folder."""
+    """Raises typer.BadParameter if another learner publishes into the folder."""
     with path.open("w") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError(f"another learner publishes into {path.parent}") from None
+            raise typer.BadParameter(f"another learner publishes into {path.parent}") from None
         yield
