@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ class Site:
     bundles: Path
     log: Path
     _number: Iterator[int]
+    last: dict[str, Any] = field(default_factory=dict)
 
     def report_nodes(self, *names: str) -> None:
         capacity = {"cpuCores": 16, "gpus": 2, "memoryGib": 64}
@@ -73,8 +74,8 @@ class Site:
 
     def place_and_finish(self, replica: Replica) -> dict[str, Any]:
         """The learner has a look at it before it ends."""
-        meta = self.place(replica)
-        time.sleep(0.3)
+        meta = self.last = self.place(replica)
+        time.sleep(0.5)
         self._report(replica, meta["job"], "FINISHED")
         return meta
 
@@ -105,7 +106,7 @@ def eventually(holds: Callable[[], bool], site: Site) -> None:
     deadline_s = time.monotonic() + _PATIENCE_S
     while not holds():
         assert site.learner.poll() is None, site.log.read_text()
-        assert time.monotonic() < deadline_s, site.log.read_text()
+        assert time.monotonic() < deadline_s, f"{site.last}\n{site.log.read_text()}"
         time.sleep(0.1)
 
 
@@ -144,6 +145,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     copy_bundle(root / "bundles" / _BASE)
     redis = RedisServer().start()
     settings = {"PLACEWISE_REDIS_URL": redis.url, "PLACEWISE_BUNDLE_DIR": str(root / "bundles")}
+    settings["PLACEWISE_REDIS__TIMEOUT_MS"] = "30000"  # of a busy machine
     try:
         with replica(root, settings) as one, replica(root, settings) as two:
             options = {

@@ -132,7 +132,7 @@ class Service:
         self.activated: list[str] = []
 
     def get_cluster(self, request: cluster_pb2.GetClusterRequest) -> cluster_pb2.Cluster:
-        return self.cluster
+        return self.cluster if request.full else cluster_pb2.Cluster(cluster=self.cluster.cluster)
 
     def list_bundles(self, request: bundle_pb2.ListBundlesRequest) -> bundle_pb2.ListBundlesResponse:
         state = bundle_pb2.Bundle.State.ACTIVE

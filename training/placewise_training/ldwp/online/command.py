@@ -49,7 +49,8 @@ class Learner:
         last_s = self.publisher.last_s()
         while not self.stop.is_set():
             try:
-                self.following.look(self.client.get_cluster(GetClusterRequest(cluster=self.cluster)), time.time())
+                asked = GetClusterRequest(cluster=self.cluster, full=True)
+                self.following.look(self.client.get_cluster(asked), time.time())
                 if time.time() - last_s >= self.every_s and self._is_new():
                     last_s = time.time()  # also if it fails: the next try waits as long
                     self._publish()
