@@ -1,4 +1,4 @@
-"""LDWP's DQN on line: what it learns from looks at a cluster, the bundles that it publishes, and its command."""
+"""LDWP's DQN on line: learning from looks at a cluster, the bundles that it publishes, and its command."""
 
 import hashlib
 import threading
@@ -46,7 +46,7 @@ def seen(*jobs: cluster_pb2.RunningJob, nodes: Sequence[str] = NODES) -> cluster
 
 @dataclass
 class Watched(PaperDqn):
-    """What it is told, learning left out."""
+    """Keeps its experiences and learns nothing."""
 
     told: list[tuple[str, list[float], float]] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ def test_each_pipeline_is_an_action_in_the_state_that_it_found() -> None:
     agent = Watched(net=empty_net(NODES))
     following = Following(agent)
     following.look(seen(pipeline("old", "n2", 1)), 100.0)
-    assert agent.told == [], "nobody knows what the first ones found"
+    assert agent.told == [], "the states of the first ones are unknown"
     following.look(seen(pipeline("old", "n2", 1), pipeline("b", "n1", 12), pipeline("a", "n0", 11)), 101.0)
     assert [what for what, _, _ in agent.told] == ["arrive", "n0", "arrive", "n1"], "in their order"
     names = columns(TYPES, NODES)
