@@ -40,12 +40,13 @@ def test_an_interval_around_a_biased_forecast_is_too_narrow(rows: dict[tuple[str
 
 def test_the_table_has_a_row_for_each_and_names_what_is_missed(rows: dict[tuple[str, str], Any]) -> None:
     setting = {"weights": "light", "ess": 100, "decisions": 225, "rows": copy.deepcopy(list(rows.values()))}
-    report = {"settings": [setting]}
+    report = {"least": 0.92, "settings": [setting]}
     assert len(coverage.table(report).splitlines()) == 2 + len(rows)
     narrow = next(row for row in setting["rows"] if (row["estimator"], row["of"]) == ("ips", "gain"))
     narrow["intervals"]["studentised"]["coverage"] = 0.91
     narrow["intervals"]["empirical_bernstein"]["coverage"] = 0.94
     assert "light, ESS 100, ips, gain: bootstrap-t 91.0%" in coverage.missed(report)
+    assert "light, ESS 100, ips, gain: bootstrap-t 91.0%" not in coverage.missed({**report, "least": 0.9})
     assert "light, ESS 100, ips, gain: empirical Bernstein 94.0%" in coverage.missed(report)
 
 

@@ -1,0 +1,83 @@
+"""Logs of the simulator, and their decisions made again."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from placewise_training.evaluate import coverage, simulated
+from placewise_training.evaluate.simulated import CANDIDATE, OWN, Site, branched, played, reward_of, simulated_log
+
+SITE = Site(jobs=40)
+SEED = 10_000
+
+
+def run(nodes: str, start_s: float, rate: float, end_s: float = float("inf")) -> simulated._Run:
+    return simulated._Run(frozenset(nodes), [(start_s, 0.0, 0.0), (start_s, 0.0, rate)], end_s)
+
+
+def test_the_reward_is_the_progress_of_the_job_and_of_those_beside_it_by_hand() -> None:
+    runs = {
+        "job": run("ab", 100.0, 0.001),
+        "before": run("b", 0.0, 0.002),
+        "after": run("a", 150.0, 0.004),
+        "elsewhere": run("c", 0.0, 0.5),
+        "gone": run("a", 0.0, 0.01, end_s=100.0),
+        "later": run("a", 250.0, 0.1),
+    }
+    # 100 s from 100 s on: 0.1 of its own, 0.2 of the one before it, 50 s of the one after it.
+    assert reward_of("job", runs, 100.0) == pytest.approx(0.1 + 0.2 + 0.2)
+    runs["job"].end_s = 140.0  # it is done then, and the one after comes too late to be beside it
+    assert reward_of("job", runs, 100.0) == pytest.approx(1.0 + 0.2)
+
+
+def test_a_run_remembers_each_change_of_its_speed() -> None:
+    changed = simulated._Run(frozenset("a"), [(0.0, 0.0, 0.0), (0.0, 0.0, 0.01), (10.0, 0.1, 0.02)], end_s=55.0)
+    assert [changed.done_at(t) for t in (0.0, 5.0, 10.0, 20.0, 60.0)] == pytest.approx([0.0, 0.05, 0.1, 0.3, 1.0])
+
+
+def test_a_decision_made_again_as_logged_earns_the_reward_of_the_log() -> None:
+    policy, _ = played(SITE, SEED)
+    log, names = simulated_log(SITE, SEED)
+    changed = 0
+    for row in range(0, len(names), 4):
+        asked = policy.asked[names[row]]
+        rewards = branched(SITE, SEED, names[row])
+        assert rewards[asked.turn] == pytest.approx(log.reward[row], rel=1e-9)
+        assert (rewards[OWN] == pytest.approx(rewards[CANDIDATE])) or not asked.is_same
+        changed += rewards[OWN] != pytest.approx(rewards[CANDIDATE])
+    assert changed > 3
+
+
+def test_all_other_draws_stay_as_they_were() -> None:
+    as_logged, _ = played(SITE, SEED)
+    name = next(name for name, asked in as_logged.asked.items() if asked.turn == OWN and not asked.is_same)
+    again, _ = played(SITE, SEED, {name: CANDIDATE})
+    assert again.asked[name].turn == CANDIDATE
+    assert {k: one.turn for k, one in again.asked.items() if k != name} == {
+        k: one.turn for k, one in as_logged.asked.items() if k != name
+    }
+
+
+def test_a_log_has_the_probabilities_of_its_mixture() -> None:
+    log, names = simulated_log(Site(jobs=120, rate=0.25), SEED)
+    differs = log.differing
+    assert set(log.propensity[~differs]) == {1.0}
+    assert set(log.propensity[differs]) == {0.25, 0.75}
+    assert np.mean(log.candidate[differs]) == pytest.approx(0.25, abs=0.15)
+    assert log.weights.mean() == pytest.approx(1.0, abs=0.4)
+    assert (log.reward >= 0.0).all()
+    assert len(names) == len(log.reward) < 120
+
+
+def test_the_command_states_the_error_of_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coverage, "origin", lambda: {"commit": "1a2b3c"})
+    monkeypatch.setattr(coverage, "Site", lambda: Site(jobs=30))
+    out = tmp_path / "simulated.json"
+    coverage.main(["--simulated", "--logs", "2", "--first-seed", str(SEED), "--out", str(out)])
+    report = json.loads(out.read_text("utf-8"))
+    assert report["truth"]["decisions"] == 2 * coverage.BRANCHED
+    assert report["truth"]["gain_error"] > 0
+    assert (report["least"], report["settings"][0]["refused"]) == (0.9, 2)
+    assert {row["estimator"] for row in report["settings"][0]["rows"]} >= {"ips", "snips", "doubly_robust"}
