@@ -85,3 +85,12 @@ def test_equal_seeds_give_equal_logs() -> None:
     one, other = (synthetic_log(WEIGHTS["light"], 50, 9) for _ in range(2))
     assert (one.reward == other.reward).all()
     assert (synthetic_log(WEIGHTS["light"], 50, 10).reward != one.reward).any()
+
+
+def test_the_document_has_the_table_that_was_measured() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    report = json.loads((docs / "evaluation" / "coverage.json").read_text("utf-8"))
+    text = (docs / "evaluate.md").read_text("utf-8")
+    assert coverage.table(report) in text
+    for one in coverage.missed(report):
+        assert one.rpartition(" ")[2] in text
