@@ -66,3 +66,14 @@ def test_a_redis_that_is_killed_breaks_no_promise(capfd: pytest.CaptureFixture[s
     assert (figures["handed_out_twice"], figures["leaked"], figures["unexpected"]) == (0, 0, 0)
     assert figures["kills"] == 2
     assert code in (0, 5)  # 5: recovery took longer than the limit, which a busy machine may cause
+
+
+def test_a_shadow_is_measured_by_turns(capfd: pytest.CaptureFixture[str]) -> None:
+    few = ["--nodes", "8", "--jobs", "4", "--tasks", "2", "--turns", "2", "--seconds", "1"]
+    assert invoke(["bench", "shadow", *few, "--json"]) == 0
+    figures = json.loads(capfd.readouterr().out)
+    assert (figures["errors"], figures["answers_equal"]) == (0, True)
+    assert figures["shadowed"] > 0
+    assert figures["left_out_busy"] > 0, "at saturation"
+    assert len(figures["p50_ms_ratios"]) == 2
+    assert figures["paced_rps"] == pytest.approx(figures["saturation_rps"] / 2)

@@ -57,7 +57,7 @@ async def shadow_of(store: RedisStore, client: AsyncClient, policy: str, by: tup
 
 
 async def test_a_shadow_in_every_service_and_after_a_restart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy_bundle(tmp_path / DEFAULT_BUNDLE)
     copy_bundle(tmp_path / "next", created="2026-02-02T00:00:00Z")
@@ -75,6 +75,14 @@ async def test_a_shadow_in_every_service_and_after_a_restart(
             assert compared.by_shadow is not None
             assert record.latency_ms > 0
             assert len(compared.shadow_nodes) == 2
+            monkeypatch.setenv("PLACEWISE_REDIS_URL", redis.url)
+            assert await asyncio.to_thread(invoke, ["log", "export", str(tmp_path / "log")]) == 0
+            capsys.readouterr()
+            for source in ((), ("--log", tmp_path / "log")):
+                figures = await command(capsys, "compare", "consolidate", "next", *source)
+                assert figures["jobs"] >= 1
+                assert figures["forecasts"]["b"]["all"]["jobs"] == figures["jobs"]
+                assert 0 < figures["latency_ms"]["b"]["p50"] < 1000
             await command(capsys, "shadow", "-c", CLUSTER, "--policy", "search", "--target", one.target)
             listed = await command(capsys, "list", "--target", one.target)
             assert listed["shadows"] == [{"bundle": "next"}, {"cluster": CLUSTER, "policy": "search"}]

@@ -5,6 +5,7 @@ import contextlib
 import math
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,9 @@ from placewise_service.bench.batches import BatchPlan, BatchResult
 from placewise_service.bench.contention import Contention, ContentionPlan
 from placewise_service.bench.figures import figures
 from placewise_service.bench.load import LoadPlan, Result, set_up
-from placewise_service.bench.processes import Service, echo_process, redis_process, service_process
+from placewise_service.bench.paced import PacedPlan, PacedResult
+from placewise_service.bench.processes import Service, echo_process, free_port, redis_process, service_process
+from placewise_service.bench.shadow_figures import shadow_figures
 from placewise_service.bench.workload import GPUS_PER_NODE, Workload
 from placewise_service.commands.connection import JsonOption
 from placewise_service.commands.console import print_json, print_table, progress
@@ -127,6 +130,34 @@ def partition(
 
 
 @app.command()
+def shadow(
+    nodes: NodesOption = 60,
+    jobs: JobsOption = 32,
+    tasks: TasksOption = 4,
+    policy: PolicyOption = "",
+    bundle: Annotated[str, typer.Option(help="Bundle that shadows; empty: the one that answers.")] = "",
+    shadow_policy: Annotated[str, typer.Option(help="Policy that shadows; empty: the bundle's choice.")] = "harmony",
+    turns: Annotated[int, typer.Option(min=1, help="Turns with the shadow off and on.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each.")] = 20.0,
+    share: Annotated[float, typer.Option(min=0.01, max=0.95, help="Share of saturation.")] = 0.5,
+    concurrency: ConcurrencyOption = 16,
+    bundles: BundlesOption = None,
+    is_json: JsonOption = False,
+) -> None:
+    """Place with a shadow on and off by turns: at a share of saturation, and at saturation."""
+    workload = Workload("bench", nodes, jobs, tasks, policy)
+    workload.check()
+    plan = PacedPlan(workload, "", bundle, shadow_policy, turns, seconds, share, concurrency)
+    result = asyncio.run(_shadowed(plan, bundles))
+    if is_json:
+        print_json(result)
+    else:
+        print_table("Place with a shadow against Place without", ("figure", "value"), list(result.items()))
+    if result["errors"] or not result["answers_equal"]:
+        raise CommandError(f"{result['errors']} calls failed or did not fit, or answers differ", Exit.NEGATIVE)
+
+
+@app.command()
 def contention(
     nodes: NodesOption = 16,
     decisions: Annotated[int, typer.Option(min=1, help="Place calls in all.")] = 100_000,
@@ -204,6 +235,33 @@ async def _throughput(jobs: int, tasks: int, batch: int, rounds: int, bundles: P
         "batch_fallbacks": measured.fallbacks,
         "batch_errors": measured.errors,
     }
+
+
+async def _shadowed(plan: PacedPlan, bundles: Path | None) -> dict[str, Any]:
+    port = free_port()
+    environment = {"PLACEWISE_SERVER__REST_PORT": str(port)}
+    if bundles is not None:
+        environment["PLACEWISE_BUNDLE_DIR"] = str(bundles)
+    async with service_process(environment) as service:
+        await set_up(service.target, "Place", plan.workload)
+        plan = msgspec.structs.replace(plan, target=service.target)
+        output = await asyncio.to_thread(_run_client, "paced", msgspec.json.encode(plan))
+        counted = await asyncio.to_thread(_shadow_counters, port)
+    return shadow_figures(plan, msgspec.json.decode(output, type=PacedResult), counted)
+
+
+def _shadow_counters(port: int) -> dict[str, float]:
+    """Jobs that the shadow decided about, and those that it left out, by reason."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30.0) as answer:
+        lines = answer.read().decode().splitlines()
+    counted = {"shadowed": 0.0}
+    for line in lines:
+        name, _, value = line.rpartition(" ")
+        if name.startswith("placewise_shadow_decisions_total{"):
+            counted["shadowed"] += float(value)
+        elif name.startswith("placewise_shadow_left_out_total{"):
+            counted[f"left_out_{name.split(chr(34))[1]}"] = float(value)
+    return counted
 
 
 def _load(plan: LoadPlan) -> Result:

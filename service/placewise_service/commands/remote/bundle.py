@@ -40,8 +40,13 @@ from placewise_service.commands.connection import (
 )
 from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import BadInputError, CommandError, Exit
+from placewise_service.commands.remote.compare import compare
 
-app = typer.Typer(help="Model bundles: build, sign, verify, activate, roll back, shadow.", no_args_is_help=True)
+app = typer.Typer(
+    help="Model bundles: build, sign, verify, activate, roll back, shadow, compare.", no_args_is_help=True
+)
+
+app.command()(compare)
 
 _KEPT = (".onnx", ".json", ".md")
 # Reports of training runs and documents of fits: the manifest takes their seeds, data and figures.

@@ -1,0 +1,124 @@
+"""Jobs that a shadow decided about beside the answer, read from an exported log. Judges nothing.
+
+Reads every day of the log; decisions without a shadow are passed over in Arrow. What it keeps grows with the number of
+shadow decisions.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.commands import JobEventKind
+from placewise_core.policies.studies.shadow import Compared
+from placewise_log.record import CorruptEntryError, DecisionRecord, decode
+
+_ROWS_AT_ONCE: Final = 4096
+_ANSWER: Final = ("id", "bundle", "policy", "is_fallback", "latency_ms")
+_FATE: Final = ("decision_id", "job_id", "unit", "start_time_s", "end_time_s", "end", "is_overridden")
+
+
+class UnreadableLogError(Exception):
+    """A file of the log is damaged or foreign."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path, self.reason = path, reason
+
+
+@frozen
+class Side:
+    """Who made a decision, and how long it took (ms)."""
+
+    bundle: str
+    policy: str
+    is_fallback: bool
+    latency_ms: float
+
+    def is_called(self, name: str) -> bool:
+        """True for the name of its bundle or policy, or "bundle/policy"."""
+        return name in (self.bundle, self.policy, f"{self.bundle}/{self.policy}")
+
+
+@frozen
+class Pair:
+    """One job of a decision. `time_s` is when the shadow decided. `has_length`: its time on one GPU is known.
+    `realised_per_s` is 1 / (end − start) of a job that finished where it was placed; None for any other."""
+
+    decision_id: str
+    time_s: float
+    tasks: int
+    has_length: bool
+    answer: Side
+    shadow: Side
+    compared: Compared
+    realised_per_s: float | None
+
+
+def pairs(directory: Path, clusters: Collection[str] = ()) -> list[Pair]:
+    """Every job with a shadow whose answer is in the log, by time; of these clusters, or of all for none.
+
+    Raises UnreadableLogError.
+    """
+    records = [each for each in _shadow_records(directory) if not clusters or each.cluster in clusters]
+    answered = pa.array({record.shadow_of for record in records}, pa.string())
+    answers = {
+        row["id"]: Side(row["bundle"], row["policy"], row["is_fallback"], row["latency_ms"])
+        for row in _rows(directory, "decisions", _ANSWER, "id", answered)
+    }
+    rows = _rows(directory, "joined", _FATE, "decision_id", answered)
+    fates = {(row["decision_id"], row["job_id"]): row for row in rows if not row["unit"]}  # else of a part of the job
+    found: list[Pair] = []
+    for record in records:
+        answer = answers.get(record.shadow_of)
+        if answer is not None:
+            found.extend(_pairs(record, answer, fates))
+    return sorted(found, key=lambda pair: pair.time_s)
+
+
+def _pairs(record: DecisionRecord, answer: Side, fates: dict[tuple[str, str], dict[str, Any]]) -> Iterator[Pair]:
+    meta, jobs = record.meta, {str(job.id): job for job in record.jobs}
+    shadow = Side(meta.bundle, meta.policy, meta.is_fallback, record.latency_ms)
+    for compared in record.compared:
+        job = jobs[compared.job_id]
+        realised = _realised_per_s(fates.get((record.shadow_of, job.id)))
+        has_length = job.single_gpu_s > 0
+        yield Pair(record.shadow_of, record.time_s, job.task_count, has_length, answer, shadow, compared, realised)
+
+
+def _realised_per_s(fate: dict[str, Any] | None) -> float | None:
+    if fate is None or fate["is_overridden"] or fate["end"] != JobEventKind.FINISHED.value:
+        return None
+    start_s, end_s = fate["start_time_s"], fate["end_time_s"]
+    return 1.0 / (end_s - start_s) if start_s and end_s and end_s > start_s else None
+
+
+def _shadow_records(directory: Path) -> Iterator[DecisionRecord]:
+    for path, batch in _batches(directory, "decisions", ("shadow_of", "record")):
+        for data in batch.filter(pc.is_valid(batch.column("shadow_of"))).column("record").to_pylist():
+            try:
+                yield decode(data)
+            except CorruptEntryError as error:
+                raise UnreadableLogError(path, str(error)) from None
+
+
+def _rows(directory: Path, table: str, columns: Sequence[str], key: str, wanted: pa.Array) -> Iterator[dict[str, Any]]:
+    for _, batch in _batches(directory, table, columns):
+        yield from batch.filter(pc.is_in(batch.column(key), value_set=wanted)).to_pylist()
+
+
+def _batches(directory: Path, table: str, columns: Sequence[str]) -> Iterator[tuple[Path, pa.RecordBatch]]:
+    for path in sorted((directory / table).glob("date=*/*.parquet")):
+        try:
+            with pq.ParquetFile(path) as file:
+                lacking = set(columns) - set(file.schema_arrow.names)
+                if lacking:
+                    raise UnreadableLogError(path, f"has no column {min(lacking)}: not a table of the decision log")
+                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
+                    yield path, batch
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UnreadableLogError(path, str(error).splitlines()[0]) from None
