@@ -54,13 +54,19 @@ class Manifest:
         """That of a directory. Raises ManifestError if it has none, or one that cannot be read."""
         path = directory / NAME
         try:
-            found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-            files = {name: LogFile(**file) for name, file in found["files"].items()}
-            return cls(files, found["watermark"], found["made_time_s"])
+            return cls.parse(path.read_text("utf-8"), str(path))
         except FileNotFoundError:
             raise ManifestError(f"{path}: missing; `placewise log export` writes it") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ManifestError(f"{path}: no manifest of a log: {error}") from error
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> "Manifest":
+        """The manifest in a text. Raises ManifestError, which names the source."""
+        try:
+            found: dict[str, Any] = json.loads(text)
+            files = {name: LogFile(**file) for name, file in dict(found["files"]).items()}
+            return cls(files, found["watermark"], found["made_time_s"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ManifestError(f"{source}: no manifest of a log: {error}") from error
 
     @classmethod
     def of(

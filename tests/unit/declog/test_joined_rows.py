@@ -12,6 +12,7 @@ from placewise_core.domain.commands import AdmitCommand, JobEventKind, PlaceComm
 from placewise_core.domain.decision import (
     Admission,
     AdmitDecision,
+    AdmitDraw,
     AdmitPlan,
     DecisionMeta,
     JobDecision,
@@ -57,6 +58,19 @@ async def test_an_admission_has_a_row_for_each_job_and_finds_the_place_that_foll
     assert (admitted["queueing_s"], admitted["jct_s"], admitted["end"]) == (10.0, 20.0, "FINISHED")
     assert (waiting["outcome"], waiting["status"], waiting["gpus"], waiting["jct_s"]) == ("WAIT", "NOT_HELD", 0, None)
     assert report.joined["OBSERVED"] == 2
+
+
+async def test_an_explored_admission_has_its_propensity_and_one_without_a_choice_has_1(tmp_path: Path) -> None:
+    made = admission(Verdict.ADMIT, Verdict.WAIT)
+    assert made.admit is not None
+    drawn, spared = made.admit.plan.admissions
+    draw = AdmitDraw(0.1, 0.0, "chance", 0.2, "")
+    plan = replace(made.admit.plan, admissions=(replace(drawn, draw=draw), spared))
+    await run(FakeRing(replace(made, admit=replace(made.admit, plan=plan))), tmp_path)
+    found = {row["job_id"]: row for row in job_rows(tmp_path)}
+    names = ("propensity", "own_propensity", "explorer", "exploration_rate", "is_explored")
+    assert [found["j1"][name] for name in names] == [0.1, 0.0, "chance", 0.2, True]
+    assert [found["j2"][name] for name in names] == [1.0, None, None, None, False]
 
 
 async def test_a_host_that_names_the_admission_itself_is_understood(tmp_path: Path) -> None:

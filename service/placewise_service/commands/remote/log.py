@@ -31,6 +31,7 @@ from placewise_service.declog.export import export as export_log
 from placewise_service.declog.outcomes import Status
 from placewise_service.declog.problems import Problems
 from placewise_service.declog.upkeep.migrate import migrate as migrate_log
+from placewise_service.declog.upkeep.publish import Store, StoreError
 from placewise_service.declog.upkeep.stats import LogStats, stats_of
 
 app = typer.Typer(help="The decision log.", no_args_is_help=True)
@@ -47,11 +48,15 @@ def export(
     dangling_after_s: Annotated[
         float, typer.Option("--dangling-after", min=0, help="Silence after which a job counts as dangling, seconds.")
     ] = DEFAULT_DANGLING_AFTER_S,
+    store: Annotated[str, typer.Option(help="Copy the export to this URL: file, S3, GCS, HDFS, any of fsspec.")] = "",
     is_json: JsonOption = False,
 ) -> None:
     """Write new entries to Parquet, by day, each decision once, outcomes joined. Safe to kill and to repeat."""
     with audited("log export", str(directory), ",".join(clusters or ())):
+        target = _store(store) if store else None  # before the work, which a wrong URL should not wait for
         report = asyncio.run(_export(directory, clusters or (), batch, dangling_after_s))
+        if target is not None:
+            _publish(target, directory)
     if is_json:
         print_json(asdict(report))
     else:
@@ -130,6 +135,20 @@ def show(
             print_decision(decision, answer.place.meta.policy)
     else:
         console.print_json(data=to_dict(answer))
+
+
+def _store(url: str) -> Store:
+    try:
+        return Store(url)
+    except StoreError as error:
+        raise CommandError(str(error), Exit.USAGE) from None
+
+
+def _publish(store: Store, directory: Path) -> None:
+    try:
+        store.publish(directory)
+    except StoreError as error:
+        raise CommandError(str(error), Exit.UNREACHABLE) from None
 
 
 def _end(problems: Iterable[str], notes: Iterable[str] = ()) -> None:

@@ -1,0 +1,76 @@
+"""Copies an export to a store of files: what pyarrow reaches by itself, or through fsspec if that is installed.
+
+Readers see a manifest whose files are all there: it is written last. Files that it names are copied once.
+"""
+
+import importlib
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import fs
+
+from placewise_log.manifest import NAME, Manifest
+
+_CHUNK: Final = 1 << 20
+_POSITIONS: Final = "positions.json"
+
+
+class StoreError(Exception):
+    """The store cannot be reached or written: says which, and why."""
+
+
+class Store:
+    """A folder of a store, by its URL."""
+
+    def __init__(self, url: str) -> None:
+        """Raises StoreError for a URL that neither pyarrow nor an installed fsspec knows."""
+        self._url = url
+        self._files, self._folder = _opened(url)
+
+    def publish(self, directory: Path) -> int:
+        """Copies the files of the directory's manifest that the store lacks, then the manifest; how many.
+
+        Files that a day's join replaced are written again, those that are no longer named stay. Raises StoreError, and
+        ManifestError for a directory without one. A publication that was cut off can be repeated.
+        """
+        manifest = Manifest.read(directory)
+        try:
+            there = self._manifest()
+            names = [name for name, file in manifest.files.items() if there.get(name) != file.sha256]
+            for name in (*names, _POSITIONS, NAME):
+                self._copy(directory / name, name)
+        except (pa.ArrowException, OSError) as error:
+            raise StoreError(f"{self._url}: {str(error).splitlines()[0]}. Run the export again: it goes on") from error
+        return len(names)
+
+    def _manifest(self) -> dict[str, str]:
+        """Hashes of the files that the store has, as its manifest names them; none if it has no manifest."""
+        path = f"{self._folder}/{NAME}"
+        if self._files.get_file_info(path).type is fs.FileType.NotFound:
+            return {}
+        with self._files.open_input_stream(path) as file:
+            found = Manifest.parse(file.readall().decode("utf-8"), f"{self._url}/{NAME}")
+        return {name: each.sha256 for name, each in found.files.items()}
+
+    def _copy(self, source: Path, name: str) -> None:
+        path = f"{self._folder}/{name}"
+        self._files.create_dir(path.rpartition("/")[0], recursive=True)
+        with source.open("rb") as file, self._files.open_output_stream(path, compression=None) as target:
+            while chunk := file.read(_CHUNK):
+                target.write(chunk)
+
+
+def _opened(url: str) -> tuple[fs.FileSystem, str]:
+    try:
+        files, folder = fs.FileSystem.from_uri(url)
+    except (pa.ArrowException, OSError) as error:
+        try:
+            fsspec: Any = importlib.import_module("fsspec")
+            own, folder = fsspec.core.url_to_fs(url)
+        except ImportError:
+            raise StoreError(f"{url}: {str(error).splitlines()[0]}; other stores need the package fsspec") from error
+        except ValueError as unknown:
+            raise StoreError(f"{url}: {unknown}") from unknown
+        files = fs.PyFileSystem(fs.FSSpecHandler(own))
+    return files, str(folder).rstrip("/")
