@@ -68,10 +68,12 @@ def barred(view: ClusterView, job: Job, gpus: float, now_s: float) -> BoolArray 
 
 
 def bars(head: HeadReservation, job: Job, gpus: float, now_s: float) -> bool:
-    """True if the job may not take the head's nodes now. Past the bound no earlier admission counts."""
+    """True if the job may not take the head's nodes now. Past the bound no earlier admission counts, but that of a job
+    that waits longer than the head."""
+    has_passed = job.id in head.passes
     if now_s >= head.bound_s:
-        return True
-    return now_s + expected_s(job, gpus) > head.start_s and job.id not in head.passes
+        return not (has_passed and 0 < job.submit_time_s < head.since_s)
+    return now_s + expected_s(job, gpus) > head.start_s and not has_passed
 
 
 def rows_of(view: ClusterView, heads: list[HeadReservation]) -> BoolArray | None:

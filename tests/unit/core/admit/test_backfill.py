@@ -290,6 +290,17 @@ def test_past_its_bound_a_job_goes_before_those_that_the_host_lists_first() -> N
     assert admitted(ask([*listed_first, gang], view, view.queues["q"], NOW_S + BOUND_S)) == {"gang"}
 
 
+def test_of_two_jobs_past_their_bounds_the_one_that_waits_longer_is_placed() -> None:
+    """The second becomes the head as soon as the first is admitted, and must not keep it off its nodes."""
+    view, first = cluster_of(gpu_nodes(2, 4)), job("first", 4, tasks=2)
+    second = replace(job("second", 4, tasks=2), submit_time_s=NOW_S + 1.0)
+    later_s = NOW_S + BOUND_S + 10.0
+    assert admitted(ask([first, second], view, QueueState("q"), later_s)) == {"first"}
+    assert view.heads["q"].job == "second"
+    assert start(view, first, later_s + 1.0)
+    assert not start(view, job("young", 1, 1.0), later_s + 1.0)
+
+
 def test_a_head_that_may_start_keeps_its_nodes_until_it_is_placed() -> None:
     view, gang = busy(), job("gang", 4, tasks=2)
     ask([gang], view, QueueState("q"))
