@@ -1,0 +1,64 @@
+"""The rule that chooses the default admission, and that what it names is there."""
+
+from dataclasses import replace
+
+import pytest
+from tests.fakes.proteus_queue import bundled
+
+from placewise_core.admit.greedy import GreedyAdmission
+from placewise_core.admit.registry import admission_policies
+from placewise_core.domain.job import Job, JobId
+from placewise_core.speed.throughput import ThroughputModel
+from placewise_training.reproduce.choose import CANDIDATES, WORKLOADS, Run, judge, keeps_bound, run
+from placewise_training.reproduce.elastic.trials import JobLog
+from placewise_training.sim.jobs import SimJob
+
+
+def runs(**jct_s: tuple[float, float]) -> list[Run]:
+    """Mean JCT of each policy in two workloads."""
+    return [
+        Run(workload, "known", policy, 1, values[i], keeps_bound=True)
+        for policy, values in jct_s.items()
+        for i, workload in enumerate(("w", "x"))
+    ]
+
+
+def test_the_least_geometric_mean_is_chosen() -> None:
+    rows, chosen = judge(runs(a=(100.0, 100.0), b=(110.0, 100.0), c=(200.0, 90.0)))
+    assert [row.policy for row in rows] == ["a", "b", "c"]
+    assert chosen == "a"
+    assert rows[0].worst_case == "x, known"
+    assert rows[0].worst_ratio == 100.0 / 90.0
+
+
+def test_nobody_above_the_limit_in_any_workload_is_chosen() -> None:
+    rows, chosen = judge(runs(a=(100.0, 100.0), b=(101.0, 60.0), c=(114.0, 65.0)))
+    assert (rows[0].policy, chosen) == ("b", "b")
+    assert judge(runs(a=(100.0, 100.0), b=(150.0, 60.0)))[1] == ""
+
+
+def test_nobody_who_broke_the_bound_is_chosen() -> None:
+    first, *rest = runs(a=(100.0, 100.0), b=(110.0, 110.0))
+    assert judge([replace(first, keeps_bound=False), *rest])[1] == "b"
+
+
+@pytest.mark.parametrize(("younger_starts_s", "is_kept"), [(150.0, True), (250.0, False)])
+def test_a_younger_job_that_starts_past_the_bound_breaks_it(younger_starts_s: float, is_kept: bool) -> None:
+    jobs = [SimJob(Job(JobId(name)), 1.0, came_s) for name, came_s in (("a", 0.0), ("b", 50.0))]
+    starts_s = {"a": 300.0, "b": younger_starts_s}
+    ends_s = {name: start_s + 100.0 for name, start_s in starts_s.items()}
+    log = JobLog(starts_s, ends_s, jobs={job.id: job for job in jobs})
+    assert keeps_bound(log, bound_s=100.0) is is_kept
+
+
+def test_the_candidates_are_all_policies_that_reserve_for_the_head() -> None:
+    policies = admission_policies(ThroughputModel(bundled("throughput.json")))
+    reserving = {name for name, each in policies.items() if isinstance(each, GreedyAdmission) and each.backfills}
+    assert set(CANDIDATES) == reserving
+
+
+def test_a_run_keeps_the_bound_and_ends() -> None:
+    made = run("qos 5 per hour", "unknown", "fifo", 90_000)
+    assert made.jct_s > 0
+    assert made.keeps_bound
+    assert len(WORKLOADS) == 13
