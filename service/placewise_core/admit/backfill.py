@@ -109,11 +109,11 @@ class Backfill:
             self._is_served = False
 
     def _without(self, heads: list[HeadReservation], pool: Pool) -> Pool:
-        mask = rows_of(self._view, heads) if heads else None
-        if mask is None:
+        if not heads:
             return pool
         key = tuple([head.job for head in heads])
         kept = self._left.get(key)
         if kept is None or kept[0] != pool.stamp:
-            kept = self._left[key] = (pool.stamp, pool.without(mask))
+            mask = rows_of(self._view, heads)
+            kept = self._left[key] = (pool.stamp, pool if mask is None else pool.without(mask))
         return kept[1]
