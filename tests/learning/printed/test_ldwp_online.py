@@ -1,6 +1,7 @@
 """LDWP's DQN on line: learning from looks at a cluster, the bundles that it publishes, and its command."""
 
 import hashlib
+import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -214,6 +215,26 @@ def test_at_most_one_bundle_in_so_many_minutes_also_after_a_restart(run: Path) -
     assert len(service.activated) == 1, "the bundle before is a second old"
     runs(learner(run, service, every_s=0.0), 1)
     assert len(load(run / "bundles" / service.active).ldwp_paper.nodes) == 4  # type: ignore[union-attr]
+
+
+def test_the_minutes_count_from_the_end_of_a_publication(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that took long must not bring the next one nearer."""
+    service = Service(seen())
+    made = learner(run, service, every_s=10.0)
+    clock, published = iter(range(0, 1000, 4)), []
+
+    def slowly() -> None:
+        published.append(next(clock) + 5)
+        for _ in range(3):
+            next(clock)
+
+    monkeypatch.setattr("placewise_training.ldwp.online.command.time", SimpleNamespace(time=lambda: next(clock) + 1000))
+    monkeypatch.setattr(Learner, "_publish", lambda _: slowly())
+    monkeypatch.setattr(Learner, "_is_new", lambda _: True)
+    runs(made, 12)
+    gaps = [after - before for before, after in itertools.pairwise(published)]
+    assert gaps
+    assert min(gaps) >= 16 + 10, "12 seconds of publication, and the interval"
 
 
 def test_nothing_new_is_no_new_bundle_and_a_refusal_is_tried_again(run: Path) -> None:

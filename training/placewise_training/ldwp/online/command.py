@@ -52,8 +52,10 @@ class Learner:
                 asked = GetClusterRequest(cluster=self.cluster, full=True)
                 self.following.look(self.client.get_cluster(asked), time.time())
                 if time.time() - last_s >= self.every_s and self._is_new():
-                    last_s = time.time()  # also if it fails: the next try waits as long
-                    self._publish()
+                    try:
+                        self._publish()
+                    finally:
+                        last_s = time.time()  # a bundle takes seconds; after a failure the next try waits as long
             except PlacewiseError as error:
                 self.show(f"{error}; trying again")
             self.stop.wait(self.poll_s)
