@@ -53,10 +53,15 @@ class BlockSums:
         )
 
     def resampled(self, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(R,) θ and (R,) its standard error, where row r of `counts` (R, B) says how often it drew each block.
+        """(R,) θ and (R,) its standard error for independent blocks: Var θ ≈ Var(u) / B. Row r of `counts` (R, B) says
+        how often it drew each block."""
+        blocks = counts.shape[1]
+        value, linear = self.linearised(counts)
+        return value, np.sqrt((counts * linear**2).sum(axis=1) / (blocks - 1) / blocks)
 
-        The error is that of the linearised ratio: u_b = Σ_t sign_t (n_tb − θ_t d_tb) / mean(d_t) has mean 0, and
-        Var θ ≈ Var(u) / B (Cochran 1977, section 2.11)."""
+    def linearised(self, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(R,) θ and (R, B) u_b = Σ_t sign_t (n_tb − θ_t d_tb) / mean(d_t), whose mean is 0 (Cochran 1977, section
+        2.11)."""
         blocks = counts.shape[1]
         linear = np.zeros(counts.shape)
         value = np.zeros(len(counts))
@@ -66,8 +71,7 @@ class BlockSums:
                 ratio = counts @ numerator / blocks / mean
                 linear += sign * (numerator - ratio[:, None] * denominator) / mean[:, None]
             value += sign * ratio
-        variance = (counts * linear**2).sum(axis=1) / (blocks - 1) / blocks
-        return value, np.sqrt(variance)
+        return value, linear
 
 
 def drawn_blocks(blocks: int, resamples: int, seed: int) -> FloatArray:
@@ -77,8 +81,12 @@ def drawn_blocks(blocks: int, resamples: int, seed: int) -> FloatArray:
 
 
 def standard_error(sums: BlockSums) -> float:
-    """Of θ, from the spread between blocks."""
-    return float(sums.resampled(np.ones((1, sums.numerators.shape[1])))[1][0])
+    """Of θ: √((Σ u_b² + 2 Σ u_b u_{b+1}) / B(B − 1)), as a load that outlasts a block ties it to the next (Hansen 1982,
+    with one lag). A negative covariance counts as 0."""
+    blocks = sums.numerators.shape[1]
+    _, (linear,) = sums.linearised(np.ones((1, blocks)))
+    neighbours = max(0.0, float(linear[:-1] @ linear[1:]))
+    return math.sqrt((float(linear @ linear) + 2.0 * neighbours) / (blocks - 1) / blocks)
 
 
 def percentile(sums: BlockSums, counts: FloatArray, level: float = LEVEL) -> Interval:
@@ -89,8 +97,8 @@ def percentile(sums: BlockSums, counts: FloatArray, level: float = LEVEL) -> Int
 
 
 def studentised(sums: BlockSums, counts: FloatArray, level: float = LEVEL) -> Interval:
-    """Symmetric bootstrap-t: θ ± q·s, q the bootstrap's `level` quantile of |t*|, t* = (θ* − θ) / s* (Hall 1988). Each
-    end is a one-sided bound at (1 + level) / 2."""
+    """Symmetric bootstrap-t: θ ± q·s, q the bootstrap's `level` quantile of |t*|, t* = (θ* − θ) / s* (Hall 1988), s the
+    standard error above. Each end is a one-sided bound at (1 + level) / 2."""
     value, error, scores = _scores(sums, counts)
     half = float(np.quantile(scores, level)) * error if len(scores) else 0.0
     return Interval(value - half, value + half)
@@ -123,7 +131,7 @@ def empirical_bernstein(values: FloatArray, span: float, level: float = LEVEL) -
 
 def _scores(sums: BlockSums, counts: FloatArray) -> tuple[float, float, FloatArray]:
     """θ, its standard error, and |t*| of the draws that have one."""
-    (value,), (error,) = sums.resampled(np.ones((1, counts.shape[1])))
+    (value,), _ = sums.resampled(np.ones((1, counts.shape[1])))
     resampled, errors = sums.resampled(counts)
     usable = np.isfinite(resampled) & (errors > 0.0)
-    return float(value), float(error), abs(resampled[usable] - value) / errors[usable]
+    return float(value), standard_error(sums), abs(resampled[usable] - value) / errors[usable]
