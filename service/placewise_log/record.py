@@ -32,7 +32,8 @@ from placewise_core.domain.job import Job
 from placewise_core.policies.studies.alternatives import Alternative
 from placewise_core.policies.studies.shadow import Compared
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+READABLE: Final = (1, 2)  # in 1, `time_s` of a Place was when its record was made, and nothing said which view it read
 PLACE: Final = "Place"
 PARTITION: Final = "Partition"
 ADMIT_OR_WAIT: Final = "AdmitOrWait"
@@ -145,12 +146,38 @@ class AdmitSeen:
 class PlaceSeen:
     """What Place knew of its jobs: those it was asked about before, and the AdmitOrWait decision of those admitted.
 
-    Of observed decisions with scope NODE also the units that were open to the subtasks.
+    Of observed decisions with scope NODE also the units that were open to the subtasks. `settled`: jobs that the store
+    knew better than the view, after a conflict or because they hold resources already. `conflicts`: node and reason of
+    each attempt that the store refused before this one. `is_seeded`: the caller gave the seed. `slot_s`: of draws for
+    jobs of a queue without settings of its own.
     """
 
     repeats: tuple[str, ...] = ()
     admit_decisions: Mapping[str, str] = field(default_factory=dict)
     open_units: tuple[str, ...] | None = None
+    settled: tuple[str, ...] = ()
+    conflicts: tuple[tuple[str, str], ...] = ()
+    is_seeded: bool = False
+    slot_s: float = 0.0
+
+
+@final
+@frozen
+class ViewRead:
+    """The view that a decision read: the view `view` of one replica at `version` and at the time `now_s`.
+
+    `assumed`: gangs on it that no event up to that version tells of, by reservation, each with the version at which the
+    view took it. `moved`: of the next event, the first so many jobs are on the view already. `digest`: digest_of the
+    view. A request that was decided in slices read one view for each job, `job_id`; any other one for all of its jobs.
+    """
+
+    view: str
+    version: int
+    now_s: float
+    digest: int
+    assumed: tuple[tuple[str, int], ...] = ()
+    moved: int = 0
+    job_id: str = ""
 
 
 @frozen
@@ -159,8 +186,9 @@ class DecisionRecord:
 
     `time_s` is when it was decided (epoch seconds), `latency_ms` from the arrival at the engine to the answer.
     `alternatives`, `steps` and `parts` are worked out after the answer, for a random share of the Place decisions.
-    `epoch` is that of the state: versions of the view count within it. `seed` repeats the draw. `shadow_of` names the
-    decision that was answered where this one was made in its shadow; `compared` has both.
+    `epoch` is that of the state: versions of the view count within it. `reads`: the views that it was decided on, for
+    view_at. `seed` repeats the draw. `shadow_of` names the decision that was answered where this one was made in its
+    shadow; `compared` has both.
     """
 
     rpc: str
@@ -189,6 +217,7 @@ class DecisionRecord:
     steps: tuple[Steps, ...] = ()
     parts: tuple[Parts, ...] = ()
     compared: tuple[Compared, ...] = ()
+    reads: tuple[ViewRead, ...] = ()
 
     @classmethod
     def of_place(
@@ -203,6 +232,7 @@ class DecisionRecord:
         draws: tuple[Draw, ...] = (),
         epoch: str = "",
         asked: PlaceSeen | None = None,
+        reads: tuple[ViewRead, ...] = (),
     ) -> "DecisionRecord":
         """The record of a Place call."""
         return cls(
@@ -222,6 +252,7 @@ class DecisionRecord:
             scope=command.scope.value,
             node_id=command.node_id,
             asked=asked,
+            reads=reads,
         )
 
     @classmethod
@@ -233,6 +264,7 @@ class DecisionRecord:
         time_s: float,
         latency_ms: float,
         epoch: str = "",
+        reads: tuple[ViewRead, ...] = (),
     ) -> "DecisionRecord":
         """The record of a Partition call."""
         return cls(
@@ -245,6 +277,7 @@ class DecisionRecord:
             task=command.task,
             partition=decision,
             epoch=epoch,
+            reads=reads,
         )
 
     @classmethod
@@ -258,6 +291,7 @@ class DecisionRecord:
         latency_ms: float,
         seen: AdmitSeen | None = None,
         epoch: str = "",
+        reads: tuple[ViewRead, ...] = (),
     ) -> "DecisionRecord":
         """The record of an AdmitOrWait call."""
         return cls(
@@ -274,6 +308,7 @@ class DecisionRecord:
             admit=decision,
             seen=seen,
             epoch=epoch,
+            reads=reads,
         )
 
     @property
@@ -340,8 +375,8 @@ def decode_entry(data: bytes) -> Entry:
     """The inverse of encode. Raises CorruptEntryError."""
     try:
         version, kind, _, body = _envelope_decoder.decode(data)
-        if version != SCHEMA_VERSION or kind not in _decoders:
-            raise CorruptEntryError(f"log entry of schema {version}, kind {kind!r}; known: {SCHEMA_VERSION}")
+        if version not in READABLE or kind not in _decoders:
+            raise CorruptEntryError(f"log entry of schema {version}, kind {kind!r}; known: {READABLE}")
         return _decoders[kind].decode(body)
     except msgspec.MsgspecError as error:
         raise CorruptEntryError(f"not a log entry: {error}") from error

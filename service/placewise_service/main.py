@@ -205,7 +205,11 @@ def _store(settings: Settings, redis_url: str) -> RedisStore:
             sentinel_service=redis.sentinel_service,
             is_cluster=redis.is_cluster,
         ),
-        StoreOptions(ring_records=settings.declog.ring_records, ring_bytes=settings.declog.ring_bytes),
+        StoreOptions(
+            ring_records=settings.declog.ring_records,
+            ring_bytes=settings.declog.ring_bytes,
+            views_bytes=settings.declog.views_bytes,
+        ),
     )
 
 
@@ -221,6 +225,7 @@ def make_engine(settings: Settings, store: StateStore, clock: Clock, telemetry: 
         log_buffer_records=settings.declog.buffer_records,
         observe_share=settings.declog.observe_share,
         alternatives_share=settings.declog.alternatives_share,
+        logs_views=settings.declog.views,
         most_clusters=settings.limits.clusters,
         most_queues=settings.limits.queues_per_cluster,
         most_profiles=settings.limits.profiles_per_cluster,

@@ -286,6 +286,10 @@ class DecisionLogSettings(Section):
         le=1,
         description="Share of the Place decisions logged with their alternatives and forecasts, if there is time.",
     )
+    views: bool = Field(default=True, description="Log what the view of each decision is rebuilt from.")
+    views_bytes: int = Field(
+        default=128 << 20, ge=1 << 20, description="Bytes of snapshots and events Redis keeps for that, per cluster."
+    )
 
 
 class OtelSettings(Section):

@@ -70,6 +70,7 @@ class Telemetry:
             "placewise_profiles_refused_total", "Rows of profiles not learned: the cluster has its most.", "cluster"
         )
         self._log_drops = self._counter("placewise_decision_log_dropped_total", "Decision records lost.")
+        self._view_log_drops = self._counter("placewise_view_log_dropped_total", "Entries of the log of views lost.")
         self._alternatives_shed = self._counter(
             "placewise_alternatives_shed_total", "Decisions logged without their alternatives, as there was no time."
         )
@@ -159,6 +160,10 @@ class Telemetry:
     def log_drops(self, count: int) -> None:
         """Decision records that were lost."""
         self._log_drops.inc(count)
+
+    def view_log_drops(self, count: int) -> None:
+        """Entries of the log of views that were never exported."""
+        self._view_log_drops.inc(count)
 
     def alternatives_shed(self) -> None:
         """A decision was drawn to be logged with its alternatives, and there was no time to work them out."""

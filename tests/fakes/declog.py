@@ -9,6 +9,7 @@ from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.domain.decision import DecisionMeta, JobDecision, Outcome, PlaceDecision
 from placewise_core.domain.job import Job, JobId, NodeId, Role
+from placewise_log.logs import Log
 from placewise_log.record import DecisionRecord, Entry, OutcomeRecord, encode
 from placewise_service.declog.export import ExportReport, export
 
@@ -72,15 +73,19 @@ class FakeRing:
     async def clusters(self) -> Sequence[str]:
         return ["c"]
 
-    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
+    async def read_decisions(
+        self, cluster: str, after: str, count: int, log: Log = Log.DECISIONS
+    ) -> Sequence[tuple[str, bytes]]:
+        if log is not Log.DECISIONS:
+            return []
         self._count()
         return [(p, d) for p, d in self.entries if after == "0" or p > after][:count]
 
-    async def mark_exported(self, cluster: str, position: str) -> None:
+    async def mark_exported(self, cluster: str, position: str, log: Log = Log.DECISIONS) -> None:
         self._count()
         self.position = max(self.position, position)
 
-    async def exported(self, cluster: str) -> str:
+    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
         return self.position
 
 

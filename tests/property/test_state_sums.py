@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.fakes.state import job, node
 
 from placewise_core.domain.cluster import ClusterSettings, QueueState
+from placewise_log.sums import DamagedError, check_event, check_record
 from placewise_service.state import codec
-from placewise_service.state.sums import DamagedError, check_event, check_record
 
 RECORDS = (node("n0"), job("a"), QueueState("q"), ClusterSettings())
 bytes_to_change = st.tuples(st.integers(0, 10_000), st.integers(1, 255))

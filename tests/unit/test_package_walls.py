@@ -22,7 +22,7 @@ ALLOWED = {("placewise_service", "placewise_client")}
 # Further packages that an installation of the nets would need.
 OF_MODELS = {"cryptography", "msgspec", "numpy", "onnxruntime", "placewise_core", "placewise_models", "structlog"}
 # Further packages that a reader of the log would need.
-OF_LOG = {"msgspec", "numpy", "placewise_core", "placewise_log"}
+OF_LOG = {"msgspec", "numpy", "placewise_core", "placewise_log", "pyarrow"}
 
 
 def trees(folder: Path) -> Iterator[tuple[Path, ast.Module]]:

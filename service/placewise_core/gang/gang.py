@@ -17,8 +17,9 @@ from placewise_core.domain.job import Job, NodeId, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gpus import pick_gpus, takers
 from placewise_core.gang.offer import NodeLeft, Offer, open_gpus, slots_on
+from placewise_core.view.nodes import tenant_of
 from placewise_core.view.slots import whole_tasks
-from placewise_core.view.view import GPUS, ClusterView, tenant_of
+from placewise_core.view.view import GPUS, ClusterView
 
 _COUNTED_SINGLY = 6  # nodes with room up to which asking one by one is faster than counting all
 _ROLE_NAMES = {Role.WORKER: "worker", Role.PARAMETER_SERVER: "ps"}

@@ -13,13 +13,13 @@ not. A guard may spare a job (gang/guard.py): it looks before anything is drawn,
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from placewise_core.basics.frozen import frozen
-from placewise_core.domain.cluster import ExplorationGuard
+from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.guard import verdict
@@ -51,6 +51,16 @@ class Exploration:
 
 
 NONE = Exploration()
+
+
+def exploration_of(settings: ClusterSettings, explorers: Mapping[str, PlacementPolicy]) -> Exploration:
+    """How a cluster explores. Explorers that are not among these are left out; if no other is named, nothing is
+    explored."""
+    named = [(explorers.get(item.policy), item.weight) for item in settings.explorers]
+    known = [Explorer(policy, weight) for policy, weight in named if policy is not None]
+    if settings.exploration_rate <= 0 or (named and not known):
+        return NONE
+    return Exploration(settings.exploration_rate, known or USUAL, settings.exploration_guard)
 
 
 @frozen

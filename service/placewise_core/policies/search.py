@@ -8,6 +8,7 @@ that, before any placement is compared; `info` has it as "asked", and "cut" is 1
 """
 
 import contextlib
+import copy
 import math
 import time
 from abc import abstractmethod
@@ -139,6 +140,12 @@ class BestOfK(PlacementPolicy):
             return _fallback(first, "uncertain", found.info)
         named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores.progress, strict=True)}
         return found.taken(proposals[k][1], {**found.info, **named})
+
+    def stopped_after(self, asked: int) -> "BestOfK":
+        """The search as if the clock had stopped it after so many proposers: to repeat a decision."""
+        other = copy.copy(self)
+        other._proposers = self._proposers[:asked]
+        return other
 
     @property
     def has_spread(self) -> bool:

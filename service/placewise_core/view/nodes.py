@@ -13,8 +13,8 @@ import numpy as np
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
-from placewise_core.domain.cluster import Node, NodeState, Telemetry
-from placewise_core.domain.job import Job, JobId, Resources
+from placewise_core.domain.cluster import Assignment, Node, NodeState, Telemetry
+from placewise_core.domain.job import Job, JobId, Resources, quantise
 
 # Rows of the resource arrays; further rows are the extended resources of the cluster, sorted by name.
 CPU, MEMORY, GPU_MEMORY, NETWORK, GPUS = range(5)
@@ -117,6 +117,28 @@ class NodeArrays:
         self._touched.append(m)
         if len(self._touched) > _MOST_TOUCHED:
             del self._touched[: _MOST_TOUCHED // 2]
+
+    def _own(self, m: int) -> None:
+        """Copies the lists of node m, before the first writing since the view was forked."""
+        self._tenants[m] = dict(self._tenants[m])
+        self._jobs_on[m] = {job_id: list(tasks) for job_id, tasks in self._jobs_on[m].items()}
+        self._idle_gpus[m] = list(self._idle_gpus[m])
+        self._is_borrowed[m] = 0
+
+    def _move_last(self, m: int, job_id: JobId) -> None:
+        """Moves a job behind the others of node m: sums over its jobs run in this order."""
+        there = self._jobs_on[m]
+        if job_id not in there or next(reversed(there)) == job_id:
+            return
+        if self._is_borrowed[m]:
+            self._own(m)
+            there = self._jobs_on[m]
+        there[job_id] = there.pop(job_id)
+        by_gpu = self._tenants[m]
+        for g, tenants in by_gpu.items():
+            if len(tenants) > 1:
+                by_gpu[g] = tuple(sorted(tenants, key=lambda tenant: tenant.job_id == job_id))
+        self._stamp(m)
 
     def touched_since(self, stamp: int) -> list[int]:
         """The nodes with claims or give-backs since `usage_stamp` was this; one may come more than once."""
@@ -337,3 +359,18 @@ class NodeArrays:
 def telemetry_row(telemetry: Telemetry) -> tuple[float, ...]:
     """(T,) in the order of TELEMETRY_COLUMNS; NaN where unknown."""
     return tuple(getattr(telemetry, name) for name in TELEMETRY_COLUMNS)
+
+
+def tenant_of(job: Job, assignment: Assignment) -> GpuTenant:
+    """The tenant that a task of the job is on each of its GPUs."""
+    demand = assignment.demand
+    gpus = max(1, len(assignment.gpu_indices))
+    is_fraction = demand.is_gpu_fraction
+    return GpuTenant(
+        job_id=job.id,
+        fraction=quantise(demand.gpus) if is_fraction else 1.0,
+        memory_gib=quantise(demand.gpu_memory_gib / gpus),
+        is_sharing=is_fraction or job.gpu_sharing.allowed,
+        model=job.model,
+        max_slowdown=job.gpu_sharing.max_slowdown,
+    )

@@ -29,7 +29,7 @@ from placewise_core.domain.events import (
     SubtaskForgotten,
     SubtaskProfiled,
 )
-from placewise_core.domain.job import Job, JobId, Resources, quantise
+from placewise_core.domain.job import Job, JobId, Resources
 from placewise_core.speed.co_runs import CoRunBook, is_row
 from placewise_core.view.nodes import (
     CPU,
@@ -42,6 +42,7 @@ from placewise_core.view.nodes import (
     CoTenants,
     GpuTenant,
     telemetry_row,
+    tenant_of,
 )
 from placewise_core.view.slots import SlotArrays, may_share
 
@@ -58,7 +59,6 @@ __all__ = [
     "GpuTenant",
     "may_share",
     "telemetry_row",
-    "tenant_of",
 ]
 
 # A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
@@ -153,12 +153,22 @@ class ClusterView(SlotArrays):
         """Claims the resources of the job's assignments; replaces earlier claims of the same id."""
         before = self.jobs.get(running.id)
         if before is not None and before.job is running.job and before.assignments is running.assignments:
-            self.jobs[running.id] = running  # as assumed, now with its expiry: nothing moves
+            self._confirm(running)
             return
         if before is not None:
             self.remove_job(running.id)
         self.hold(running)
         self.claim_all(running.job, running.assignments)
+
+    def _confirm(self, running: RunningJob) -> None:
+        """As assumed, now with its expiry. Moves behind the jobs that came since, as on a view that was not asked."""
+        if next(reversed(self.jobs)) == running.id:
+            self.jobs[running.id] = running
+            return
+        del self.jobs[running.id]
+        self.jobs[running.id] = running
+        for m in {self.index[a.node] for a in running.assignments if a.node in self.index}:
+            self._move_last(m, running.id)
 
     def hold(self, running: RunningJob) -> None:
         """As add_job, for a new job whose assignments are claimed on this view already."""
@@ -457,13 +467,6 @@ class ClusterView(SlotArrays):
         self.node_stamp[rows] = self.usage_stamp
         self._touched = []  # which has one node a stamp
 
-    def _own(self, m: int) -> None:
-        """Copies the lists of node m, before the first writing since the view was forked."""
-        self._tenants[m] = dict(self._tenants[m])
-        self._jobs_on[m] = {job_id: list(tasks) for job_id, tasks in self._jobs_on[m].items()}
-        self._idle_gpus[m] = list(self._idle_gpus[m])
-        self._is_borrowed[m] = 0
-
     def emptied(self) -> "ClusterView":
         """The same nodes with no job on them, all ready and cool: what could fit, however long one waited.
 
@@ -483,18 +486,3 @@ class ClusterView(SlotArrays):
 def _is_alike(one: Assignment, other: Assignment) -> bool:
     """True for tasks that take the same amounts of the same node; which GPUs may differ."""
     return one.node == other.node and one.demand is other.demand and len(one.gpu_indices) == len(other.gpu_indices)
-
-
-def tenant_of(job: Job, assignment: Assignment) -> GpuTenant:
-    """The tenant that a task of the job is on each of its GPUs."""
-    demand = assignment.demand
-    gpus = max(1, len(assignment.gpu_indices))
-    is_fraction = demand.is_gpu_fraction
-    return GpuTenant(
-        job_id=job.id,
-        fraction=quantise(demand.gpus) if is_fraction else 1.0,
-        memory_gib=quantise(demand.gpu_memory_gib / gpus),
-        is_sharing=is_fraction or job.gpu_sharing.allowed,
-        model=job.model,
-        max_slowdown=job.gpu_sharing.max_slowdown,
-    )

@@ -90,4 +90,4 @@ def _with_links(entry: Entry, found: Iterator[JobLinks]) -> Entry:
     again = {job for job, known in links.items() if known.first_place not in ("", entry.decision_id)}
     repeats = tuple([job.id for job in entry.jobs if job.id in again or job.id in seen.repeats])
     stored = {job: known.admit_decision for job, known in links.items() if known.admit_decision}
-    return replace(entry, asked=PlaceSeen(repeats, {**stored, **seen.admit_decisions}, seen.open_units))
+    return replace(entry, asked=replace(seen, repeats=repeats, admit_decisions={**stored, **seen.admit_decisions}))

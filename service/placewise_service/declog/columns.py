@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from placewise_core.domain.realised import HORIZONS_MIN
 from placewise_service.declog.derived import JOINED, JOINED_SCHEMA, PROGRESS, PROGRESS_SCHEMA, RUNS, RUNS_SCHEMA
-from placewise_service.declog.tables import DECISIONS, OUTCOMES, SCHEMAS, UNREADABLE
+from placewise_service.declog.tables import DECISIONS, OUTCOMES, SCHEMAS, UNREADABLE, VIEWS
 
 _PER_JOB = (
     "in the order of `job_ids`, null for a job that Place did not place, and of AdmitOrWait unless the job was open to "
@@ -216,6 +216,14 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "epochs_done": ("epochs", "epochs done so far; null if not reported"),
     },
     UNREADABLE: _COMMON,
+    VIEWS: {
+        **_COMMON,
+        "kind": ("", "snapshot of a view, events of a cluster, or gangs that a view had and the store refused"),
+        "name": ("", "the view; of events the epoch of the state"),
+        "first_version": ("", "version of a snapshot, or of the first event; 0 of gangs"),
+        "last_version": ("", "version of a snapshot, or of the last event; 0 of gangs"),
+        "record": ("", "the whole entry, for `placewise_log.views.decode_view_entry`"),
+    },
 }
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from placewise_log.logs import Log
 from placewise_service.declog.dataset import Dataset
 
+_VIEWS_BATCH = 200  # entries of some hundred kB each
 DEFAULT_DANGLING_AFTER_S = 86_400.0  # longer than most jobs' silence: hosts that report progress do so within minutes
 
 
@@ -27,15 +29,17 @@ class ExportRing(Protocol):
 
     async def clusters(self) -> Sequence[str]: ...
 
-    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
+    async def read_decisions(
+        self, cluster: str, after: str, count: int, log: Log = Log.DECISIONS
+    ) -> Sequence[tuple[str, bytes]]:
         """(position, entry) pairs after a position."""
         ...
 
-    async def mark_exported(self, cluster: str, position: str) -> None:
+    async def mark_exported(self, cluster: str, position: str, log: Log = Log.DECISIONS) -> None:
         """Says that everything up to `position` is durably exported."""
         ...
 
-    async def exported(self, cluster: str) -> str:
+    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
         """Last exported position, "0" if none."""
         ...
 
@@ -76,7 +80,8 @@ async def export(
     dataset = Dataset(directory)
     with dataset.locked():
         for cluster in clusters or await ring.clusters():
-            await _export_cluster(ring, dataset, cluster, batch, report, on_progress)
+            for log in Log:  # views after the decisions that read them
+                await _export_log(ring, dataset, cluster, log, batch, report, on_progress)
         now_s = await ring.ping()
         report.joined = dataset.join_all(now_s=now_s, dangling_after_s=dangling_after_s)
         report.manifest = dataset.write_manifest(now_s)
@@ -84,23 +89,26 @@ async def export(
     return report
 
 
-async def _export_cluster(
+async def _export_log(
     ring: ExportRing,
     dataset: Dataset,
     cluster: str,
+    log: Log,
     batch: int,
     report: ExportReport,
     on_progress: Callable[[int], None],
 ) -> None:
     # The ring's mark is the earlier one if the store lost its past, or an export was killed before it moved the mark.
-    position = min(await ring.exported(cluster), dataset.position(cluster), key=_ordinal)
-    while entries := await ring.read_decisions(cluster, position, batch):
+    name = cluster if log is Log.DECISIONS else f"{cluster}\x1f{log}"  # no name of a cluster has such a character
+    position = min(await ring.exported(cluster, log), dataset.position(name), key=_ordinal)
+    while entries := await ring.read_decisions(cluster, position, batch if log is Log.DECISIONS else _VIEWS_BATCH, log):
         report.written += dataset.write(cluster, entries)
         position = entries[-1][0]
-        dataset.advance(cluster, position)
-        await ring.mark_exported(cluster, position)
-        on_progress(len(entries))
-    report.positions[cluster] = position
+        dataset.advance(name, position)
+        await ring.mark_exported(cluster, position, log)
+        on_progress(len(entries) if log is Log.DECISIONS else 0)
+    if log is Log.DECISIONS:
+        report.positions[cluster] = position
 
 
 def _ordinal(position: str) -> tuple[int, int]:

@@ -5,7 +5,7 @@ Every row keeps the whole entry in `record` (bytes of placewise_log.record), so 
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,11 +23,13 @@ from placewise_log.record import (
     decision_time_s,
     decode_entry,
 )
+from placewise_log.views import heading_of, is_view_entry
 from placewise_service.declog.outcomes import spots
 
 DECISIONS: Final = "decisions"
 OUTCOMES: Final = "outcomes"
 UNREADABLE: Final = "unreadable"
+VIEWS: Final = "views"
 
 
 _SPARE: Final = Reason.SHARE_BELOW_THRESHOLD  # units that could take a share and got none
@@ -154,6 +156,15 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
         }
     ),
     UNREADABLE: pa.schema(_COMMON),
+    VIEWS: pa.schema(
+        {
+            **_COMMON,
+            "kind": pa.string(),
+            "name": pa.string(),
+            "first_version": pa.int64(),
+            "last_version": pa.int64(),
+        }
+    ),
 }
 
 
@@ -162,6 +173,8 @@ def row_of(cluster: str, position: str, data: bytes) -> tuple[str, datetime.date
     outcomes, which know no more of it than the id: a join needs one day alone, also around midnight. An entry that
     cannot be read is kept as it is, under the day it entered the ring."""
     common = {"cluster": cluster, "position": position, "record": data}
+    if is_view_entry(data):
+        return _view_row(position, data, common)
     try:
         entry = decode_entry(data)
     except CorruptEntryError:
@@ -171,6 +184,15 @@ def row_of(cluster: str, position: str, data: bytes) -> tuple[str, datetime.date
         return DECISIONS, day, {**common, **_decision_columns(entry)}
     day = day_of(decision_time_s(entry.decision_id) or entry.receive_time_s)
     return OUTCOMES, day, {**common, **_outcome_columns(entry)}
+
+
+def _view_row(position: str, data: bytes, common: dict[str, Any]) -> tuple[str, datetime.date, dict[str, Any]]:
+    day = day_of(_ring_time_s(position))
+    try:
+        entry_id, heading = heading_of(data)
+    except CorruptEntryError:
+        return UNREADABLE, day, {"id": f"{common['cluster']}/{position}", **common}
+    return VIEWS, day, {"id": entry_id, **common, **asdict(heading)}
 
 
 def day_of(time_s: float) -> datetime.date:

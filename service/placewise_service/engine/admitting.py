@@ -19,7 +19,7 @@ from placewise_core.domain.decision import AdmitDecision, AdmitPlan, Verdict
 from placewise_core.domain.errors import StaleSnapshotError
 from placewise_core.domain.events import Event
 from placewise_core.view.view import ClusterView
-from placewise_log.record import AdmitSeen, DecisionRecord
+from placewise_log.record import AdmitSeen, DecisionRecord, ViewRead
 from placewise_service.declog.refusals import Refusals
 from placewise_service.engine.growth import check_queue
 from placewise_service.engine.parts import EngineParts, check_policy_exists, decode_repeat
@@ -44,6 +44,7 @@ class AdmitDraft:
     epoch: str
     observed: AdmitSeen | None = None
     is_logged: bool = True
+    reads: tuple[ViewRead, ...] = ()
 
     @property
     def is_settled(self) -> bool:
@@ -215,7 +216,7 @@ class Admitting:
             command.is_explaining or asked.is_observed,
             exploration=_exploration(command, live.view),
         )
-        view = live.view
+        view, reads = live.view, self.parts.read(live, now_s)
         if len(command.jobs) * (view.size + _BESIDE_NODES) > _MOST_IN_ONE_GO:
             view = view.fork()
             admitted = await self.slicing.run(partial(_in_slices, asked, view, queue, context), asked.deadline_s)
@@ -241,7 +242,7 @@ class Admitting:
             plan = AdmitPlan(plan.admissions, numbered(plan.queue, queue.seq + 1, decisions))
         if first := self.refusals.first(command, plan, meta):  # the log has that one
             meta = replace(meta, decision_id=first)
-        return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed, view.epoch, observed, not first)
+        return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed, view.epoch, observed, not first, reads)
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float, left_out: int) -> None:
         decision, before = draft.decision, draft.before
@@ -255,6 +256,7 @@ class Admitting:
             latency_ms=latency_ms,
             seen=seen,
             epoch=draft.epoch,
+            reads=draft.reads,
         )
         if not command.is_dry_run:
             self.parts.asked.admit(command.cluster, decision)

@@ -10,8 +10,8 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.decision import AdmitDecision, JobDecision, Outcome, PartitionDecision, PlaceDecision
 from placewise_core.domain.job import JobId
+from placewise_core.view.standing import held
 from placewise_service import pieces
-from placewise_service.engine.place.gang import held
 
 Decision = TypeVar("Decision", PlaceDecision, PartitionDecision, AdmitDecision)
 

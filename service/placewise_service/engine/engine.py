@@ -29,7 +29,7 @@ from placewise_core.domain.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
-from placewise_log.record import DecisionRecord, decode
+from placewise_log.record import DecisionRecord, ViewRead, decode
 from placewise_service.background import cancel_and_wait
 from placewise_service.declog.asked import AskedJobs
 from placewise_service.declog.sink import DecisionSink
@@ -46,6 +46,7 @@ from placewise_service.engine.place.sliced_drafting import SlicedPlacer
 from placewise_service.engine.place.studying import Studying
 from placewise_service.engine.reporting.reports import Reporter, ReportOutcome, portions
 from placewise_service.engine.slicing import Slicing
+from placewise_service.engine.view_log import ViewLog
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.store import StateStore
@@ -103,10 +104,13 @@ class Engine:
         slicing = self._slicing = Slicing(parts.clock.monotonic_s)
         self._studying, self._shadowed = Studying(parts.clock), Studying(parts.clock)
         shadowing = Shadowing(parts.registry, self._shadowed, parts.sink, parts.telemetry, parts.clock)
-        self._placing = Placing(parts, placer, SlicedPlacer(placer, slicing), subtasks, self._studying, shadowing)
+        self._placing = Placing(
+            parts, placer, SlicedPlacer(parts, placer, slicing), subtasks, self._studying, shadowing
+        )
         self._admitting = Admitting(parts, admission, slicing)
         self._partition = partition
         self._growth = Growth(parts)
+        self._view_log = ViewLog(parts.views, parts.store, parts.clock, parts.telemetry.view_log_drops)
         self._reporter = Reporter(
             parts.store, parts.clock, parts.sink, parts.options.most_profiles, parts.telemetry.profiles_refused
         )
@@ -141,6 +145,8 @@ class Engine:
             await self._take_up(cluster)
         await self._explorers.follow(self._named_explorers())
         self._parts.sink.start()
+        if self._parts.options.logs_views:
+            self._view_log.start()
         self._parts.telemetry.show_queues(self._queues, self._parts.options.queue_series)
         self._meeting = asyncio.create_task(self._meet_clusters(), name="meet clusters")
         self._following = asyncio.create_task(self.bundles.follow(), name="follow bundles")
@@ -160,6 +166,8 @@ class Engine:
         await self._studying.finish()
         await self._shadowed.finish()
         await self._parts.sink.close(timeout_s)
+        if self._parts.options.logs_views:
+            await self._view_log.write()
 
     async def close(self) -> None:
         """Ends the background tasks and the store's connections."""
@@ -168,6 +176,7 @@ class Engine:
         self._sweep = self._following = self._meeting = None
         await self._studying.close()
         await self._shadowed.close()
+        await self._view_log.close()
         await self._parts.views.close()
         await self._parts.sink.close()
         await self._parts.store.close()
@@ -183,7 +192,7 @@ class Engine:
         started_s = parts.begin(deadline_s)
         live = await parts.views.get(command.cluster)
         context = PartitionContext(parts.clock.now_s(), command.units, command.is_explaining)
-        view = live.view
+        view, reads = live.view, parts.read(live, context.now_s)
         if view.size + len(command.units) + len(command.progress) > _MOST_IN_ONE_GO:
             view = view.fork()
             ask = partial(_partition_in_slices, policy, command, view, context)
@@ -194,15 +203,24 @@ class Engine:
         meta = parts.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
         decision = PartitionDecision(plan, meta)
         latency_ms = parts.elapsed_ms(started_s)
-        parts.afterwards(self._log_partition, command, decision, context.now_s, latency_ms, live.view.epoch)
+        seen = (live.view.epoch, reads)
+        parts.afterwards(self._log_partition, command, decision, context.now_s, latency_ms, *seen)
         return await parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
 
     def _log_partition(
-        self, command: PartitionCommand, decision: PartitionDecision, time_s: float, latency_ms: float, epoch: str
+        self,
+        command: PartitionCommand,
+        decision: PartitionDecision,
+        time_s: float,
+        latency_ms: float,
+        epoch: str,
+        reads: tuple[ViewRead, ...],
     ) -> None:
-        record = DecisionRecord.of_partition(command, decision, time_s=time_s, latency_ms=latency_ms, epoch=epoch)
+        record = DecisionRecord.of_partition(
+            command, decision, time_s=time_s, latency_ms=latency_ms, epoch=epoch, reads=reads
+        )
         self._parts.log(record, decision.plan.outcome)
 
     async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = math.inf) -> Pending[AdmitDecision]:

@@ -19,7 +19,7 @@ from placewise_core.domain.errors import (
     StaleSnapshotError,
 )
 from placewise_core.domain.events import Event
-from placewise_log.record import PLACE, DecisionRecord
+from placewise_log.record import PLACE, DecisionRecord, ViewRead
 from placewise_service.declog.asked import AskedJobs
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.answers import Decision, decode_answer, encode_answer
@@ -56,6 +56,7 @@ class EngineOptions:
     queue_idle_s: float = 604_800.0
     profile_idle_s: float = 7_776_000.0
     queue_series: int = 1000
+    logs_views: bool = True
 
 
 @frozen
@@ -109,6 +110,10 @@ class EngineParts:
             is_explored=is_explored,
             caller=caller,
         )
+
+    def read(self, live: LiveView, now_s: float, job_id: str = "") -> tuple[ViewRead, ...]:
+        """The view as a decision reads it now, for the log; empty if views are not logged."""
+        return (live.notes.read(live.view, now_s, job_id),) if self.options.logs_views else ()
 
     def afterwards(self, act: Callable[..., None], *args: object) -> None:
         """Calls `act(*args)` when the answer is on its way, or the caller waits for the store anyway."""

@@ -24,6 +24,7 @@ from placewise_core.view.view import ClusterView
 from placewise_service.aside import aside
 from placewise_service.background import cancel_and_wait
 from placewise_service.engine.reporting.departed import Departed
+from placewise_service.engine.reporting.view_notes import ViewNotes
 from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.store import StateStore
 
@@ -61,6 +62,7 @@ class LiveView:
         self._heard_s = clock.monotonic_s()
         self.is_lost = False
         self.departed = Departed()
+        self.notes = ViewNotes()
         self.view: ClusterView
         self.alone = asyncio.Lock()  # held by who decides in slices
         self._opened = asyncio.Event()
@@ -95,6 +97,8 @@ class LiveView:
         for job in self._assumed.values():
             if job.id not in self.view.jobs:
                 self.view.add_job(job)
+        on_it = [job for job in self._assumed.values() if self.view.jobs.get(job.id) is job]
+        self.notes.begin(self.view, on_it, self._clock.now_s())
         self._heard()
         return True
 
@@ -162,6 +166,7 @@ class LiveView:
                 self._renewal = asyncio.create_task(self._move(following, change), name="many jobs")
             else:
                 self.view.apply(following)
+                self.notes.apply(change, self.view)
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -180,7 +185,8 @@ class LiveView:
         is_end = isinstance(change, JobsEnded)
         jobs = change.jobs if isinstance(change, JobsChanged) else [view.jobs.get(job_id) for job_id in change.job_ids]
         try:
-            for job in jobs:
+            for i, job in enumerate(jobs):
+                self.notes.moved = i
                 if job is None:
                     continue
                 tasks += len(job.assignments)
@@ -194,6 +200,8 @@ class LiveView:
                 elif view.jobs.get(job.id) is job:  # else it asked again meanwhile, and is assumed
                     view.remove_job(job.id)
             view.version = event.version
+            self.notes.moved = 0
+            self.notes.apply(change, view)
         finally:
             self._renewal = None
             self._advance()
@@ -236,6 +244,7 @@ class LiveView:
         """Takes the gangs on the view before the store has confirmed them; those that are on it already, stay."""
         for job in jobs:
             self._assumed[job.id] = job
+            self.notes.assume(job, self.view.version)
             if self.view.jobs.get(job.id) is not job:
                 self.view.add_job(job)
 
@@ -273,6 +282,7 @@ class LiveView:
                 del self._assumed[job.id]
             if not is_held and self.view.jobs.get(job.id) is job:
                 self.view.remove_job(job.id)
+                self.notes.refuse(job)
 
     async def give_back(self, jobs: Sequence[RunningJob]) -> None:
         """Ends the assumption of gangs that nobody holds, in steps, others having their turn. All of it is done on

@@ -7,13 +7,12 @@ NaN (telemetry nobody measured) is kept. Large bodies are compressed: a report o
 
 import asyncio
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 import msgspec
 
-from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob, RunState
+from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.domain.events import (
     Change,
     ClusterDeleted,
@@ -27,35 +26,34 @@ from placewise_core.domain.events import (
     SubtaskForgotten,
     SubtaskProfiled,
 )
-from placewise_core.domain.job import JobId, NodeId
+from placewise_log.changes import (
+    AS_IS,
+    COMPRESSED,
+    FORGOTTEN,
+    change_of,
+    iterate_nodes,
+    removed_nodes,
+    version_of,
+    with_running_state,
+)
+from placewise_log.sums import DamagedError, check_event, summed
 from placewise_service.state.holdings import Hold, NodeCapacity
 from placewise_service.state.store import BundleChoice, ShadowChoice
-from placewise_service.state.sums import DamagedError, check_event, check_record, summed
 
 # Nodes per chunk of a report's body: a chunk is packed, and decoded, in about a millisecond.
 NODES_PER_CHUNK = 200
 _COMPRESS_FROM_BYTES = 4096
-_COMPRESSED: Final = b"z"
-_AS_IS: Final = b"p"
-# An empty map in three bytes, as nobody writes one: a replica that knows of no forgetting merges nothing.
-_FORGOTTEN: Final = b"\xde\x00\x00"
 
 Recorded = Node | RunningJob | QueueState | ClusterSettings
 
 _encoder = msgspec.msgpack.Encoder()
 _node = msgspec.msgpack.Decoder(Node)
-_nodes = msgspec.msgpack.Decoder(tuple[Node, ...])
 _job = msgspec.msgpack.Decoder(RunningJob)
-_records = msgspec.msgpack.Decoder(tuple[msgspec.Raw, ...])
-_chunks = msgspec.msgpack.Decoder(tuple[bytes, ...])
 _queue = msgspec.msgpack.Decoder(QueueState)
 _settings = msgspec.msgpack.Decoder(ClusterSettings)
-_overhead = msgspec.msgpack.Decoder(tuple[str, int, float])
 _metrics = msgspec.msgpack.Decoder(dict[str, float])
-_names = msgspec.msgpack.Decoder(tuple[str, ...])
 _progress = msgspec.msgpack.Decoder(tuple[float, float, float])
 _shadows = msgspec.json.Decoder(dict[str, ShadowChoice])
-_running_states = msgspec.msgpack.Decoder(tuple[tuple[float, float, float, float], ...])
 
 encode = _encoder.encode
 decode_node = _node.decode
@@ -93,38 +91,7 @@ def pack_nodes(records: Sequence[bytes]) -> bytes:
 
 
 def _packed(data: bytes) -> bytes:
-    return _COMPRESSED + zlib.compress(data, 1) if len(data) >= _COMPRESS_FROM_BYTES else _AS_IS + data
-
-
-def iterate_nodes(body: bytes) -> Iterator[tuple[Node, ...]]:
-    """The inverse of pack_nodes, chunk by chunk. Raises msgspec.DecodeError."""
-    for chunk in _chunks.decode(body):
-        try:
-            data = zlib.decompress(memoryview(chunk)[1:]) if chunk[:1] == _COMPRESSED else chunk[1:]
-        except zlib.error as error:
-            raise msgspec.DecodeError("a compressed event body is damaged") from error
-        yield _nodes.decode(data)
-
-
-def removed_nodes(args: bytes) -> tuple[NodeId, ...]:
-    return tuple(NodeId(name) for name in _names.decode(args)) if args else ()
-
-
-def decode_overhead(data: bytes) -> OverheadLearned:
-    """Overheads are arrays, as Lua computes their means."""
-    return OverheadLearned(*_overhead.decode(data))
-
-
-def with_running_state(job: RunningJob, expire_s: float, start_s: float, speed: float, epochs: float) -> RunningJob:
-    """The job as it lives in the store: what changes while it runs is kept beside its record."""
-    return replace(
-        job,
-        state=RunState.RESERVED if expire_s > 0 else RunState.RUNNING,
-        expire_time_s=expire_s,
-        start_time_s=start_s,
-        speed=speed,
-        epochs_done=epochs,
-    )
+    return COMPRESSED + zlib.compress(data, 1) if len(data) >= _COMPRESS_FROM_BYTES else AS_IS + data
 
 
 def with_progress(job: RunningJob, expire_s: float, progress: bytes | None) -> RunningJob:
@@ -136,46 +103,6 @@ def with_progress(job: RunningJob, expire_s: float, progress: bytes | None) -> R
 def decode_job(record: bytes, expire_s: float, progress: bytes | None) -> RunningJob:
     """A job from its record, its expiry and its progress."""
     return with_progress(_job.decode(record), expire_s, progress)
-
-
-def _decode_jobs(body: bytes, args: bytes) -> Change:
-    """Scripts put stored records into new events, whose sums say nothing of what happened to the records before."""
-    jobs = []
-    for record, state in zip(_records.decode(body), _running_states.decode(args), strict=True):
-        job = _job.decode(record)
-        check_record(bytes(record), "jobs", job.id.encode())
-        jobs.append(with_running_state(job, *state))
-    return JobsChanged(tuple(jobs))
-
-
-def _decode_ended(body: bytes, is_expiry: bool) -> Change:
-    return JobsEnded(tuple(JobId(name) for name in _names.decode(body)), is_expiry)
-
-
-def decode_change(kind: bytes, body: bytes, args: bytes) -> Change:
-    """The change of an event other than a report of nodes. Raises msgspec.DecodeError for bytes that no script
-    wrote."""
-    match kind:
-        case b"jobs":
-            return _decode_jobs(body, args)
-        case b"ended":
-            return _decode_ended(body, is_expiry=False)
-        case b"expired":
-            return _decode_ended(body, is_expiry=True)
-        case b"queue":
-            return QueueAdvanced(_queue.decode(body))
-        case b"settings":
-            return SettingsChanged(_settings.decode(body))
-        case b"overhead":
-            return decode_overhead(body)
-        case b"profile" if body == _FORGOTTEN:
-            return SubtaskForgotten(args.decode())
-        case b"profile":
-            return SubtaskProfiled(args.decode(), _metrics.decode(body))
-        case b"deleted":
-            return ClusterDeleted()
-        case _:
-            raise msgspec.DecodeError(f"unknown kind of event {kind!r}")
 
 
 async def decode_event(fields: Mapping[bytes, bytes], entry_id: bytes) -> Event:
@@ -193,12 +120,40 @@ async def decode_event(fields: Mapping[bytes, bytes], entry_id: bytes) -> Event:
                 await asyncio.sleep(0)
             change: Change = NodesReported(tuple(nodes), removed_nodes(args))
         else:
-            change = decode_change(kind, body, args)
-        return Event(int(entry_id.split(b"-")[0]), fields[b"life"].decode(), change)
+            change = change_of(kind, body, args)
+        return Event(version_of(entry_id), fields[b"life"].decode(), change)
     except DamagedError:
         raise  # a ValueError as well
     except (KeyError, ValueError) as error:
         raise msgspec.DecodeError("an entry of the event stream is malformed") from error
+
+
+def raw_event(event: Event) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """Id, kind, body and arguments of an event as scripts write them, without a sum."""
+    return (b"%d-0" % event.version, *_raw_change(event.change), b"")
+
+
+def _raw_change(change: Change) -> tuple[bytes, bytes, bytes]:
+    match change:
+        case NodesReported():
+            return b"nodes", pack_nodes([encode_record(node) for node in change.nodes]), encode(change.removed)
+        case JobsChanged():
+            states = [(job.expire_time_s, job.start_time_s, job.speed, job.epochs_done) for job in change.jobs]
+            return b"jobs", array_of([encode_record(job) for job in change.jobs]), encode(states)
+        case JobsEnded():
+            return b"expired" if change.is_expiry else b"ended", encode(change.job_ids), b""
+        case QueueAdvanced():
+            return b"queue", encode(change.queue), b""
+        case SettingsChanged():
+            return b"settings", encode(change.settings), b""
+        case OverheadLearned():
+            return b"overhead", encode((change.task_kind, change.count, change.mean_overhead_s)), b""
+        case SubtaskProfiled():
+            return b"profile", encode(change.metrics), change.kind.encode()
+        case SubtaskForgotten():
+            return b"profile", FORGOTTEN, change.kind.encode()
+        case ClusterDeleted():
+            return b"deleted", b"", b""
 
 
 _envelope = msgspec.msgpack.Decoder(tuple[int, str, str, msgspec.Raw])

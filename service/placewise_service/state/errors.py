@@ -12,7 +12,7 @@ import msgspec
 from redis import exceptions as redis_errors
 
 from placewise_core.domain.errors import NotFoundError, StateUnavailableError
-from placewise_service.state.sums import DamagedError
+from placewise_log.sums import DamagedError
 
 
 class CorruptStateError(StateUnavailableError):

@@ -14,6 +14,7 @@ from placewise_core.domain.asked import AskedJob, JobLinks
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.domain.events import ClusterRecords, Event
 from placewise_core.domain.job import JobId, NodeId
+from placewise_log.logs import Log
 
 MOST_FORGOTTEN = 100  # rows of profiles that one call removes
 MOST_LINKED = 8192  # jobs whose links are kept, and as many of the older ones
@@ -274,8 +275,8 @@ class StateStore(Protocol):
         """Forgets the cluster and all its keys; False if there was none."""
         ...
 
-    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
-        """Appends to the bounded decision log ring; how many older ones fell off unexported (all, if no cluster).
+    async def append_decisions(self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS) -> int:
+        """Appends to a bounded log; how many older ones fell off unexported (all, if no cluster).
 
         find_decision finds records of the form msgpack [schema, "decision", decision id, body]; others are opaque."""
         ...
@@ -285,7 +286,14 @@ class StateStore(Protocol):
         cluster. Repeatable. Bounded: a job that was not asked about for long has no links any more."""
         ...
 
-    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
+    async def copy_events(self, cluster: str) -> tuple[bool, int]:
+        """Copies events of the cluster to the log of views, each once whoever asks; whether there may be more, and how
+        many entries of the log fell off unexported. Events that are no longer kept leave a gap."""
+        ...
+
+    async def read_decisions(
+        self, cluster: str, after: str, count: int, log: Log = Log.DECISIONS
+    ) -> Sequence[tuple[str, bytes]]:
         """(position, record) pairs after a position ("0" = from the start)."""
         ...
 
@@ -293,11 +301,11 @@ class StateStore(Protocol):
         """A decision still in the ring."""
         ...
 
-    async def mark_exported(self, cluster: str, position: str) -> None:
+    async def mark_exported(self, cluster: str, position: str, log: Log = Log.DECISIONS) -> None:
         """Says that everything up to `position` is durably exported. Never moves back."""
         ...
 
-    async def exported(self, cluster: str) -> str:
+    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
         """Last exported position, "0" if none."""
         ...
 

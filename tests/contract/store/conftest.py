@@ -19,6 +19,7 @@ OPTIONS = StoreOptions(
     outcome_ttl_s=0.3,
     ring_records=5,
     ring_bytes=1000,
+    views_bytes=25_000,
 )
 
 

@@ -120,6 +120,8 @@ class Service:
         records = [_plain(msgspec.msgpack.decode(data)) for _, data in found]
         for record in records:
             record[3].update(epoch="E" if record[3].get("epoch") else "")  # made up by the store
+            for read in record[3].get("reads", ()):
+                read["view"] = "V"  # made up by each load
         return records
 
     async def close(self) -> None:

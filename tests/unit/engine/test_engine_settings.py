@@ -10,6 +10,7 @@ from tests.fakes.engine import CLUSTER, ask_place
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.commands import PlaceCommand
 from placewise_core.domain.errors import InvalidRequestError, StateUnavailableError
+from placewise_log.logs import Log
 from placewise_service.engine import EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.main import _store, make_engine
@@ -21,7 +22,7 @@ from placewise_service.telemetry import Telemetry
 class NoLog(MemoryStore):
     """A store whose decision log does not answer."""
 
-    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
+    async def append_decisions(self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS) -> int:
         raise StateUnavailableError("cut off by the test")
 
 

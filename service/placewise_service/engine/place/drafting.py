@@ -28,10 +28,10 @@ from placewise_core.policies.studies.alternatives import Study
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view.heads import barred
+from placewise_core.view.standing import held, may_share, with_groups
 from placewise_core.view.view import ClusterView
-from placewise_log.record import Choice, Draw
+from placewise_log.record import Choice, Draw, ViewRead
 from placewise_service.engine.ids import random_bits
-from placewise_service.engine.place.gang import held, may_share, with_groups
 from placewise_service.engine.place.observing import choice_of
 
 log = structlog.get_logger(__name__)
@@ -51,6 +51,7 @@ class Draft:
     decision_id: str
     version: int = 0
     epoch: str = ""
+    now_s: float = 0.0
     answers: dict[JobId, JobDecision] = field(default_factory=dict)
     last: tuple[RunningJob, Proposal] | None = None
     interference: GpuInterference = field(default_factory=NoInterference)
@@ -69,6 +70,9 @@ class Draft:
     studies: list[Study] = field(default_factory=list)
     decided: int = 0  # jobs, without those that were answered before
     held_before: int = 0  # gangs that an earlier part of the draft holds
+    reads: list[ViewRead] = field(default_factory=list)
+    settled: tuple[str, ...] = ()
+    conflicts: tuple[tuple[str, str], ...] = ()  # node and reason of earlier attempts
 
     @property
     def takes_copies(self) -> bool:
@@ -87,6 +91,7 @@ class Draft:
         self.studies += part.studies
         self.decided += part.decided
         self.draws += part.draws
+        self.reads += part.reads
 
 
 @frozen
@@ -122,10 +127,13 @@ class Placer:
         leaves nothing.
         Raises DeadlineExceededError, with nothing left on the view, if the time is up before the last job's turn.
         """
-        draft = Draft(decision_id, view.version, view.epoch, interference=context.interference)
+        draft = Draft(decision_id, view.version, view.epoch, context.now_s, interference=context.interference)
         draft.is_shadowed = is_shadowed
-        # A dry run asks "where would it go": as though it held nothing yet.
-        set_aside = [view.remove_job(job.id) for job in command.jobs] if command.is_dry_run else []
+        if command.is_dry_run and any(job.id in view.jobs for job in command.jobs):
+            # Asks "where would it go": as though it held nothing yet. The order of jobs on the view stays.
+            view = view.fork()
+            for job in command.jobs:
+                view.remove_job(job.id)
         is_done = False
         try:
             self.decide_all(command, view, policy, context, draft, settled)
@@ -134,10 +142,8 @@ class Placer:
             is_done = True
         finally:
             if command.is_dry_run or not is_done:
-                for job in reversed(draft.holds):
-                    view.remove_job(job.id)
-            for job in filter(None, set_aside):
-                view.add_job(job)
+                for held_job in reversed(draft.holds):
+                    view.remove_job(held_job.id)
         return draft
 
     def decide_all(
@@ -162,18 +168,10 @@ class Placer:
                 self.decide(job, view, policy, context, exploration, draft)
 
     def exploration(self, command: PlaceCommand, view: ClusterView, draft: Draft) -> explore.Exploration:
-        """How jobs of the command are explored. Draws whether the draft is logged as it was seen. Explorers that the
-        bundle in force does not allow are left out; if no other is named, nothing is explored."""
-        settings = view.settings
-        found = explore.NONE
+        """How jobs of the command are explored, by the explorers that the bundle in force allows. Draws whether the
+        draft is logged as it was seen."""
         draft.is_seeded = command.seed is not None
-        if settings.exploration_rate > 0 and not command.is_dry_run:
-            named = [(self.explorers.get(item.policy), item.weight) for item in settings.explorers]
-            explorers = [explore.Explorer(policy, weight) for policy, weight in named if policy is not None]
-            if explorers or not named:
-                found = explore.Exploration(
-                    settings.exploration_rate, explorers or explore.USUAL, settings.exploration_guard
-                )
+        found = explore.NONE if command.is_dry_run else explore.exploration_of(view.settings, self.explorers)
         drawn = 1.0 if command.is_dry_run else random()
         draft.is_observed = found.rate > 0 or drawn < self.observe_share
         draft.is_studied = drawn < self.alternatives_share

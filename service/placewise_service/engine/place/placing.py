@@ -16,6 +16,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.studies.alternatives import Study
 from placewise_core.subtasks.iawp import SubtaskScheduler
+from placewise_core.view.standing import held
 from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord, Draw, PlaceSeen
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
@@ -24,7 +25,6 @@ from placewise_service.engine.parts import ATTEMPTS, EngineParts, check_policy_e
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.alternatives import AlternativesStudy
 from placewise_service.engine.place.drafting import NONE_SETTLED, Draft, Placer, seed_of
-from placewise_service.engine.place.gang import held
 from placewise_service.engine.place.shadowing import Shadowing
 from placewise_service.engine.place.sliced_drafting import SlicedPlacer, is_large
 from placewise_service.engine.place.studying import Studying
@@ -92,12 +92,19 @@ class Placing:
         check_policy_exists(name, self.placer.policies, "policy")
         return self.placer.policies[name]
 
-    async def _attempt(self, asked: _PlaceCall, settled: Mapping[JobId, JobDecision], over: bytes = b"") -> _Attempt:
+    async def _attempt(
+        self,
+        asked: _PlaceCall,
+        settled: Mapping[JobId, JobDecision],
+        over: bytes = b"",
+        conflicts: tuple[tuple[str, str], ...] = (),
+    ) -> _Attempt:
         """Decides, assumes the decision on the view and asks the store to hold it."""
         jobs = asked.live.view.jobs
         if known := [job.id for job in asked.command.jobs if job.id in jobs and job.id not in settled]:
             settled = {**settled, **await self._confirmed(asked.live, known)}
         draft, seed = await self._draft(asked, settled)
+        draft.settled, draft.conflicts = tuple(settled), conflicts
         decide_ms = self.parts.elapsed_ms(asked.started_s)
         try:
             answer, decision = b"", None
@@ -117,7 +124,7 @@ class Placing:
     async def _settle(self, asked: _PlaceCall, attempt: _Attempt) -> PlaceDecision:
         """The answer, once the store has agreed to the attempt or to one of those that follow it."""
         command, live = asked.command, asked.live
-        over, attempts = b"", ATTEMPTS - 1
+        over, attempts, conflicts = b"", ATTEMPTS - 1, tuple[tuple[str, str], ...]()
         while True:
             result = await self._result(asked, attempt)
             if isinstance(result, Reserved):
@@ -136,6 +143,7 @@ class Placing:
                 await self.parts.swept(live)
             elif isinstance(result, Conflict):
                 self.parts.telemetry.conflict(command.cluster)
+                conflicts += ((result.node, result.reason),)
                 settled = {**attempt.settled, **{job.id: held(job) for job in result.running}}
                 if not result.running:  # else the store has said all there is to know
                     await self.parts.catch_up(live, asked.deadline_s)
@@ -146,7 +154,7 @@ class Placing:
                 message = "the cluster changed during each of three attempts: try again"
                 raise StaleSnapshotError(message, {"cluster": command.cluster})
             attempts -= 1
-            attempt = await self._attempt(asked, settled, over)
+            attempt = await self._attempt(asked, settled, over, conflicts)
 
     async def _confirmed(self, live: LiveView, known: Sequence[JobId]) -> Mapping[JobId, JobDecision]:
         """The store's record of these jobs: another replica may have given away their resources on the view."""
@@ -225,7 +233,10 @@ class Placing:
         is_shadowed = bool(self.parts.registry.shadows.by_cluster) and self.shadowing.wants(command)
         if is_large(command.jobs, live.view.size, command.is_explaining):
             return await self.sliced.draft(command, live, policy, context, uuid7(), settled, is_shadowed), seed
-        return self.placer.draft(command, live.view, policy, context, uuid7(), settled, is_shadowed), seed
+        read = self.parts.read(live, context.now_s)
+        draft = self.placer.draft(command, live.view, policy, context, uuid7(), settled, is_shadowed)
+        draft.reads += read
+        return draft, seed
 
     def _decision(self, asked: _PlaceCall, draft: Draft, decide_ms: float) -> PlaceDecision:
         """The decision of a draft. The view is as the draft left it."""
@@ -251,8 +262,9 @@ class Placing:
         name = command.policy or NODE_POLICY
         check_policy_exists(name, self.subtasks, "policy")
         seed = seed_of(command.seed) if name == "random" else 0
-        scheduler = self.subtasks[name]
-        decisions = scheduler.assign(command.jobs, command.node_id, live.view, self.parts.clock.now_s(), seed=seed)
+        scheduler, now_s = self.subtasks[name], self.parts.clock.now_s()
+        reads = self.parts.read(live, now_s)
+        decisions = scheduler.assign(command.jobs, command.node_id, live.view, now_s, seed=seed)
         elapsed_ms = self.parts.elapsed_ms(started_s)
         reason = scheduler.caveat(command.jobs, live.view)
         meta = self.parts.meta(
@@ -265,11 +277,11 @@ class Placing:
             caller=command.caller,
         )
         decision = PlaceDecision(tuple(decisions), meta)
-        now_s, draft = self.parts.clock.now_s(), Draft(meta.decision_id, live.view.version, live.view.epoch)
+        draft = Draft(meta.decision_id, live.view.version, live.view.epoch, now_s, reads=[*reads])
         draft.draws = [Draw(given.job_id, given.propensity) for given in decisions if given.assignments]
         if not command.is_dry_run and random() < self.placer.observe_share:
             draft.open_units = scheduler.open_units(command.jobs, command.node_id, live.view, now_s)
-        self.parts.afterwards(self._log, command, live, decision, now_s, seed, draft)
+        self.parts.afterwards(self._log, command, live, decision, seed, draft)
         return await self.parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
@@ -281,15 +293,13 @@ class Placing:
             policy.prepare(live.view, self.parts.clock.now_s())
 
     def _note(self, asked: _PlaceCall, draft: Draft, seed: int, decision: PlaceDecision) -> None:
-        time_s = self.parts.clock.now_s()
-        self.parts.afterwards(self._log, asked.command, asked.live, decision, time_s, seed, draft)
+        self.parts.afterwards(self._log, asked.command, asked.live, decision, seed, draft)
 
     def _log(
         self,
         command: PlaceCommand,
         live: LiveView,
         decision: PlaceDecision,
-        time_s: float,
         seed: int,
         draft: Draft,
     ) -> None:
@@ -298,13 +308,22 @@ class Placing:
         record = DecisionRecord.of_place(
             command,
             decision,
-            time_s=time_s,
+            time_s=draft.now_s,
             seed=seed,
             latency_ms=decision.meta.decide_ms,
             choices=tuple(draft.choices),
             draws=tuple(draft.draws),
             epoch=draft.epoch,
-            asked=PlaceSeen(repeats, known.admitted_by(cluster, jobs, live.view.queues), draft.open_units),
+            asked=PlaceSeen(
+                repeats,
+                known.admitted_by(cluster, jobs, live.view.queues),
+                draft.open_units,
+                draft.settled,
+                draft.conflicts,
+                command.seed is not None,
+                self.placer.slot_s,
+            ),
+            reads=tuple(draft.reads),
         )
         outcome = _outcome(decision.decisions)
         if draft.is_studied and draft.studies:

@@ -18,9 +18,9 @@ from placewise_core.domain.job import Job, JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.explore import Exploration
-from placewise_service.engine.parts import ATTEMPTS
+from placewise_core.view.standing import may_share
+from placewise_service.engine.parts import ATTEMPTS, EngineParts
 from placewise_service.engine.place.drafting import Draft, Placer, answered
-from placewise_service.engine.place.gang import may_share
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
 
@@ -53,6 +53,7 @@ def is_large(jobs: Sequence[Job], nodes: int, is_explaining: bool) -> bool:
 class SlicedPlacer:
     """Places what is_large."""
 
+    parts: EngineParts
     placer: Placer
     slicing: Slicing
 
@@ -70,9 +71,9 @@ class SlicedPlacer:
 
         Raises DeadlineExceededError, and StaleSnapshotError if the cluster changes faster than a gang is decided.
         """
-        draft = Draft(decision_id, live.view.version, live.view.epoch, interference=context.interference)
+        draft = Draft(decision_id, live.view.version, live.view.epoch, context.now_s, interference=context.interference)
         draft.is_shadowed = is_shadowed
-        work = _Work(self.placer, command, live, policy, context, draft, settled)
+        work = _Work(self.parts, self.placer, command, live, policy, context, draft, settled)
         if command.is_dry_run:
             await self.slicing.run(work.ask, context.deadline_s)
             return draft
@@ -92,6 +93,7 @@ class SlicedPlacer:
 class _Work:
     """One command in slices."""
 
+    parts: EngineParts
     placer: Placer
     command: PlaceCommand
     live: LiveView
@@ -103,6 +105,7 @@ class _Work:
     def ask(self, slices: Slices) -> None:
         """Places all jobs on a fork, which is then forgotten with everything on it."""
         view, context = self.live.view.fork(), self.context
+        self.draft.reads += self.parts.read(self.live, context.now_s)
         context.slices = slices
         for job in self.command.jobs:
             view.remove_job(job.id)
@@ -139,6 +142,7 @@ class _Work:
         """In one go, on the live view."""
         draft, view, context = self.draft, self.live.view, self.context
         before = len(draft.holds)
+        draft.reads += self.parts.read(self.live, context.now_s, job.id)
         slices, context.slices = context.slices, ONE_SLICE
         try:
             self.placer.decide(job, view, self.policy, context, exploration, draft)
@@ -156,6 +160,7 @@ class _Work:
             part.is_seeded = self.draft.is_seeded
             part.is_studied = self.draft.takes_copies
             view = live.view.fork()
+            part.reads += self.parts.read(live, context.now_s, job.id)
             self.placer.decide(job, view, self.policy, context, exploration, part)
             self.placer.predict(part, view, context.slices)
             if self._is_known(job):  # somebody else asked about the same job

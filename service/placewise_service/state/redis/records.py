@@ -8,8 +8,9 @@ import msgspec
 
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.domain.events import ClusterRecords
+from placewise_log.changes import decode_overhead
+from placewise_log.sums import DamagedError, check_record
 from placewise_service.state import codec
-from placewise_service.state.sums import DamagedError, check_record
 
 T = TypeVar("T")
 Named = TypeVar("Named", Node, RunningJob, QueueState)
@@ -65,7 +66,7 @@ def records_from(cluster: str, reply: Sequence[Any]) -> tuple[ClusterRecords, st
         ),
         queues={q.queue: q for q in _named("queues", queues, codec.decode_queue)},
         settings=_read("meta", b"settings", settings, codec.decode_settings) if settings else ClusterSettings(),
-        overheads={name.decode(): codec.decode_overhead(record) for name, record in _pairs(overheads)},
+        overheads={name.decode(): decode_overhead(record) for name, record in _pairs(overheads)},
         subtask_profiles={name.decode(): codec.decode_metrics(record) for name, record in _pairs(profiles)},
     )
     return records, position_of(epoch, last)

@@ -26,6 +26,9 @@ from placewise_core.domain.events import (
     SubtaskProfiled,
 )
 from placewise_core.domain.job import JobId, NodeId
+from placewise_log.changes import change_of
+from placewise_log.logs import Log
+from placewise_log.sums import check_record
 from placewise_service.aside import aside
 from placewise_service.state import codec
 from placewise_service.state.errors import no_such_cluster, translate_redis_errors
@@ -54,7 +57,6 @@ from placewise_service.state.store import (
     ReserveResult,
     Reused,
 )
-from placewise_service.state.sums import check_record
 
 _EXPIRE_AT_ONCE = 1000
 _MOST_TASKS = 500  # of a reservation that is packed on the loop, in some milliseconds
@@ -62,6 +64,7 @@ _FIND_PAGE = 256
 _KEPT_KEYS = 1024  # clusters
 _CHOICE = ("active", "previous", "shadow", "active_digest", "previous_digest", "shadow_digest")
 _NO_TENANTS = codec.encode({})
+_COPIED_EVENTS, _COPIED_BYTES = 64, 1 << 18  # in one entry of the log of views
 _OPS = {"STARTED": "start", "PROGRESS": "progress"}  # report_jobs.lua ignores any other
 
 
@@ -286,11 +289,10 @@ class RedisStore:
 
     # -- decision log -------------------------------------------------------------------------------------------
 
-    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
-        k = keys_of(cluster)
+    async def append_decisions(self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS) -> int:
         with translate_redis_errors(cluster):
-            args: list[Argument] = [self._options.ring_records, self._options.ring_bytes, *records]
-            keys = (k.meta, k.decisions, k.exported, k.decision_bytes)
+            args: list[Argument] = [*self._bounds(log), *records]
+            keys = (keys_of(cluster).meta, *_log_keys(cluster, log))
             return int(await script("append_decisions").run(self._scripts, keys, args))
 
     async def link_jobs(self, cluster: str, questions: Sequence[AskedJob]) -> Sequence[JobLinks]:
@@ -302,12 +304,25 @@ class RedisStore:
         ids = [each.decode() for each in found]
         return [JobLinks(*pair) for pair in zip(ids[::2], ids[1::2], strict=True)]
 
-    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
+    async def copy_events(self, cluster: str) -> tuple[bool, int]:
+        k = keys_of(cluster)
         with translate_redis_errors(cluster):
-            return await self._decisions(cluster, f"({after}", "+", count)
+            args: list[Argument] = [*self._bounds(Log.VIEWS), _COPIED_EVENTS, _COPIED_BYTES]
+            keys = (k.meta, k.events, *_log_keys(cluster, Log.VIEWS), k.views_copied)
+            more, lost = await script("copy_events").run(self._scripts, keys, args)
+            return bool(more), int(lost)
 
-    async def _decisions(self, cluster: str, first: str, last: str, count: int) -> list[tuple[str, bytes]]:
-        key = keys_of(cluster).decisions
+    def _bounds(self, log: Log) -> tuple[int, int]:
+        options = self._options
+        return options.ring_records, options.views_bytes if log is Log.VIEWS else options.ring_bytes
+
+    async def read_decisions(
+        self, cluster: str, after: str, count: int, log: Log = Log.DECISIONS
+    ) -> Sequence[tuple[str, bytes]]:
+        with translate_redis_errors(cluster):
+            return await self._entries(_log_keys(cluster, log)[0], f"({after}", "+", count)
+
+    async def _entries(self, key: str, first: str, last: str, count: int) -> list[tuple[str, bytes]]:
         entries = await self._client.execute_command("XRANGE", key, first, last, "COUNT", count)
         return [(entry_id.decode(), fields[b"r"]) for entry_id, fields in entries]
 
@@ -315,21 +330,21 @@ class RedisStore:
         with translate_redis_errors(cluster):
             for first, last in search_bounds(decision_id):
                 start = first
-                while page := await self._decisions(cluster, start, last, _FIND_PAGE):
+                while page := await self._entries(keys_of(cluster).decisions, start, last, _FIND_PAGE):
                     for _, record in page:
                         if codec.is_decision(record, decision_id):
                             return record
                     start = f"({page[-1][0]}"
         return None
 
-    async def mark_exported(self, cluster: str, position: str) -> None:
-        k = keys_of(cluster)
+    async def mark_exported(self, cluster: str, position: str, log: Log = Log.DECISIONS) -> None:
+        keys = (keys_of(cluster).meta, _log_keys(cluster, log)[1])
         with translate_redis_errors(cluster):
-            await script("mark_exported").run(self._scripts, (k.meta, k.exported), [position])
+            await script("mark_exported").run(self._scripts, keys, [position])
 
-    async def exported(self, cluster: str) -> str:
+    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
         with translate_redis_errors(cluster):
-            position = await self._client.execute_command("GET", keys_of(cluster).exported)
+            position = await self._client.execute_command("GET", _log_keys(cluster, log)[1])
         return position.decode() if position else "0"
 
     # -- bundles ------------------------------------------------------------------------------------------------
@@ -380,6 +395,14 @@ class RedisStore:
         """Runs a script that may append an event."""
         with translate_redis_errors(cluster):
             return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args])
+
+
+def _log_keys(cluster: str, log: Log) -> tuple[str, str, str]:
+    """The log, its position exported and its bytes."""
+    k = keys_of(cluster)
+    if log is Log.VIEWS:
+        return k.views, k.views_exported, k.views_bytes
+    return k.decisions, k.exported, k.decision_bytes
 
 
 def _pipelined_connection(bounded: BoundedClient, options: RedisOptions) -> PipelinedConnection | None:
@@ -435,7 +458,7 @@ def _report_args(report: JobReport) -> tuple[Argument, ...]:
 
 def _event(epoch: bytes, fields: Sequence[bytes]) -> Event:
     version, kind, body, args = fields
-    return Event(int(version), epoch.decode(), codec.decode_change(kind, body, args))
+    return Event(int(version), epoch.decode(), change_of(kind, body, args))
 
 
 def _standing(reply: Sequence[bytes]) -> Repeated | Reused:

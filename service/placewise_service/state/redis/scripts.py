@@ -13,8 +13,9 @@ Argument = str | bytes | int | float
 
 # The parts of each script, in order; its own file comes last.
 _INCLUDES = {
-    "append_decisions": (),
+    "append_decisions": ("ring",),
     "choose_bundles": (),
+    "copy_events": ("ring",),
     "commit_queue": ("clock", "event"),
     "delete_cluster": ("clock", "event"),
     "expire": ("clock", "event", "holdings", "lapsed"),

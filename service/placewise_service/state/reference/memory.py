@@ -5,7 +5,6 @@ Every method runs to its end without awaiting, so on one event loop each is atom
 
 import asyncio
 import secrets
-from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -29,7 +28,8 @@ from placewise_core.domain.events import (
     SubtaskProfiled,
 )
 from placewise_core.domain.job import JobId, NodeId
-from placewise_service.state.codec import encode, is_decision
+from placewise_log.logs import Log
+from placewise_service.state.codec import encode, is_decision, raw_event
 from placewise_service.state.errors import no_such_cluster
 from placewise_service.state.holdings import Hold, capacity_of, check_reservable, holds_of
 from placewise_service.state.keys import keys_of
@@ -37,6 +37,7 @@ from placewise_service.state.lifecycle import progressed, reserved, runs_of, sta
 from placewise_service.state.options import StoreOptions
 from placewise_service.state.reference.ledger import NodeLedger
 from placewise_service.state.reference.links import Links
+from placewise_service.state.reference.ring import Ring
 from placewise_service.state.store import (
     MOST_FORGOTTEN,
     Batch,
@@ -75,6 +76,7 @@ class _Cluster:
     profile_times: dict[str, float] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     trimmed: int = 0  # events that are no longer kept
+    copied: int = 0  # version of the last event in the log of views
     version: int = 0
     appended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -125,28 +127,6 @@ class _Cluster:
         return job if until_s > now_s else None
 
 
-class _Ring:
-    """A cluster's decision log."""
-
-    def __init__(self) -> None:
-        self.entries: deque[tuple[int, bytes]] = deque()
-        self.next = 1
-        self.bytes = 0
-        self.exported = 0
-
-    def append(self, records: Sequence[bytes], options: StoreOptions) -> int:
-        """How many entries fell off that were never exported."""
-        self.entries += enumerate(records, start=self.next)
-        self.next += len(records)
-        self.bytes += sum(map(len, records))
-        lost = 0
-        while len(self.entries) > options.ring_records or (self.bytes > options.ring_bytes and len(self.entries) > 1):
-            number, record = self.entries.popleft()
-            self.bytes -= len(record)
-            lost += number > self.exported
-        return lost
-
-
 class _Events(list[Event]):
     """See store.Batch."""
 
@@ -162,7 +142,7 @@ class MemoryStore:
         self._options = options or StoreOptions()
         self._clusters: dict[str, _Cluster] = {}
         self._answers: dict[str, dict[str, tuple[float, Repeated, bytes]]] = {}
-        self._rings: dict[str, _Ring] = {}
+        self._rings: dict[str, dict[Log, Ring]] = {}
         self._links: dict[str, Links] = {}
         self._bundles = BundleChoice()
 
@@ -423,33 +403,47 @@ class MemoryStore:
         state.append(ClusterDeleted())
         return True
 
-    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
+    async def append_decisions(self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS) -> int:
         if cluster not in self._clusters:
             return len(records)
-        return self._rings.setdefault(cluster, _Ring()).append(records, self._options)
+        most_bytes = self._options.views_bytes if log is Log.VIEWS else self._options.ring_bytes
+        return self._ring(cluster, log).append(records, self._options.ring_records, most_bytes)
 
     async def link_jobs(self, cluster: str, questions: Sequence[AskedJob]) -> Sequence[JobLinks]:
         if cluster not in self._clusters:
             return []
         return self._links.setdefault(cluster, Links()).link(questions)
 
-    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
-        ring = self._rings.get(cluster) or _Ring()
-        later = [(number, record) for number, record in ring.entries if number > _number(after)]
-        return [(f"{number}-0", record) for number, record in later[:count]]
+    async def copy_events(self, cluster: str) -> tuple[bool, int]:
+        state = self._clusters.get(cluster)
+        if state is None:
+            return False, 0
+        events = state.events[max(0, state.copied - state.trimmed) :]
+        state.copied = state.version
+        if not events:
+            return False, 0
+        record = encode((1, "events", f"{state.epoch}:{events[0].version}-0", [raw_event(event) for event in events]))
+        return False, await self.append_decisions(cluster, [record], Log.VIEWS)
+
+    def _ring(self, cluster: str, log: Log) -> Ring:
+        return self._rings.setdefault(cluster, {}).setdefault(log, Ring())
+
+    async def read_decisions(
+        self, cluster: str, after: str, count: int, log: Log = Log.DECISIONS
+    ) -> Sequence[tuple[str, bytes]]:
+        return self._ring(cluster, log).after(after, count)
 
     async def find_decision(self, cluster: str, decision_id: str) -> bytes | None:
-        ring = self._rings.get(cluster) or _Ring()
+        ring = self._ring(cluster, Log.DECISIONS)
         return next((record for _, record in ring.entries if is_decision(record, decision_id)), None)
 
-    async def mark_exported(self, cluster: str, position: str) -> None:
-        ring = self._rings.get(cluster)
-        if ring is not None:
-            ring.exported = max(ring.exported, _number(position))
+    async def mark_exported(self, cluster: str, position: str, log: Log = Log.DECISIONS) -> None:
+        if cluster in self._clusters:
+            self._ring(cluster, log).mark(position)
 
-    async def exported(self, cluster: str) -> str:
-        ring = self._rings.get(cluster)
-        return f"{ring.exported}-0" if ring is not None and ring.exported else "0"
+    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
+        ring = self._ring(cluster, log)
+        return f"{ring.exported}-0" if ring.exported else "0"
 
     async def bundles(self) -> BundleChoice:
         return self._bundles
@@ -470,10 +464,6 @@ async def _wait(appended: asyncio.Event) -> None:
             await appended.wait()
     except TimeoutError:
         return
-
-
-def _number(position: str) -> int:
-    return int(position.partition("-")[0])
 
 
 def _conflict(state: _Cluster, request: ReserveRequest) -> Conflict | None:

@@ -1,0 +1,164 @@
+"""Reads an exported log: its decisions by id, and the view that each of them read. Writes nothing.
+
+log = ExportedLog(Path("DIR"))
+view = log.view_at(decision_id)
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from placewise_core.basics.bounded import Bounded
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.events import Event, JobsChanged
+from placewise_core.view.view import ClusterView
+from placewise_log.rebuilding import NotRebuiltError, assumed_as, rebuilt
+from placewise_log.record import DecisionRecord, ViewRead, decode
+from placewise_log.repeating import before
+from placewise_log.views import EVENTS, GANGS, SNAPSHOT, Events, Gangs, Snapshot, ViewEntry, decode_view_entry
+
+_KEPT_FILES: Final = 4
+_KEPT_ENTRIES: Final = 512
+_MOST_AHEAD: Final = 4096  # versions after a decision in which the event of a gang that it saw is looked for
+_COLUMNS: Final = ["kind", "cluster", "name", "first_version", "last_version"]
+
+
+@frozen
+class _Row:
+    """A row of the table of views."""
+
+    path: Path
+    number: int
+    first: int
+    last: int
+
+
+class ExportedLog:
+    """The log in one directory, as it was when it was opened. Decoded entries are kept for the next question."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._rows: dict[tuple[str, str, str], list[_Row]] = {}  # by cluster, kind and name, in order of versions
+        self._files: Bounded[Path, list[bytes]] = Bounded(_KEPT_FILES)
+        self._entries: Bounded[tuple[Path, int], ViewEntry] = Bounded(_KEPT_ENTRIES)
+        for path in sorted(directory.glob("views/date=*/*.parquet")):
+            columns = [column.to_pylist() for column in pq.read_table(path, columns=_COLUMNS).columns]
+            for number, (kind, cluster, name, first, last) in enumerate(zip(*columns, strict=True)):
+                self._rows.setdefault((cluster, kind, name), []).append(_Row(path, number, first, last))
+        for rows in self._rows.values():
+            rows.sort(key=lambda row: row.first)
+
+    def records(self) -> Iterator[DecisionRecord]:
+        """Every decision, day by day."""
+        for path in sorted(self.directory.glob("decisions/date=*/*.parquet")):
+            for batch in pq.ParquetFile(path).iter_batches(1024, columns=["record"]):
+                yield from (decode(data.as_py()) for data in batch.column(0))
+
+    def record(self, decision_id: str) -> DecisionRecord:
+        """A decision. Raises KeyError."""
+        table = ds.dataset(self.directory / "decisions", format="parquet")
+        found = table.to_table(columns=["record"], filter=pc.field("id") == decision_id).column(0)
+        if not len(found):
+            raise KeyError(f"no decision {decision_id!r} in {self.directory}")
+        return decode(found[0].as_py())
+
+    def view_at(self, decision: str | DecisionRecord, job_id: str = "") -> ClusterView:
+        """The view that a decision read, as the caller's own. With `job_id`: as that job found it, the earlier jobs of
+        the request on it.
+
+        Raises KeyError for an unknown decision, ValueError for a job that it placed nowhere, NotRebuiltError if the log
+        lacks a part or if the digest of the view differs.
+        """
+        record = self.record(decision) if isinstance(decision, str) else decision
+        read = next((read for read in record.reads if read.job_id == job_id), None)
+        is_own = read is not None and bool(job_id)  # decided in slices: each job read a view of its own
+        read = read or next(iter(record.reads), None)
+        if read is None:
+            raise NotRebuiltError("the record does not say which view it read")
+        view = self._rebuilt(record, read)
+        if record.is_dry_run:  # asks "where would it go", as though its jobs held nothing
+            for job in record.jobs:
+                view.remove_job(job.id)
+        return view if is_own or not job_id else before(record, view, job_id)
+
+    def _rebuilt(self, record: DecisionRecord, read: ViewRead) -> ClusterView:
+        snapshots = self._rows.get((record.cluster, SNAPSHOT, read.view), [])
+        at = bisect_right(snapshots, read.version, key=lambda row: row.first) - 1
+        if at < 0:
+            raise NotRebuiltError(f"no snapshot of the view {read.view} from before version {read.version}")
+        snapshot = self._entry(snapshots[at])
+        assert isinstance(snapshot, Snapshot)
+        events = _EventsOf(self, record.cluster, snapshot.records.epoch)
+        return rebuilt(read, snapshot, events, lambda name: self._gang(name, record.cluster, read, events))
+
+    def _gang(self, name: str, cluster: str, read: ViewRead, events: "_EventsOf") -> RunningJob | None:
+        """A gang that a view assumed: from the store's refusal, or from the event that came later."""
+        for row in self._rows.get((cluster, GANGS, read.view), []):
+            entry = self._entry(row)
+            assert isinstance(entry, Gangs)
+            if (found := next((gang for gang in entry.gangs if gang.reservation_id == name), None)) is not None:
+                return found
+        for event in events.after(read.version, _MOST_AHEAD):
+            if isinstance(event.change, JobsChanged):
+                for job in event.change.jobs:
+                    if job.reservation_id == name:
+                        return assumed_as(job)
+        return None
+
+    def _entry(self, row: _Row) -> ViewEntry:
+        key = (row.path, row.number)
+        found = self._entries.get(key)
+        if found is None:
+            found = self._entries[key] = decode_view_entry(self._file(row.path)[row.number])
+        return found
+
+    def _file(self, path: Path) -> list[bytes]:
+        found = self._files.get(path)
+        if found is None:
+            found = self._files[path] = pq.read_table(path, columns=["record"]).column(0).to_pylist()
+        return found
+
+
+class _EventsOf(Mapping[int, Event]):
+    """The events of one epoch by version, read as they are asked for."""
+
+    def __init__(self, log: ExportedLog, cluster: str, epoch: str) -> None:
+        self._log = log
+        self._rows = log._rows.get((cluster, EVENTS, epoch), [])
+
+    def __getitem__(self, version: int) -> Event:
+        at = bisect_left(self._rows, version, key=lambda row: row.last)
+        if at < len(self._rows):
+            for event in self._events(at):
+                if event.version == version:
+                    return event
+        raise KeyError(version)
+
+    def __iter__(self) -> Iterator[int]:
+        return (event.version for at in range(len(self._rows)) for event in self._events(at))
+
+    def __len__(self) -> int:
+        return sum(len(self._events(at)) for at in range(len(self._rows)))
+
+    def after(self, version: int, most: int) -> Iterator[Event]:
+        """The events after a version, `most` versions at most."""
+        for at in range(bisect_left(self._rows, version, key=lambda row: row.last), len(self._rows)):
+            if self._rows[at].first > version + most:
+                return
+            yield from (event for event in self._events(at) if event.version > version)
+
+    def _events(self, at: int) -> tuple[Event, ...]:
+        entry = self._log._entry(self._rows[at])
+        assert isinstance(entry, Events)
+        return entry.events
+
+
+def view_at(directory: Path, decision_id: str, job_id: str = "") -> ClusterView:
+    """As ExportedLog.view_at, for one question."""
+    return ExportedLog(directory).view_at(decision_id, job_id)

@@ -1,0 +1,147 @@
+"""Repeats logged Place decisions: the view as it was, the logged seeds, and a policy give the logged placements.
+
+Another policy may be asked instead: this shows its placements. Nothing here reads a file.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import Assignment, QueueSettings, RunningJob, RunState
+from placewise_core.domain.commands import Scope
+from placewise_core.domain.job import Job, JobId
+from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.policies import explore
+from placewise_core.policies.search import BestOfK
+from placewise_core.speed.completed_interference import InterferenceSource
+from placewise_core.view.heads import barred
+from placewise_core.view.standing import with_groups
+from placewise_core.view.view import ClusterView
+from placewise_log.record import DecisionRecord, Draw
+
+
+@frozen
+class Policies:
+    """The policies of a service: those that can be in force and those that explore, by name; the slowdown of jobs on
+    one GPU; the policy that answers when another raises an error."""
+
+    in_force: Mapping[str, PlacementPolicy]
+    explorers: Mapping[str, PlacementPolicy]
+    interference: InterferenceSource
+    fallback: PlacementPolicy
+
+
+@frozen
+class Repeat:
+    """One job of a repeated decision. `tasks` is None if it found no place."""
+
+    job_id: str
+    tasks: tuple[Assignment, ...] | None
+    propensity: float | None
+
+
+def jobs_decided(record: DecisionRecord, view: ClusterView) -> list[Job]:
+    """The jobs that the decision chose places for: not those that the store settled or that the view has already."""
+    settled = record.asked.settled if record.asked is not None else ()
+    return [job for job in record.jobs if job.id not in settled and job.id not in view.jobs]
+
+
+def before(record: DecisionRecord, view: ClusterView, job_id: str) -> ClusterView:
+    """The view as the job found it: with the earlier jobs of its request on it, which it changes in place.
+
+    Raises ValueError for a job that the decision placed nowhere."""
+    given = {decided.job_id: decided for decided in record.place.decisions} if record.place is not None else {}
+    by_id = {job.id: job for job in record.jobs}
+    for draw in record.draws:
+        if draw.job_id == job_id:
+            return view
+        answer = given[JobId(draw.job_id)]
+        held = with_groups(by_id[answer.job_id], view)
+        view.add_job(RunningJob(held, answer.assignments, RunState.RESERVED, answer.reservation_id))
+    raise ValueError(f"decision {record.decision_id} placed no job {job_id!r}")
+
+
+def decide_again(record: DecisionRecord, view: ClusterView, policies: Policies, policy: str = "") -> list[Repeat]:
+    """Decides the jobs of a Place decision again, on the view that it read and which is changed. `policy`: another than
+    the logged one.
+
+    Raises ValueError for other records, and for a request that was decided in slices, each of its jobs on a view of its
+    own.
+    """
+    if record.place is None or record.scope == Scope.NODE or len(record.reads) != 1:
+        raise ValueError(f"decision {record.decision_id} cannot be repeated: it is no Place on one view")
+    return list(_Repeating(record, view, policies, policy or record.meta.policy).run())
+
+
+class _Repeating:
+    """One record."""
+
+    def __init__(self, record: DecisionRecord, view: ClusterView, policies: Policies, policy: str) -> None:
+        self._record = record
+        self._view = view
+        self._policies = policies
+        self._policy = policies.in_force[policy]
+        self._context = PlaceContext(
+            record.reads[0].now_s,
+            record.seed,
+            interference=policies.interference.of(view.co_runs, record.jobs),
+        )
+        is_explored = not record.is_dry_run
+        self._settings = explore.exploration_of(view.settings, policies.explorers) if is_explored else explore.NONE
+
+    def run(self) -> Iterator[Repeat]:
+        if self._record.is_dry_run:  # asks "where would it go", as though its jobs held nothing
+            for job in self._record.jobs:
+                self._view.remove_job(job.id)
+        decided = {job.id for job in jobs_decided(self._record, self._view)}
+        for job in self._policy.order(self._record.jobs, self._view, self._context):
+            if job.id in decided:
+                yield self._decide(with_groups(job, self._view))
+
+    def _decide(self, job: Job) -> Repeat:
+        view, context = self._view, self._context
+        draw = self._record.draw_of(job.id) or Draw(job.id)
+        context.barred = barred(view, job, job.gpus, context.now_s) if view.heads else None
+        policy, exploration = self._as_logged(draw)
+        if (exploration.rate > 0 or policy.is_drawing) and not self._is_seeded:
+            context.randomness = explore.seed_in_slot(view.cluster, job, context.now_s, self._slot_s(job))
+        context.deadline_s = -math.inf if draw.fallback_reason.endswith(": deadline") else math.inf
+        proposal = self._proposal(policy, exploration, job)
+        if proposal is None:
+            return Repeat(job.id, None, None)
+        view.add_job(RunningJob(job, proposal.assignments, RunState.RESERVED))
+        return Repeat(job.id, proposal.assignments, proposal.propensity)
+
+    def _proposal(self, policy: PlacementPolicy, exploration: explore.Exploration, job: Job) -> Proposal | None:
+        try:
+            drawn = explore.propose(policy, exploration, job, self._view, self._context)
+        except Exception:  # as in the service
+            return self._policies.fallback.propose(job, self._view, self._context)
+        return drawn.proposal if drawn is not None else None
+
+    def _as_logged(self, draw: Draw) -> tuple[PlacementPolicy, explore.Exploration]:
+        """The policy and its explorers; a search that the clock had cut stops after as many proposers."""
+        if not draw.info.get("cut"):
+            return self._policy, self._settings
+        explorers = [
+            explore.Explorer(_stopped(each.policy, draw), each.weight) if each.policy.name == draw.explorer else each
+            for each in self._settings.explorers
+        ]
+        policy = self._policy if draw.explorer else _stopped(self._policy, draw)
+        return policy, explore.Exploration(self._settings.rate, explorers, self._settings.guard)
+
+    @property
+    def _is_seeded(self) -> bool:
+        return self._record.asked is not None and self._record.asked.is_seeded
+
+    def _slot_s(self, job: Job) -> float:
+        queue = self._view.settings.queues.get(job.queue)
+        asked = self._record.asked
+        if queue is not None:
+            return queue.slot_s
+        return asked.slot_s if asked is not None else QueueSettings().slot_s
+
+
+def _stopped(policy: PlacementPolicy, draw: Draw) -> PlacementPolicy:
+    return policy.stopped_after(int(draw.info["asked"])) if isinstance(policy, BestOfK) else policy

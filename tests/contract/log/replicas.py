@@ -1,0 +1,245 @@
+"""Two replicas on one Redis that write a log, and the log's decisions made again from it.
+
+python -m tests.contract.log.replicas --records 1000 [POLICY …]
+"""
+
+import argparse
+import asyncio
+import random
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tests.fakes.cluster import make_node
+from tests.fakes.servers.redis_server import RedisServer
+
+from placewise_core.basics.clock import SystemClock
+from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings, Node, Telemetry
+from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
+from placewise_core.domain.decision import Outcome, PlaceDecision
+from placewise_core.domain.errors import PlacewiseError
+from placewise_core.domain.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
+from placewise_log.reading import ExportedLog
+from placewise_log.rebuilding import NotRebuiltError
+from placewise_log.record import DecisionRecord
+from placewise_log.repeating import Policies, decide_again
+from placewise_service.declog.export import export
+from placewise_service.engine import Engine, EngineOptions
+from placewise_service.engine.build import build_engine
+from placewise_service.state.redis.connection import RedisOptions
+from placewise_service.state.redis.redis_store import RedisStore
+from placewise_service.telemetry import Telemetry as Metrics
+
+CLUSTER = "lab"
+NODES, GPUS = 12, 4
+EXPLORING = "exploring"  # consolidate, and explorers of all kinds
+CALLERS = 8
+GPU_MODELS = ("V100", "T4", "P100")
+MODELS = ("ResNet-50", "VGG16", "BERT", "LSTM")
+
+
+@dataclass
+class Found:
+    """What became of the decisions of one run."""
+
+    same: int = 0
+    cut: int = 0
+    conflicts: int = 0
+    in_flight: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return self.same + len(self.problems)
+
+
+class Host:
+    """Jobs come, run and end, on both replicas at once."""
+
+    def __init__(self, replicas: Sequence[Engine], policy: str, seed: int) -> None:
+        self.replicas = replicas
+        self.policy = policy
+        self.draw = random.Random(seed)
+        self.running: list[tuple[str, str]] = []  # job, decision
+        self.asked = 0
+
+    def job(self) -> Job:
+        self.asked += 1
+        draw = self.draw
+        is_sharing = draw.random() < 0.3
+        gpus = 0.5 if is_sharing and draw.random() < 0.5 else 1.0
+        demand = Resources(draw.choice((1.0, 2.0, 3.0)), gpus, 4.0, network_gbps=draw.choice((0.0, 1.0)))
+        groups = [TaskGroup(Role.WORKER, draw.choice((1, 2, 3, 4)), demand)]
+        if draw.random() < 0.3:
+            groups.append(TaskGroup(Role.PARAMETER_SERVER, 1, Resources(1.0, 0.0, 2.0)))
+        return Job(
+            JobId(f"j{self.asked}"),
+            model=draw.choice(MODELS),
+            groups=tuple(groups),
+            total_epochs=draw.choice((0.0, 10.0, 90.0)),
+            single_gpu_s=draw.choice((0.0, 600.0, 7200.0)),
+            gpu_sharing=GpuSharing(is_sharing, 3.0),
+        )
+
+    async def call(self) -> None:
+        """One call on one of the replicas; a refusal is an answer as well."""
+        engine = self.draw.choice(self.replicas)
+        if self.draw.random() < 0.45 and self.running:
+            await engine.report_job_events(CLUSTER, [self.event()])
+            return
+        jobs = tuple(self.job() for _ in range(self.draw.choice((1, 1, 2, 3))))
+        if self.running and self.draw.random() < 0.05:
+            jobs = (*jobs, replace(self.job(), id=JobId(self.draw.choice(self.running)[0])))
+        command = PlaceCommand(CLUSTER, jobs, policy="" if self.policy == EXPLORING else self.policy)
+        command = replace(command, is_dry_run=self.draw.random() < 0.1, seed=self.draw.choice((None, None, 7)))
+        started_s = engine._parts.clock.monotonic_s()
+        left_s = self.draw.choice((10.0, 10.0, 0.01)) if self.policy in ("search", EXPLORING) else 10.0
+        pending = await engine.place(command, started_s + left_s)
+        decision = await pending.settled()
+        if not command.is_dry_run:
+            self.running += self.placed(decision)
+
+    def placed(self, decision: PlaceDecision) -> list[tuple[str, str]]:
+        known = {job for job, _ in self.running}
+        return [
+            (given.job_id, decision.meta.decision_id)
+            for given in decision.decisions
+            if given.outcome is Outcome.PLACED and given.job_id not in known
+        ]
+
+    def event(self) -> JobEvent:
+        i = self.draw.randrange(len(self.running))
+        job, decision = self.running[i]
+        now_s = SystemClock().now_s()
+        if self.draw.random() < 0.6 or len(self.running) > 14:
+            del self.running[i]
+            return JobEvent(JobId(job), JobEventKind.FINISHED, now_s, decision_id=decision)
+        kind = self.draw.choice((JobEventKind.STARTED, JobEventKind.PROGRESS))
+        speed = self.draw.choice((0.5, 1.0, 2.0))
+        return JobEvent(JobId(job), kind, now_s, speed=speed, epochs_done=self.draw.random(), decision_id=decision)
+
+    async def report(self) -> None:
+        """Telemetry of some nodes; now and then a node drains or comes."""
+        now_s = SystemClock().now_s()
+        told = [self.node(i, now_s) for i in self.draw.sample(range(NODES), 3)]
+        await self.draw.choice(self.replicas).report_nodes(CLUSTER, told, full=False)
+
+    def node(self, i: int, now_s: float) -> Node:
+        node = make_node(f"n{i}", GPUS, gpu_model=GPU_MODELS[i % 3], max_jobs_per_gpu=3, rack=f"r{i % 4}")
+        return replace(node, telemetry=Telemetry(cpu_util=self.draw.random(), observe_time_s=now_s))
+
+
+async def engines(url: str, policy: str) -> tuple[Engine, Engine]:
+    made = []
+    for _ in range(2):
+        store = RedisStore(RedisOptions(url, timeout_s=30.0))
+        options = EngineOptions(stale_telemetry_after_s=3600.0, place_policy="consolidate", observe_share=0.0)
+        made.append(build_engine(store, SystemClock(), Metrics(), options))
+        await made[-1].start()
+    return made[0], made[1]
+
+
+async def write_log(url: str, policy: str, records: int, directory: Path, seed: int = 1) -> tuple[Engine, Engine]:
+    """Runs both replicas until there are so many decisions, and exports their log."""
+    replicas = await engines(url, policy)
+    host = Host(replicas, policy, seed)
+    now_s = SystemClock().now_s()
+    await replicas[0].report_nodes(CLUSTER, [host.node(i, now_s) for i in range(NODES)], full=True)
+    if policy == EXPLORING:
+        named = ("harmony-sample", "random", "load-balance", "search")
+        settings = ClusterSettings(exploration_rate=0.6, explorers=tuple(ExplorerSettings(name) for name in named))
+        await replicas[0].update_settings(CLUSTER, settings)
+    store = replicas[0]._parts.store
+    assert isinstance(store, RedisStore)
+    decided = 0
+    while decided < records:
+        calls = [host.call() for _ in range(CALLERS)] + [host.report()]
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        for error in done:
+            if isinstance(error, BaseException) and not isinstance(error, PlacewiseError):
+                raise error
+        for engine in replicas:
+            engine._parts.telemetry.afterwards.run()
+        decided = await counted(replicas, store)
+    for engine in replicas:
+        await engine.drain(30.0)
+    await export(store, directory)
+    return replicas
+
+
+async def counted(replicas: Sequence[Engine], store: RedisStore) -> int:
+    for engine in replicas:
+        await engine._parts.sink.flush()
+    return len([1 for _, data in await store.read_decisions(CLUSTER, "0", 100_000) if b"decision" in data[:16]])
+
+
+def policies_of(engine: Engine) -> Policies:
+    placer = engine._placing.placer
+    return Policies(placer.policies, placer.explorers, placer.interference, placer.fallback)
+
+
+def check(log: ExportedLog, policies: Policies, most: int = 0) -> Found:
+    """Makes every decision again."""
+    found = Found()
+    for record in log.records():
+        if most and found.total >= most:
+            break
+        problem = _problem(log, record, policies)
+        if problem:
+            found.problems.append(f"{record.decision_id}: {problem}")
+        else:
+            found.same += 1
+        found.cut += any(draw.info.get("cut") for draw in record.draws)
+        found.conflicts += bool(record.asked and record.asked.conflicts)
+        found.in_flight += bool(record.reads and record.reads[0].assumed)
+    return found
+
+
+def _problem(log: ExportedLog, record: DecisionRecord, policies: Policies) -> str:
+    assert record.place is not None
+    try:
+        again = decide_again(record, log.view_at(record), policies)
+    except NotRebuiltError as error:
+        return str(error)
+    given = {decided.job_id: decided for decided in record.place.decisions}
+    drawn = {draw.job_id for draw in record.draws}
+    for each in again:
+        logged = given[JobId(each.job_id)]
+        tasks = logged.assignments if each.job_id in drawn else None
+        if each.tasks != tasks:
+            return f"{each.job_id} is placed on {_nodes(each.tasks)} and not on {_nodes(tasks)}"
+    missing = drawn - {each.job_id for each in again}
+    return f"not decided again: {missing}" if missing else ""
+
+
+def _nodes(tasks: Sequence[object] | None) -> object:
+    return None if tasks is None else [(t.task, t.node, t.gpu_indices) for t in tasks]  # type: ignore[attr-defined]
+
+
+async def _run(policy: str, records: int) -> None:
+    server = RedisServer().start()
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            replicas = await write_log(server.url, policy, records, Path(directory))
+            found = check(ExportedLog(Path(directory)), policies_of(replicas[0]), records)
+            for engine in replicas:
+                await engine.close()
+            print(
+                f"{policy:16} {found.same} of {found.total} the same; {found.conflicts} after conflicts, "
+                f"{found.in_flight} beside gangs in flight, {found.cut} searches cut by the clock",
+                *found.problems[:5],
+                sep="\n    ",
+                flush=True,
+            )
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1000)
+    parser.add_argument("policies", nargs="*")
+    given = parser.parse_args()
+    for name in given.policies or ("consolidate", EXPLORING):
+        asyncio.run(_run(name, given.records))

@@ -1,0 +1,36 @@
+"""Two replicas on one Redis: each logged decision is made again from the log, on the view that it had read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.log.replicas import EXPLORING, check, policies_of, write_log
+from tests.fakes.servers.redis_server import RedisServer
+
+from placewise_core.policies.registry import placement_policies
+from placewise_log.reading import ExportedLog
+from placewise_models.learned import LEARNED_POLICIES
+
+RECORDS = 30
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    started = RedisServer().start()
+    yield started
+    started.stop()
+
+
+@pytest.mark.parametrize("policy", [*placement_policies(), *LEARNED_POLICIES, EXPLORING])
+async def test_the_view_the_seed_and_the_policy_give_the_logged_answer(
+    policy: str, server: RedisServer, tmp_path: Path
+) -> None:
+    server.client().flushall()
+    replicas = await write_log(server.url, policy, RECORDS, tmp_path)
+    assert policy == EXPLORING or policy in replicas[0].place_policies
+    found = check(ExportedLog(tmp_path), policies_of(replicas[0]))
+    for engine in replicas:
+        await engine.close()
+    assert found.problems == []
+    assert found.same >= RECORDS
+    assert found.in_flight > 0, "nobody decided beside a gang in flight"

@@ -1,0 +1,75 @@
+"""The order of jobs on a view is that of their events, so that it can be rebuilt: sums of floats run in this order."""
+
+from dataclasses import replace
+
+from tests.fakes.cluster import make_job, make_node
+
+from placewise_core.domain.cluster import Assignment, RunningJob, RunState
+from placewise_core.domain.events import ClusterRecords, Event, JobsChanged
+from placewise_core.domain.job import GpuSharing, NodeId, Resources, Role
+from placewise_core.view.digest import digest_of
+from placewise_core.view.view import ClusterView
+
+
+def running(name: str, node: str = "n0") -> RunningJob:
+    job = replace(make_job(name), gpu_sharing=GpuSharing(True, 4.0))
+    task = Assignment("worker-0", Role.WORKER, NodeId(node), (0,), Resources(1.0, 1.0, 4.0))
+    return RunningJob(job, (task,), RunState.RESERVED, f"r-{name}")
+
+
+def view() -> ClusterView:
+    return ClusterView(ClusterRecords("c", 0, "e", tuple(make_node(f"n{i}", max_jobs_per_gpu=4) for i in range(2))))
+
+
+def order(found: ClusterView) -> tuple[list[str], list[str], list[str]]:
+    return list(found.jobs), list(found.jobs_on(0)), [tenant.job_id for tenant in found.tenants(0, 0)]
+
+
+def test_a_job_that_is_confirmed_moves_behind_those_that_came_since() -> None:
+    own, other = running("own"), running("other")
+    asked, followed = view(), view()
+    asked.add_job(own)  # assumed
+    asked.apply(Event(1, "e", JobsChanged((other,))))
+    asked.apply(Event(2, "e", JobsChanged((replace(own, expire_time_s=60.0),))))
+    for version, job in enumerate((other, own), 1):
+        followed.apply(Event(version, "e", JobsChanged((job,))))
+    assert order(asked) == order(followed) == (["other", "own"],) * 3
+    assert asked.jobs[own.id].expire_time_s == 60.0
+    assert digest_of(asked) == digest_of(followed)
+
+
+def test_a_job_that_moves_is_seen_as_a_change_of_its_node_alone() -> None:
+    own = running("own")
+    asked = view()
+    asked.add_job(own)
+    asked.add_job(running("other"))
+    asked.add_job(running("elsewhere", "n1"))
+    stamps = asked.node_stamp.copy()
+    fork = asked.fork()
+    asked.add_job(replace(own, expire_time_s=60.0))
+    assert (asked.node_stamp > stamps).tolist() == [True, False]
+    assert order(fork)[1] == ["own", "other"], "a fork keeps its own order"
+
+
+def test_the_digest_sees_usage_telemetry_and_the_order_of_the_last_jobs() -> None:
+    one, other = view(), view()
+    for job in (running("a"), running("b")):
+        one.add_job(job)
+    for job in (running("b"), running("a")):
+        other.add_job(job)
+    assert digest_of(one) != digest_of(other)
+    assert digest_of(view()) == digest_of(view()) != digest_of(one)
+    reported = view()
+    reported._write_node(0, replace(reported.nodes[0], telemetry=replace(reported.nodes[0].telemetry, cpu_util=0.5)))
+    assert digest_of(reported) != digest_of(view())
+
+
+def test_the_digest_of_a_large_view_comes_to_every_node_in_turn() -> None:
+    large = ClusterView(ClusterRecords("c", 0, "e", tuple(make_node(f"n{i}") for i in range(300))))
+    changed = ClusterView(ClusterRecords("c", 0, "e", tuple(make_node(f"n{i}") for i in range(300))))
+    changed.free[0, 17] -= 1.0
+    seen = []
+    for version in range(large.size // 64):
+        large.version = changed.version = version
+        seen.append(digest_of(large) != digest_of(changed))
+    assert seen.count(True) == 1

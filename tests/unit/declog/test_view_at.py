@@ -1,0 +1,183 @@
+"""The view of a logged decision: rebuilt, or a reason why it cannot be."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.fakes.cluster import make_job
+from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
+
+from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
+from placewise_core.domain.job import JobId
+from placewise_core.view.digest import digest_of
+from placewise_log.reading import ExportedLog, view_at
+from placewise_log.rebuilding import NotRebuiltError
+from placewise_log.record import DecisionRecord
+from placewise_log.repeating import Policies, decide_again
+from placewise_service.declog.export import export
+from placewise_service.engine import Engine
+
+
+async def exported(engine: Engine, directory: Path) -> ExportedLog:
+    await logged(engine)
+    await engine._view_log.write()
+    await export(engine._parts.store, directory)
+    return ExportedLog(directory)
+
+
+def records(log: ExportedLog) -> list[DecisionRecord]:
+    return list(log.records())
+
+
+def policies_of(engine: Engine) -> Policies:
+    placer = engine._placing.placer
+    return Policies(placer.policies, placer.explorers, placer.interference, placer.fallback)
+
+
+def rewritten(directory: Path, kind: str, **changes: object) -> ExportedLog:
+    """The log without the views' rows of this kind, or with other values in them."""
+    for path in directory.glob("views/date=*/*.parquet"):
+        table = pq.read_table(path, partitioning=None)
+        rows = [row if row["kind"] != kind else row | changes for row in table.to_pylist()]
+        kept = [row for row in rows if row["kind"] != kind or changes]
+        pq.write_table(pa.Table.from_pylist(kept, schema=table.schema), path)
+    return ExportedLog(directory)
+
+
+async def test_a_job_of_a_request_sees_the_earlier_ones_on_its_view(tmp_path: Path) -> None:
+    async with running_engine(nodes=2) as engine:
+        await ask_place(engine, place(make_job("before", 2)))
+        await ask_place(engine, place(make_job("a", 3), make_job("b", 3)))
+        log = await exported(engine, tmp_path)
+    _, asked = records(log)
+    assert set(view_at(tmp_path, asked.decision_id).jobs) == {"before"}
+    assert set(log.view_at(asked, "a").jobs) == {"before"}
+    seen = log.view_at(asked, "b")
+    assert set(seen.jobs) == {"before", "a"}
+    assert int(seen.free_gpus().sum()) == 8 - 2 - 3
+    with pytest.raises(ValueError, match="placed no job 'c'"):
+        log.view_at(asked, "c")
+    with pytest.raises(KeyError):
+        log.view_at("019aa3c5-5a00-7000-8000-000000000001")
+
+
+async def test_another_policy_is_asked_what_it_would_have_placed(tmp_path: Path) -> None:
+    async with running_engine(nodes=3) as engine:
+        await ask_place(engine, place(make_job("a", 1), policy="consolidate"))
+        await ask_place(engine, place(make_job("b", 1), policy="consolidate"))
+        log = await exported(engine, tmp_path)
+        _, asked = records(log)
+        (same,) = decide_again(asked, log.view_at(asked), policies_of(engine))
+        (other,) = decide_again(asked, log.view_at(asked), policies_of(engine), "load-balance")
+    assert same.tasks == asked.place.decisions[0].assignments  # type: ignore[union-attr]
+    assert other.tasks is not None
+    assert other.tasks[0].node != same.tasks[0].node
+
+
+async def test_a_dry_run_asks_as_though_its_job_held_nothing_and_leaves_the_order(tmp_path: Path) -> None:
+    async with running_engine(nodes=1) as engine:
+        for name in ("a", "b"):
+            await ask_place(engine, place(make_job(name, 2)))
+        await ask_place(engine, place(make_job("a", 2), is_dry_run=True))
+        live = await engine._parts.views.get(CLUSTER)
+        assert list(live.view.jobs) == ["a", "b"]
+        log = await exported(engine, tmp_path)
+        asked = records(log)[-1]
+        assert set(log.view_at(asked).jobs) == {"b"}
+        (again,) = decide_again(asked, log.view_at(asked), policies_of(engine))
+    assert again.tasks == asked.place.decisions[0].assignments  # type: ignore[union-attr]
+
+
+async def test_admissions_have_their_view_too(tmp_path: Path) -> None:
+    async with running_engine(nodes=2) as engine:
+        await ask_place(engine, place(make_job("a", 2)))
+        await ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job("b"),)))
+        log = await exported(engine, tmp_path)
+    asked = records(log)[-1]
+    assert asked.admit is not None
+    assert set(log.view_at(asked).jobs) == {"a"}
+
+
+async def test_progress_and_ends_are_on_the_view(tmp_path: Path) -> None:
+    async with running_engine(nodes=2) as engine:
+        for name in ("a", "b"):
+            await ask_place(engine, place(make_job(name)))
+            await answer_is_on_its_way()
+        events = [
+            JobEvent(JobId("a"), JobEventKind.PROGRESS, speed=2.0, epochs_done=1.0),
+            JobEvent(JobId("b"), JobEventKind.FINISHED),
+        ]
+        await engine.report_job_events(CLUSTER, events)
+        await ask_place(engine, place(make_job("c")))
+        log = await exported(engine, tmp_path)
+    seen = log.view_at(records(log)[-1])
+    assert {job.id: job.speed for job in seen.jobs.values()} == {"a": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("events", "the event of version [0-9]+ was dropped"), ("snapshot", "no snapshot of the view")],
+)
+async def test_a_part_that_was_dropped_is_named(kind: str, why: str, tmp_path: Path) -> None:
+    async with running_engine(nodes=2) as engine:
+        for name in ("a", "b"):
+            await ask_place(engine, place(make_job(name)))
+            await answer_is_on_its_way()
+        await exported(engine, tmp_path)
+    log = rewritten(tmp_path, kind)
+    with pytest.raises(NotRebuiltError, match=f"cannot be rebuilt: {why}"):
+        log.view_at(records(log)[-1])
+
+
+async def test_a_view_with_another_digest_is_refused(tmp_path: Path) -> None:
+    async with running_engine(nodes=2) as engine:
+        await ask_place(engine, place(make_job("a")))
+        log = await exported(engine, tmp_path)
+    (asked,) = records(log)
+    (read,) = asked.reads
+    assert digest_of(log.view_at(asked)) == read.digest
+    other = dataclasses.replace(asked, reads=(dataclasses.replace(read, digest=read.digest ^ 1),))
+    with pytest.raises(NotRebuiltError, match="differs from the one that was read"):
+        log.view_at(other)
+
+
+async def test_a_gang_that_was_dropped_is_named(tmp_path: Path) -> None:
+    async with running_engine(nodes=2) as engine:
+        await ask_place(engine, place(make_job("a")))
+        log = await exported(engine, tmp_path)
+    (asked,) = records(log)
+    (read,) = asked.reads
+    other = dataclasses.replace(asked, reads=(dataclasses.replace(read, assumed=(("r-9", read.version),)),))
+    with pytest.raises(NotRebuiltError, match="the gang of reservation r-9 was dropped"):
+        log.view_at(other)
+
+
+async def test_a_record_of_an_older_version_says_nothing_of_its_view(tmp_path: Path) -> None:
+    async with running_engine(nodes=2) as engine:
+        await ask_place(engine, place(make_job("a")))
+        log = await exported(engine, tmp_path)
+    (asked,) = records(log)
+    with pytest.raises(NotRebuiltError, match="does not say which view"):
+        log.view_at(dataclasses.replace(asked, reads=()))
+
+
+async def test_the_example_of_the_document_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with running_engine(nodes=2) as engine:
+        await ask_place(engine, place(make_job("a", 2)))
+        await exported(engine, tmp_path)
+    text = (Path(__file__).parents[3] / "docs/decision-log.md").read_text("utf-8")
+    section = text[text.index("### The view at a decision") :].partition("### joined")[0]
+    code = "\n".join(re.findall(r"```python\n(.+?)```", section, re.DOTALL))
+    exec(compile(code.replace('"DIR"', repr(str(tmp_path))), "decision-log.md", "exec"), {})
+    assert "a [('worker-0', 'n" in capsys.readouterr().out
+
+
+async def test_the_record_says_which_seed_was_the_callers_and_how_long_a_slot_was(tmp_path: Path) -> None:
+    async with running_engine(nodes=2) as engine:
+        await ask_place(engine, place(make_job("a"), seed=7))
+        (asked,) = records(await exported(engine, tmp_path))
+    assert asked.asked is not None
+    assert (asked.asked.is_seeded, asked.asked.slot_s, asked.asked.settled) == (True, 10.0, ())
