@@ -49,6 +49,8 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "queue": ("", "queue of AdmitOrWait"),
         "snapshot_version": ("", "version of the view that was read"),
         "epoch": ("", "epoch of the state: versions count within it; null of older records"),
+        "view": ("", "the replica's view that was read, as in the table of views; null if views are not logged"),
+        "view_version": ("", "version of that view; of a request that was decided in slices, at its first job"),
         "scope": ("", "CLUSTER or NODE of a Place; null of other calls"),
         "node_id": ("", "node of a Place with scope NODE; null otherwise"),
         "propensity": ("1", "product of the jobs' P(a)"),

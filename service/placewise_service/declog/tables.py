@@ -108,6 +108,8 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "job_shape_scores": pa.list_(pa.list_(pa.float64())),
             "job_shape_costs_s": pa.list_(pa.list_(pa.float64())),
             "epoch": pa.string(),
+            "view": pa.string(),
+            "view_version": pa.int64(),
             "scope": pa.string(),
             "node_id": pa.string(),
             "job_seeds": pa.list_(pa.uint64()),
@@ -212,6 +214,7 @@ def _microseconds(time_s: float) -> int:
 def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
     meta = record.meta
     decisions = record.place.decisions if record.place is not None else ()
+    read = next(iter(record.reads), None)
     return {
         "id": record.decision_id,
         "rpc": record.rpc,
@@ -219,6 +222,8 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         "queue": record.queue,
         "snapshot_version": meta.snapshot_version,
         "epoch": record.epoch or None,
+        "view": read and read.view,
+        "view_version": read and read.version,
         "scope": record.scope or None,
         "node_id": record.node_id or None,
         "policy": meta.policy,

@@ -13,11 +13,14 @@ from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_pla
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.job import JobId
 from placewise_core.view.digest import digest_of
+from placewise_log.coverage import Coverage
 from placewise_log.reading import ExportedLog, view_at
 from placewise_log.rebuilding import NotRebuiltError
 from placewise_log.record import DecisionRecord
 from placewise_log.repeating import Policies, decide_again
 from placewise_service.declog.export import export
+from placewise_service.declog.problems import Problems
+from placewise_service.declog.upkeep.stats import stats_of
 from placewise_service.engine import Engine
 
 
@@ -127,9 +130,11 @@ async def test_a_part_that_was_dropped_is_named(kind: str, why: str, tmp_path: P
             await ask_place(engine, place(make_job(name)))
             await answer_is_on_its_way()
         await exported(engine, tmp_path)
+    assert stats_of(tmp_path, Problems()).views == {"complete": 2}
     log = rewritten(tmp_path, kind)
     with pytest.raises(NotRebuiltError, match=f"cannot be rebuilt: {why}"):
         log.view_at(records(log)[-1])
+    assert stats_of(tmp_path, Problems()).views["dropped"] >= 1
 
 
 async def test_a_view_with_another_digest_is_refused(tmp_path: Path) -> None:
@@ -181,3 +186,12 @@ async def test_the_record_says_which_seed_was_the_callers_and_how_long_a_slot_wa
         (asked,) = records(await exported(engine, tmp_path))
     assert asked.asked is not None
     assert (asked.asked.is_seeded, asked.asked.slot_s, asked.asked.settled) == (True, 10.0, ())
+
+
+def test_a_gap_in_the_events_covers_no_view_behind_it() -> None:
+    events = [("events", "c", "e", 1, 4), ("events", "c", "e", 5, 9), ("events", "c", "e", 11, 20)]
+    log = Coverage([("snapshot", "c", "v", 3, 3), ("snapshot", "c", "w", 10, 10), *events, ("gangs", "c", "v", 0, 0)])
+    assert [version for version in range(12) if log.has("c", "e", "v", version)] == [3, 4, 5, 6, 7, 8, 9]
+    assert [version for version in range(25) if log.has("c", "e", "w", version)] == list(range(10, 21))
+    assert not log.has("c", "other", "v", 4)
+    assert not log.has("other", "e", "v", 4)

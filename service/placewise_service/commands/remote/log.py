@@ -179,6 +179,11 @@ def _print_stats(found: LogStats) -> None:
         f"another schema, {found.refusals_left_out} unchanged refusals left out, {found.without_alternatives} Place "
         "decisions without alternatives"
     )
+    views = found.views
+    console.print(
+        f"views of {views['complete']} decisions can be rebuilt, of {views['dropped']} not, as parts were dropped; of "
+        f"{views['not logged']} nothing was logged"
+    )
 
 
 async def _export(directory: Path, clusters: Sequence[str], batch: int, dangling_after_s: float) -> ExportReport:

@@ -12,14 +12,18 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from placewise_log.coverage import Coverage
 from placewise_service.declog.derived import JOINED, REWARDS
 from placewise_service.declog.join.log import COUNTS_KEY
 from placewise_service.declog.outcomes import Status
 from placewise_service.declog.problems import FileProblemError, Problems
-from placewise_service.declog.tables import DECISIONS, OUTCOMES, UNREADABLE
+from placewise_service.declog.tables import DECISIONS, OUTCOMES, UNREADABLE, VIEWS
 
 _BATCH: Final = 8192
 _HELD: Final = frozenset({Status.OBSERVED, Status.OPEN, Status.DANGLING})
+
+
+_VIEW_COLUMNS: Final = ("cluster", "epoch", "view", "view_version")
 
 
 @dataclass(slots=True)
@@ -65,7 +69,8 @@ class PolicyStats:
 
 @dataclass(slots=True)
 class LogStats:
-    """Everything that `placewise log stats` prints. `covered` counts held rows that have each of some labels."""
+    """Everything that `placewise log stats` prints. `covered` counts held rows that have each of some labels;
+    `views` decisions by whether the log has all that their view is rebuilt from."""
 
     decisions: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -78,6 +83,7 @@ class LogStats:
     repeated: int = 0
     refusals_left_out: int = 0
     without_alternatives: int = 0
+    views: Counter[str] = field(default_factory=Counter)
 
     def summary(self) -> dict[str, Any]:
         """For JSON."""
@@ -93,14 +99,17 @@ class LogStats:
             "repeated": self.repeated,
             "refusals_left_out": self.refusals_left_out,
             "without_alternatives": self.without_alternatives,
+            "views": dict(self.views),
         }
 
 
 def stats_of(directory: Path, problems: Problems) -> LogStats:
     """The numbers of one directory. Files that cannot be read are problems, and left out."""
     stats = LogStats()
-    columns = ("rpc", "outcome", "refusals_left_out", "alternatives")
-    for rpc, outcome, left_out, alternatives in _rows(directory, DECISIONS, columns, problems):
+    logged = Coverage(_rows(directory, VIEWS, ("kind", "cluster", "name", "first_version", "last_version"), problems))
+    columns = ("rpc", "outcome", "refusals_left_out", "alternatives", *_VIEW_COLUMNS)
+    for rpc, outcome, left_out, alternatives, *read in _rows(directory, DECISIONS, columns, problems):
+        stats.views["not logged" if read[-1] is None else "complete" if logged.has(*read) else "dropped"] += 1
         stats.decisions[f"{rpc} {outcome}"] += 1
         stats.refusals_left_out += left_out or 0
         stats.without_alternatives += rpc == "Place" and alternatives is None
