@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.events import Event, JobsChanged, JobsEnded
-from placewise_core.view.digest import digest_of
 from placewise_core.view.view import ClusterView
 from placewise_log.record import ViewRead
 from placewise_log.views import Snapshot
@@ -45,7 +44,7 @@ def rebuilt(
         view.remove_job(job.id)
     if any(at < snapshot.records.version for _, at in assumed):
         raise NotRebuiltError("the snapshot lacks a gang that the view had")
-    if digest_of(view) != read.digest:
+    if view.digest() != read.digest:
         raise NotRebuiltError("the view differs from the one that was read")
     return view
 

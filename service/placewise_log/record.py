@@ -167,7 +167,7 @@ class ViewRead:
     """The view that a decision read: the view `view` of one replica at `version` and at the time `now_s`.
 
     `assumed`: gangs on it that no event up to that version tells of, by reservation, each with the version at which the
-    view took it. `moved`: of the next event, the first so many jobs are on the view already. `digest`: digest_of the
+    view took it. `moved`: of the next event, the first so many jobs are on the view already. `digest`: that of the
     view. A request that was decided in slices read one view for each job, `job_id`; any other one for all of its jobs.
     """
 

@@ -4,6 +4,7 @@ Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes
 """
 
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -147,6 +148,15 @@ class NodeArrays:
             return self._touched[-count:] if count else []
         changed: list[int] = (self.node_stamp > stamp).nonzero()[0].tolist()
         return changed
+
+    def _digest(self, step: int, first: int, before: int) -> int:
+        """32 bits over usage and telemetry of every `step`-th node from `first` on, and over `before`."""
+        at, found = slice(first, None, step), before
+        for columns in (self.free, self.telemetry):
+            found = zlib.crc32(columns[:, at].tobytes(), found)
+        for rows in (self.gpu_tenant_count, self.gpu_memory_free, self.task_count, self.is_ready, self.observe_time_s):
+            found = zlib.crc32(rows[at].tobytes(), found)
+        return found
 
     def node_id(self, m: int) -> str:
         return self.nodes[m].id

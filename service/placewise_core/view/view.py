@@ -8,6 +8,7 @@ store refuses it.
 import bisect
 import copy
 import itertools
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from weakref import WeakKeyDictionary
 
@@ -73,6 +74,7 @@ _CLAIMED_ROWS = (
 _REPORTED = ("telemetry", "hardware", "cpu_ghz", "rack", "is_ready", "_is_hot", "observe_time_s")
 
 _NOBODY = GpuTenant(JobId(""), 0.0, 0.0, False, "", 1.0)
+_DIGESTED_NODES, _DIGESTED_JOBS = 64, 8
 _KEPT_CO_TENANTS = 100_000  # more than the GPUs of the largest cluster
 
 
@@ -148,6 +150,13 @@ class ClusterView(SlotArrays):
     def is_on(self, job_id: JobId, m: int) -> bool:
         """True if the job holds something on node m."""
         return job_id in self._jobs_on[m]
+
+    def digest(self) -> int:
+        """32 bits over what policies read, the same for equal views on any machine: usage and telemetry of some 64 to
+        128 nodes, which depend on the version, the number of jobs, and the order of the last of them."""
+        step = max(1, self.size // _DIGESTED_NODES)
+        jobs = zlib.crc32("\n".join(itertools.islice(reversed(self.jobs), _DIGESTED_JOBS)).encode(), len(self.jobs))
+        return self._digest(step, self.version % step, jobs)
 
     def add_job(self, running: RunningJob) -> None:
         """Claims the resources of the job's assignments; replaces earlier claims of the same id."""

@@ -46,7 +46,7 @@ from placewise_service.engine.place.sliced_drafting import SlicedPlacer
 from placewise_service.engine.place.studying import Studying
 from placewise_service.engine.reporting.reports import Reporter, ReportOutcome, portions
 from placewise_service.engine.slicing import Slicing
-from placewise_service.engine.view_log import ViewLog
+from placewise_service.engine.view_log.writing import ViewLog
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.store import StateStore

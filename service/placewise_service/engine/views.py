@@ -24,7 +24,7 @@ from placewise_core.view.view import ClusterView
 from placewise_service.aside import aside
 from placewise_service.background import cancel_and_wait
 from placewise_service.engine.reporting.departed import Departed
-from placewise_service.engine.reporting.view_notes import ViewNotes
+from placewise_service.engine.view_log.notes import ViewNotes
 from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.store import StateStore
 

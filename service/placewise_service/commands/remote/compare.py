@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from placewise_log.logs import Log
 from placewise_service.commands.connection import JsonOption
 from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import BadInputError, CommandError, Exit
@@ -73,13 +74,16 @@ class _Unmarked:
     async def clusters(self) -> Sequence[str]:
         return await self._ring.clusters()
 
-    async def read_decisions(self, cluster: str, after: str, count: int) -> Sequence[tuple[str, bytes]]:
-        return await self._ring.read_decisions(cluster, after, count)
+    async def read_decisions(
+        self, cluster: str, after: str, count: int, log: Log = Log.DECISIONS
+    ) -> Sequence[tuple[str, bytes]]:
+        """No comparison rebuilds a view: the log of views is left out."""
+        return await self._ring.read_decisions(cluster, after, count) if log is Log.DECISIONS else ()
 
-    async def mark_exported(self, cluster: str, position: str) -> None:
+    async def mark_exported(self, cluster: str, position: str, log: Log = Log.DECISIONS) -> None:
         pass
 
-    async def exported(self, cluster: str) -> str:
+    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
         return "0"
 
 

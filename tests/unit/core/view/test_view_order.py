@@ -7,7 +7,6 @@ from tests.fakes.cluster import make_job, make_node
 from placewise_core.domain.cluster import Assignment, RunningJob, RunState
 from placewise_core.domain.events import ClusterRecords, Event, JobsChanged
 from placewise_core.domain.job import GpuSharing, NodeId, Resources, Role
-from placewise_core.view.digest import digest_of
 from placewise_core.view.view import ClusterView
 
 
@@ -35,7 +34,7 @@ def test_a_job_that_is_confirmed_moves_behind_those_that_came_since() -> None:
         followed.apply(Event(version, "e", JobsChanged((job,))))
     assert order(asked) == order(followed) == (["other", "own"],) * 3
     assert asked.jobs[own.id].expire_time_s == 60.0
-    assert digest_of(asked) == digest_of(followed)
+    assert asked.digest() == followed.digest()
 
 
 def test_a_job_that_moves_is_seen_as_a_change_of_its_node_alone() -> None:
@@ -57,11 +56,11 @@ def test_the_digest_sees_usage_telemetry_and_the_order_of_the_last_jobs() -> Non
         one.add_job(job)
     for job in (running("b"), running("a")):
         other.add_job(job)
-    assert digest_of(one) != digest_of(other)
-    assert digest_of(view()) == digest_of(view()) != digest_of(one)
+    assert one.digest() != other.digest()
+    assert view().digest() == view().digest() != one.digest()
     reported = view()
     reported._write_node(0, replace(reported.nodes[0], telemetry=replace(reported.nodes[0].telemetry, cpu_util=0.5)))
-    assert digest_of(reported) != digest_of(view())
+    assert reported.digest() != view().digest()
 
 
 def test_the_digest_of_a_large_view_comes_to_every_node_in_turn() -> None:
@@ -71,5 +70,5 @@ def test_the_digest_of_a_large_view_comes_to_every_node_in_turn() -> None:
     seen = []
     for version in range(large.size // 64):
         large.version = changed.version = version
-        seen.append(digest_of(large) != digest_of(changed))
+        seen.append(large.digest() != changed.digest())
     assert seen.count(True) == 1

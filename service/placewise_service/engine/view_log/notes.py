@@ -8,7 +8,6 @@ from typing import Final
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.events import Change, JobsChanged, JobsEnded
 from placewise_core.domain.job import JobId
-from placewise_core.view.digest import digest_of
 from placewise_core.view.view import ClusterView
 from placewise_log.record import ViewRead
 from placewise_log.views import Snapshot
@@ -58,7 +57,7 @@ class ViewNotes:
     def read(self, view: ClusterView, now_s: float, job_id: str = "") -> ViewRead:
         """The view as a decision reads it now."""
         assumed = tuple(self._assumed.values())
-        return ViewRead(self.name, view.version, now_s, digest_of(view), assumed, self.moved, job_id)
+        return ViewRead(self.name, view.version, now_s, view.digest(), assumed, self.moved, job_id)
 
     def take_if_due(self, view: ClusterView, now_s: float) -> None:
         """Takes a snapshot every so often; not in the middle of a change."""

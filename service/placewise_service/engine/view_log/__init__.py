@@ -1,0 +1,1 @@
+"""The log of views: notes that each live view takes, and their writing."""
