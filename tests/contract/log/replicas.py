@@ -20,10 +20,12 @@ from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.domain.decision import Outcome, PlaceDecision
 from placewise_core.domain.errors import PlacewiseError
 from placewise_core.domain.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
+from placewise_core.policies.registry import placement_policies
 from placewise_log.reading import ExportedLog
 from placewise_log.rebuilding import NotRebuiltError
 from placewise_log.record import DecisionRecord
 from placewise_log.repeating import Policies, decide_again
+from placewise_models.learned import LEARNED_POLICIES
 from placewise_service.declog.export import export
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
@@ -35,6 +37,7 @@ CLUSTER = "lab"
 NODES, GPUS = 12, 4
 EXPLORING = "exploring"  # consolidate, and explorers of all kinds
 CALLERS = 8
+POLICIES = (*placement_policies(), *LEARNED_POLICIES, EXPLORING)
 GPU_MODELS = ("V100", "T4", "P100")
 MODELS = ("ResNet-50", "VGG16", "BERT", "LSTM")
 
@@ -152,7 +155,7 @@ async def write_log(url: str, policy: str, records: int, directory: Path, seed: 
         await replicas[0].update_settings(CLUSTER, settings)
     store = replicas[0]._parts.store
     assert isinstance(store, RedisStore)
-    decided = 0
+    decided, position = 0, "0"
     while decided < records:
         calls = [host.call() for _ in range(CALLERS)] + [host.report()]
         done = await asyncio.gather(*calls, return_exceptions=True)
@@ -161,17 +164,20 @@ async def write_log(url: str, policy: str, records: int, directory: Path, seed: 
                 raise error
         for engine in replicas:
             engine._parts.telemetry.afterwards.run()
-        decided = await counted(replicas, store)
+        more, position = await appended(replicas, store, position)
+        decided += more
     for engine in replicas:
         await engine.drain(30.0)
     await export(store, directory)
     return replicas
 
 
-async def counted(replicas: Sequence[Engine], store: RedisStore) -> int:
+async def appended(replicas: Sequence[Engine], store: RedisStore, position: str) -> tuple[int, str]:
+    """Decisions in the log after a position, and the position after them."""
     for engine in replicas:
         await engine._parts.sink.flush()
-    return len([1 for _, data in await store.read_decisions(CLUSTER, "0", 100_000) if b"decision" in data[:16]])
+    found = await store.read_decisions(CLUSTER, position, 100_000)
+    return len([1 for _, data in found if b"decision" in data[:16]]), found[-1][0] if found else position
 
 
 def policies_of(engine: Engine) -> Policies:
@@ -241,5 +247,5 @@ if __name__ == "__main__":
     parser.add_argument("--records", type=int, default=1000)
     parser.add_argument("policies", nargs="*")
     given = parser.parse_args()
-    for name in given.policies or ("consolidate", EXPLORING):
+    for name in given.policies or POLICIES:
         asyncio.run(_run(name, given.records))

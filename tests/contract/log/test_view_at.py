@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.log.replicas import EXPLORING, check, policies_of, write_log
+from tests.contract.log.replicas import EXPLORING, POLICIES, check, policies_of, write_log
 from tests.fakes.servers.redis_server import RedisServer
 
-from placewise_core.policies.registry import placement_policies
 from placewise_log.reading import ExportedLog
-from placewise_models.learned import LEARNED_POLICIES
 
 RECORDS = 30
 
@@ -21,7 +19,7 @@ def server() -> Iterator[RedisServer]:
     started.stop()
 
 
-@pytest.mark.parametrize("policy", [*placement_policies(), *LEARNED_POLICIES, EXPLORING])
+@pytest.mark.parametrize("policy", POLICIES)
 async def test_the_view_the_seed_and_the_policy_give_the_logged_answer(
     policy: str, server: RedisServer, tmp_path: Path
 ) -> None:
