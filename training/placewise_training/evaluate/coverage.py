@@ -39,7 +39,7 @@ from placewise_training.lab.origin import origin
 ESS = (100, 300, 1000)
 LOGS = 1000
 # The symmetric bootstrap-t was chosen among eleven intervals on the logs of seeds 0 to 1,999. Without the covariance of
-# neighbouring blocks it missed two criteria on those from 1,000,000 on; five remedies were compared on the former again.
+# neighbouring blocks it missed two criteria on those from 1,000,000 on; five remedies were compared on the former.
 FIRST_SEED = 2_000_000
 # Bounds of the coverage of IPS, SNIPS and DR: on synthetic logs, on those of the simulator.
 LEAST, LEAST_SIMULATED, MOST = 0.92, 0.9, 0.98
