@@ -1,7 +1,7 @@
 """The runs of jobs as the host had them, and their rewards. Knows no store.
 
-The rewards come from one sweep over the runs by their start. A run waits until its longest horizon has passed by the
-starts of others; a node remembers the runs that are on it. So the memory taken is that of the jobs of an hour.
+The rewards come from one sweep over the runs by their start. A run waits until the starts of others have passed its end
+or its longest horizon; a node remembers the runs that are on it. So the memory taken is that of jobs that run at once.
 """
 
 import heapq
@@ -100,8 +100,8 @@ class Sweep:
                 if other.is_asked and start_s < other.until_s:
                     other.others[self._count] = swept
             here[self._count] = swept
-        if swept.is_asked:
-            heapq.heappush(self._waiting, (swept.until_s, self._count, swept))
+        if swept.is_asked:  # nobody is beside a job that has gone
+            heapq.heappush(self._waiting, (min(swept.until_s, swept.gone_s), self._count, swept))
 
     def _rewarded(self, swept: _Swept) -> tuple[Any, ...]:
         beside = list(swept.others.values())
