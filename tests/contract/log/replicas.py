@@ -19,7 +19,7 @@ from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings, Nod
 from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.domain.decision import Outcome, PlaceDecision
 from placewise_core.domain.errors import PlacewiseError
-from placewise_core.domain.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
+from placewise_core.domain.job import GpuSharing, Job, JobId, Resources, Role, Subtask, TaskGroup
 from placewise_core.policies.registry import placement_policies
 from placewise_log.reading import ExportedLog
 from placewise_log.rebuilding import NotRebuiltError
@@ -70,6 +70,13 @@ class Host:
     def job(self) -> Job:
         self.asked += 1
         draw = self.draw
+        if draw.random() < 0.25:  # a pipeline: one worker without resources of its own
+            size, speedup = draw.choice((50.0, 400.0)), draw.choice((2.0, 10.0))
+            stages = (
+                Subtask("decode", "decode", size=size, profile={"cpu_s": size / 10}),
+                Subtask("detect", "detect", ("decode",), True, {"cpu_s": size, "speedup": speedup}, size),
+            )
+            return Job(JobId(f"j{self.asked}"), model="video", subtasks=stages, total_epochs=2.0)
         is_sharing = draw.random() < 0.3
         gpus = 0.5 if is_sharing and draw.random() < 0.5 else 1.0
         demand = Resources(draw.choice((1.0, 2.0, 3.0)), gpus, 4.0, network_gbps=draw.choice((0.0, 1.0)))
