@@ -9,6 +9,7 @@ from tests.fakes.policy_net import write_policy
 
 from placewise_models.folder import shipped_bundle
 from placewise_service.cli import invoke
+from placewise_service.commands.exits import Exit
 
 pytestmark = pytest.mark.e2e
 
@@ -69,8 +70,9 @@ def test_a_redis_that_is_killed_breaks_no_promise(capfd: pytest.CaptureFixture[s
 
 
 def test_a_shadow_is_measured_by_turns(capfd: pytest.CaptureFixture[str]) -> None:
-    few = ["--nodes", "8", "--jobs", "4", "--tasks", "2", "--turns", "2", "--seconds", "1"]
-    assert invoke(["bench", "shadow", *few, "--json"]) == 0
+    few = ["--nodes", "60", "--jobs", "4", "--tasks", "2", "--turns", "2", "--seconds", "1"]
+    # NEGATIVE: beyond the limits of the ratios, as a busy machine may be.
+    assert invoke(["bench", "shadow", *few, "--json"]) in (0, Exit.NEGATIVE)
     figures = json.loads(capfd.readouterr().out)
     assert (figures["errors"], figures["answers_equal"]) == (0, True)
     assert figures["shadowed"] > 0

@@ -9,7 +9,6 @@ day in any number, so that as many jobs run at once in a short log as in a long 
 import argparse
 import datetime
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -143,7 +142,9 @@ def _join(directory: Path) -> dict[str, Any]:
     dataset = Dataset(directory)
     with dataset.locked():
         counts = dataset.join_all(now_s=DAY_S + 30 * 86_400.0, dangling_after_s=86_400.0)
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not ru_maxrss, which a process inherits from the one that forked it.
+    status = Path("/proc/self/status").read_text()
+    peak_mib = int(status.partition("VmHWM:")[2].split()[0]) / 1024
     return {"counts": counts, "peak_mib": round(peak_mib, 1), "seconds": round(time.perf_counter() - start_s, 1)}
 
 

@@ -83,7 +83,8 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[float, float]
 
 
 def test_every_trainer_is_run_here() -> None:
-    assert set(RUNS) == {command.name for command in train_app.registered_commands} - {ALL}
+    endless = {"ldwp-online"}  # learns until it is stopped: it has no bar
+    assert set(RUNS) == {command.name for command in train_app.registered_commands} - {ALL} - endless
 
 
 @pytest.mark.parametrize("trainer", RUNS)

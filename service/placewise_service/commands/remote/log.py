@@ -3,7 +3,7 @@
 import asyncio
 import datetime
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +58,7 @@ def export(
         if target is not None:
             _publish(target, directory)
     if is_json:
-        print_json(asdict(report))
+        print_json({each.name: getattr(report, each.name) for each in fields(report)})
     else:
         new = ", ".join(f"{count} {table}" for table, count in sorted(report.written.items())) or "nothing new"
         console.print(f"exported to {directory}: {new}")
