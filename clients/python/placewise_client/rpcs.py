@@ -143,6 +143,7 @@ class Rpcs:
     )
     set_shadow = Rpc("BundleService", "SetShadow", bundle_pb2.SetShadowRequest, bundle_pb2.SetShadowResponse)
     get_decision = Rpc("BundleService", "GetDecision", bundle_pb2.GetDecisionRequest, bundle_pb2.GetDecisionResponse)
+    read_log = Rpc("BundleService", "ReadLog", bundle_pb2.ReadLogRequest, bundle_pb2.ReadLogResponse)
     list_decisions = Rpc(
         "BundleService", "ListDecisions", bundle_pb2.ListDecisionsRequest, bundle_pb2.ListDecisionsResponse
     )

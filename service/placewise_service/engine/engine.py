@@ -29,6 +29,7 @@ from placewise_core.domain.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
+from placewise_log.logs import Log
 from placewise_log.record import DecisionRecord, ViewRead, decode
 from placewise_service.background import cancel_and_wait
 from placewise_service.declog.asked import AskedJobs
@@ -299,6 +300,21 @@ class Engine:
         if found is None:
             raise NotFoundError(f"no decision {decision_id!r} in the log of {cluster!r}", {"decision": decision_id})
         return decode(found)
+
+    async def read_log(
+        self, cluster: str, log: Log, after: str, count: int, exported: str
+    ) -> tuple[Sequence[tuple[str, bytes]], str]:
+        """(position, entry) pairs of a log after a position, and up to where it was exported; "" stands for the
+        beginning. `exported` is acknowledged first, unless it is "". Raises NotFoundError, StateUnavailableError.
+        """
+        store = self._parts.store
+        if cluster not in await store.clusters():
+            raise NotFoundError(f"no cluster {cluster!r}", {"cluster": cluster})
+        if exported:
+            await store.mark_exported(cluster, exported, log)
+        found = await store.read_decisions(cluster, after or "0", count, log)
+        mark = await store.exported(cluster, log)
+        return found, "" if mark == "0" else mark
 
     async def _show(self, cluster: str, events: Sequence[Event]) -> None:
         """Shows the caller's report to its next decision on this replica."""

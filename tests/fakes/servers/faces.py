@@ -39,6 +39,7 @@ from placewise_core.domain.errors import (
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job
 from placewise_core.view.view import ClusterView
+from placewise_log.logs import Log
 from placewise_log.record import DecisionRecord
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway
@@ -138,6 +139,8 @@ class FakeEngine:
     events: list[JobEvent] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
+    log: list[tuple[str, bytes]] = field(default_factory=list)
+    exported: str = ""
 
     def problem(self) -> str:
         return self.trouble
@@ -211,6 +214,15 @@ class FakeEngine:
         command = PlaceCommand(cluster, (Job(id="job-1"),), request_id="r")  # type: ignore[arg-type]
         decision = PlaceDecision((_placed(command.jobs[0], view),), _meta("consolidate", 1))
         return DecisionRecord.of_place(command, decision, time_s=1.7e9, seed=1, latency_ms=0.5)
+
+    async def read_log(
+        self, cluster: str, log: Log, after: str, count: int, exported: str
+    ) -> tuple[Sequence[tuple[str, bytes]], str]:
+        self._view(cluster)
+        if log is Log.VIEWS:
+            return (), ""
+        self.exported = exported or self.exported
+        return [each for each in self.log if not after or each[0] > after][:count], self.exported
 
     async def clusters(self) -> Sequence[str]:
         return sorted(self.views)

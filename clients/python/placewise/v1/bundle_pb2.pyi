@@ -144,3 +144,43 @@ class ListDecisionsResponse(_message.Message):
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
     decisions: _containers.RepeatedCompositeFieldContainer[GetDecisionResponse]
     def __init__(self, decisions: _Optional[_Iterable[_Union[GetDecisionResponse, _Mapping]]] = ...) -> None: ...
+
+class ReadLogRequest(_message.Message):
+    __slots__ = ("cluster", "after", "page_size", "exported", "log")
+    class Log(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        LOG_UNSPECIFIED: _ClassVar[ReadLogRequest.Log]
+        DECISIONS: _ClassVar[ReadLogRequest.Log]
+        VIEWS: _ClassVar[ReadLogRequest.Log]
+    LOG_UNSPECIFIED: ReadLogRequest.Log
+    DECISIONS: ReadLogRequest.Log
+    VIEWS: ReadLogRequest.Log
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    EXPORTED_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    after: str
+    page_size: int
+    exported: str
+    log: ReadLogRequest.Log
+    def __init__(self, cluster: _Optional[str] = ..., after: _Optional[str] = ..., page_size: _Optional[int] = ..., exported: _Optional[str] = ..., log: _Optional[_Union[ReadLogRequest.Log, str]] = ...) -> None: ...
+
+class LogEntry(_message.Message):
+    __slots__ = ("position", "record")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    position: str
+    record: bytes
+    def __init__(self, position: _Optional[str] = ..., record: _Optional[bytes] = ...) -> None: ...
+
+class ReadLogResponse(_message.Message):
+    __slots__ = ("entries", "exported", "read_time")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    EXPORTED_FIELD_NUMBER: _ClassVar[int]
+    READ_TIME_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[LogEntry]
+    exported: str
+    read_time: _timestamp_pb2.Timestamp
+    def __init__(self, entries: _Optional[_Iterable[_Union[LogEntry, _Mapping]]] = ..., exported: _Optional[str] = ..., read_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

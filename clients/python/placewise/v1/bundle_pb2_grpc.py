@@ -65,6 +65,11 @@ class BundleServiceStub(object):
                 request_serializer=placewise_dot_v1_dot_bundle__pb2.ListDecisionsRequest.SerializeToString,
                 response_deserializer=placewise_dot_v1_dot_bundle__pb2.ListDecisionsResponse.FromString,
                 _registered_method=True)
+        self.ReadLog = channel.unary_unary(
+                '/placewise.v1.BundleService/ReadLog',
+                request_serializer=placewise_dot_v1_dot_bundle__pb2.ReadLogRequest.SerializeToString,
+                response_deserializer=placewise_dot_v1_dot_bundle__pb2.ReadLogResponse.FromString,
+                _registered_method=True)
 
 
 class BundleServiceServicer(object):
@@ -110,6 +115,13 @@ class BundleServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadLog(self, request, context):
+        """Reads a page of a cluster's decision log, for an export elsewhere. Needs the scope log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BundleServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -142,6 +154,11 @@ def add_BundleServiceServicer_to_server(servicer, server):
                     servicer.ListDecisions,
                     request_deserializer=placewise_dot_v1_dot_bundle__pb2.ListDecisionsRequest.FromString,
                     response_serializer=placewise_dot_v1_dot_bundle__pb2.ListDecisionsResponse.SerializeToString,
+            ),
+            'ReadLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadLog,
+                    request_deserializer=placewise_dot_v1_dot_bundle__pb2.ReadLogRequest.FromString,
+                    response_serializer=placewise_dot_v1_dot_bundle__pb2.ReadLogResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -307,6 +324,33 @@ class BundleService(object):
             '/placewise.v1.BundleService/ListDecisions',
             placewise_dot_v1_dot_bundle__pb2.ListDecisionsRequest.SerializeToString,
             placewise_dot_v1_dot_bundle__pb2.ListDecisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/placewise.v1.BundleService/ReadLog',
+            placewise_dot_v1_dot_bundle__pb2.ReadLogRequest.SerializeToString,
+            placewise_dot_v1_dot_bundle__pb2.ReadLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

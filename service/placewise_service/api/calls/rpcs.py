@@ -6,6 +6,7 @@ asks the engine, and turns the answer back; it knows no transport and no credent
 
 import asyncio
 import enum
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionComm
 from placewise_core.domain.decision import AdmitDecision, PlaceDecision
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError
 from placewise_core.domain.validate import Limits
+from placewise_log.logs import Log
 from placewise_service.api.calls import admit_and_place
 from placewise_service.api.calls.fingerprint import fingerprint
 from placewise_service.api.calls.ports import DecisionEngine
@@ -39,6 +41,9 @@ _Converted = TypeVar("_Converted")
 # Large listings are converted in steps of this many, so that decisions go on in between.
 _STEP = 64
 _MANY = 1000  # shares and excluded units from which an answer is converted beside the loop
+_ENTRIES_DEFAULT, _MOST_ENTRIES = 500, 1000  # of the decision log, in one page
+_PAGE_BYTES = 1 << 20
+_POSITION = re.compile(r"\d{1,20}(-\d{1,20})?")
 _RECENT = 100
 _RECENT_DEFAULT = 20
 
@@ -347,6 +352,29 @@ async def _list_decisions(
     return bundle_pb2.ListDecisionsResponse(decisions=[_past(context, request.cluster, past) for past in latest])
 
 
+async def _read_log(
+    context: CallContext, request: bundle_pb2.ReadLogRequest, principal: Principal, deadline_s: float
+) -> bundle_pb2.ReadLogResponse:
+    validate.check_cluster(request.cluster)
+    if not 0 <= request.page_size <= _MOST_ENTRIES:
+        raise InvalidRequestError(f"must be 0 … {_MOST_ENTRIES}", "page_size")
+    for name, position in (("after", request.after), ("exported", request.exported)):
+        if position and not _POSITION.fullmatch(position):
+            raise InvalidRequestError("must be a position of the log, or empty", name)
+    size = request.page_size or _ENTRIES_DEFAULT
+    log = Log.VIEWS if request.log == bundle_pb2.ReadLogRequest.VIEWS else Log.DECISIONS
+    found, exported = await context.engine.read_log(request.cluster, log, request.after, size, request.exported)
+    answer = bundle_pb2.ReadLogResponse(exported=exported)
+    answer.read_time.FromNanoseconds(round(context.clock.now_s() * 1e9))
+    left = _PAGE_BYTES
+    for position, record in found:
+        left -= len(record)
+        if answer.entries and left < 0:
+            break
+        answer.entries.add(position=position, record=record)
+    return answer
+
+
 def _past(context: CallContext, cluster: str, past: Past) -> bundle_pb2.GetDecisionResponse:
     plan = getattr(past.answer, "plan", None)
     queue = getattr(getattr(plan, "queue", None), "queue", "")
@@ -434,5 +462,6 @@ RPCS: Mapping[str, Rpc] = {
         _rpc("BundleService", "SetShadow", Scope.ADMIN, bundle_pb2, _set_shadow, Reach.ALL),
         _rpc("BundleService", "GetDecision", Scope.READ, bundle_pb2, _get_decision),
         _rpc("BundleService", "ListDecisions", Scope.READ, bundle_pb2, _list_decisions),
+        _rpc("BundleService", "ReadLog", Scope.LOG, bundle_pb2, _read_log),
     )
 }

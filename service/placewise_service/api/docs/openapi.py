@@ -29,6 +29,7 @@ _SCALARS: dict[int, Schema] = {
     FieldDescriptor.TYPE_UINT64: {"type": "string", "format": "uint64", "pattern": r"^\d{1,19}$"},
     FieldDescriptor.TYPE_BOOL: {"type": "boolean"},
     FieldDescriptor.TYPE_STRING: {"type": "string"},
+    FieldDescriptor.TYPE_BYTES: {"type": "string", "format": "byte"},
 }
 _PATH_FIELDS = {
     "cluster": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$", "example": "prod"},

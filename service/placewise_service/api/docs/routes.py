@@ -108,6 +108,18 @@ ROUTES: tuple[Route, ...] = (
         example_response={"decisions": [examples.PAST]},
     ),
     Route(
+        "POST",
+        f"{_CLUSTER}/log:read",
+        RPCS["ReadLog"],
+        "A page of the decision log, for an export elsewhere.",
+        body="*",
+        example={"after": "1767225600000-0", "pageSize": 500},
+        example_response={
+            "entries": [{"position": "1767225600001-0", "record": "lAGo"}],
+            "exported": "1767225600000-0",
+        },
+    ),
+    Route(
         "GET",
         f"{_CLUSTER}/decisions/{{decision_id}}",
         RPCS["GetDecision"],

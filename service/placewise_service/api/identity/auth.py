@@ -14,6 +14,7 @@ class Scope(enum.StrEnum):
     DECIDE = "decide"
     REPORT = "report"
     ADMIN = "admin"
+    LOG = "log"
 
 
 class Method(enum.StrEnum):

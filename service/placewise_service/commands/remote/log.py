@@ -2,7 +2,8 @@
 
 import asyncio
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from placewise.v1.bundle_pb2 import GetDecisionRequest
+from placewise_client.aio import AsyncClient
+from placewise_client.target import Target
 from placewise_log.record import CorruptEntryError, DecisionRecord, Entry, decode_entry
 from placewise_service.commands.auditing import audited
 from placewise_service.commands.connection import (
@@ -19,10 +22,12 @@ from placewise_service.commands.connection import (
     TargetOption,
     TokenOption,
     connect,
+    target_of,
     to_dict,
 )
 from placewise_service.commands.console import console, errors, print_json, print_table, progress
 from placewise_service.commands.exits import CommandError, Exit
+from placewise_service.commands.remote.log_ring import ApiRing
 from placewise_service.commands.remote.whatif import print_decision
 from placewise_service.commands.store import opened_store
 from placewise_service.declog.dataset import Dataset, DatasetBusyError
@@ -37,6 +42,7 @@ from placewise_service.declog.upkeep.stats import LogStats, stats_of
 app = typer.Typer(help="The decision log.", no_args_is_help=True)
 
 _PAGE = 1000
+_API_TIMEOUT_S = 30.0
 _FOLLOW_POLL_S = 0.5
 
 
@@ -48,15 +54,23 @@ def export(
     dangling_after_s: Annotated[
         float, typer.Option("--dangling-after", min=0, help="Silence after which a job counts as dangling, seconds.")
     ] = DEFAULT_DANGLING_AFTER_S,
+    target: Annotated[
+        str, typer.Option(help="Read from this running service, HOST:PORT (gRPC), with a token of scope log.")
+    ] = "",
+    token: TokenOption = "",
+    tls_ca: CaOption = None,
     store: Annotated[str, typer.Option(help="Copy the export to this URL: file, S3, GCS, HDFS, any of fsspec.")] = "",
     is_json: JsonOption = False,
 ) -> None:
     """Write new entries to Parquet, by day, each decision once, outcomes joined. Safe to kill and to repeat."""
+    if target and not clusters:
+        raise CommandError("--target needs --cluster: a token is good for some clusters", Exit.USAGE)
+    source = _of_service(target_of(target, token, tls_ca), clusters or ()) if target else opened_store()
     with audited("log export", str(directory), ",".join(clusters or ())):
-        target = _store(store) if store else None  # before the work, which a wrong URL should not wait for
-        report = asyncio.run(_export(directory, clusters or (), batch, dangling_after_s))
-        if target is not None:
-            _publish(target, directory)
+        copy = _store(store) if store else None  # before the work, which a wrong URL should not wait for
+        report = asyncio.run(_export(source, directory, clusters or (), batch, dangling_after_s))
+        if copy is not None:
+            _publish(copy, directory)
     if is_json:
         print_json({each.name: getattr(report, each.name) for each in fields(report)})
     else:
@@ -186,9 +200,20 @@ def _print_stats(found: LogStats) -> None:
     )
 
 
-async def _export(directory: Path, clusters: Sequence[str], batch: int, dangling_after_s: float) -> ExportReport:
-    async with opened_store() as store:
-        ring: ExportRing = store
+@asynccontextmanager
+async def _of_service(target: Target, clusters: Sequence[str]) -> AsyncIterator[ApiRing]:
+    async with AsyncClient(target, timeout_s=_API_TIMEOUT_S) as client:
+        yield ApiRing(client, clusters)
+
+
+async def _export(
+    source: AbstractAsyncContextManager[ExportRing],
+    directory: Path,
+    clusters: Sequence[str],
+    batch: int,
+    dangling_after_s: float,
+) -> ExportReport:
+    async with source as ring:
         with progress("entries", None) as bar:
             try:
                 return await export_log(
