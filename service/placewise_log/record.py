@@ -345,12 +345,16 @@ class DecisionRecord:
 
 @frozen
 class OutcomeRecord:
-    """A host's report about one job. `decision_id` is "" if the decision behind it is unknown."""
+    """A host's report about one job. `decision_id` is "" if the decision behind it is unknown.
+
+    `neighbours` are the jobs on its nodes at the time of a report of progress, None of other reports and if unknown.
+    """
 
     cluster: str
     receive_time_s: float
     event: JobEvent
     decision_id: str = ""
+    neighbours: tuple[str, ...] | None = None
 
 
 Entry = DecisionRecord | OutcomeRecord

@@ -146,6 +146,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "subtask": ("", "subtask that ended; null for other events"),
         "actual_s": ("s", "time that the share or subtask took; null for other events"),
         "reason": ("", "the host's words on a failure; null without"),
+        "neighbours": ("", "jobs on its nodes when a job reported progress; null of other events, and if unknown"),
     },
     JOINED: {
         **_COMMON,
@@ -216,6 +217,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "time_s": ("s since 1970", "time of the report"),
         "speed_epochs_per_s": ("epochs/s", "speed reported; null if none"),
         "epochs_done": ("epochs", "epochs done so far; null if not reported"),
+        "neighbours": ("", "jobs on its nodes then; null if unknown"),
     },
     UNREADABLE: _COMMON,
     VIEWS: {

@@ -80,5 +80,6 @@ PROGRESS_SCHEMA: Final = pa.schema(
         "time_s": pa.float64(),
         "speed_epochs_per_s": pa.float64(),
         "epochs_done": pa.float64(),
+        "neighbours": pa.list_(pa.string()),
     }
 )

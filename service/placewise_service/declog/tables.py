@@ -155,6 +155,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "subtask": pa.string(),
             "actual_s": pa.float64(),
             "reason": pa.string(),
+            "neighbours": pa.list_(pa.string()),
         }
     ),
     UNREADABLE: pa.schema(_COMMON),
@@ -431,6 +432,7 @@ def _outcome_columns(outcome: OutcomeRecord) -> dict[str, Any]:
         "subtask": event.subtask and event.subtask.subtask,
         "actual_s": part and (part.seconds or None),
         "reason": event.reason or None,
+        "neighbours": outcome.neighbours,
     }
 
 

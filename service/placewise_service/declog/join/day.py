@@ -15,6 +15,7 @@ from placewise_service.declog.join.flatten import (
     DECIDED,
     DECISION_COLUMNS,
     FOUND,
+    LATER_COLUMNS,
     OUTCOME_COLUMNS,
     REPORTED,
     decided_of,
@@ -79,8 +80,9 @@ class DayJoin:
         for number, path in enumerate(paths):
             try:
                 with pq.ParquetFile(path) as file:
-                    for batch in file.iter_batches(_BATCH, columns=list(columns)):
-                        yield rows_of_batch(batch, number)
+                    later = [name for name in LATER_COLUMNS if name in file.schema_arrow.names]
+                    for batch in file.iter_batches(_BATCH, columns=[*columns, *later]):
+                        yield rows_of_batch(_complete(batch), number)
             except (pa.ArrowException, OSError) as error:
                 self._problems.add(FileProblemError(path, f"damaged: {_first_line(error)}"))
 
@@ -148,6 +150,13 @@ def _readable(paths: Sequence[Path], table: str, columns: Sequence[str], problem
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(".")
+
+
+def _complete(batch: pa.RecordBatch) -> pa.RecordBatch:
+    for name, kind in LATER_COLUMNS.items():
+        if name not in batch.schema.names:
+            batch = batch.append_column(name, pa.nulls(len(batch), kind))
+    return batch
 
 
 def _with_rewards(found: pa.Table, rewarded: pa.Table) -> pa.Table:

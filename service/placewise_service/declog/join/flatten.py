@@ -52,6 +52,7 @@ REPORTED: Final = pa.schema(
         "epochs_done": pa.float64(),
         "actual_s": pa.float64(),
         "file": pa.int32(),
+        "neighbours": pa.list_(pa.string()),
     }
 )
 _WHOLE: Final = ("rpc", "cluster", "policy", "bundle", "bundle_digest", "caller")
@@ -98,6 +99,7 @@ OUTCOME_COLUMNS: Final = (
     "id", "decision_id", "job_id", "unit", "subtask", "cluster", "kind", "time", "placement", "nodes",
     "speed_epochs_per_s", "epochs_done", "actual_s",
 )  # fmt: skip
+LATER_COLUMNS: Final = {"neighbours": pa.list_(pa.string())}  # null in files of before they came
 
 
 def decided_of(batch: pa.RecordBatch, file: int) -> pa.Table:
@@ -117,7 +119,7 @@ def decided_of(batch: pa.RecordBatch, file: int) -> pa.Table:
 
 def reported_of(batch: pa.RecordBatch, file: int) -> pa.Table:
     """The rows of outcomes, by REPORTED, of the file of that number."""
-    columns = {name: batch[name] for name in OUTCOME_COLUMNS}
+    columns = {name: batch[name] for name in (*OUTCOME_COLUMNS, *LATER_COLUMNS)}
     columns["file"] = _same(file, len(batch))
     columns["time_s"] = _seconds(columns.pop("time"))
     columns["speed"] = columns.pop("speed_epochs_per_s")

@@ -24,6 +24,7 @@ from placewise_service.state.store import JobReport, Overcommit, StateStore
 log = structlog.get_logger(__name__)
 
 _MANY = 200  # nodes from which a report is worked on beside the loop
+_MOST_NEIGHBOURS = 256  # of one report, by name
 _PORTION = 128  # events and their parts: tasks, groups, subtasks
 _ENDS = frozenset({JobEventKind.FINISHED, JobEventKind.FAILED, JobEventKind.CANCELLED})
 _HOLDING = frozenset({JobEventKind.STARTED, JobEventKind.PROGRESS})
@@ -93,9 +94,10 @@ class Reporter:
         now_s = self._clock.now_s()
         # Before the call to the store: while it answers, the tail may already remove an ended job from the view.
         named = {event.job_id: event.decision_id for event in events if event.decision_id}
+        decided = [_decision_id(event, live) or named.get(event.job_id, "") for event in events]
         outcomes = [
-            OutcomeRecord(cluster, now_s, event, _decision_id(event, live) or named.get(event.job_id, ""))
-            for event in events
+            OutcomeRecord(cluster, now_s, event, decision_id, _neighbours(event, live))
+            for event, decision_id in zip(events, decided, strict=True)
         ]
         reports = [report for event in events if (report := _job_report(event, live, now_s)) is not None]
         result = await self._store.report_jobs(cluster, reports)
@@ -201,6 +203,16 @@ def _decision_id(event: JobEvent, live: LiveView) -> str:
     if running is not None:
         return running.decision_id
     return live.departed.decision_of(event.job_id, is_end=event.kind in _ENDS)
+
+
+def _neighbours(event: JobEvent, live: LiveView) -> tuple[str, ...] | None:
+    """The jobs beside one that reports progress; None of other events, and of a job that holds nothing."""
+    running = live.view.jobs.get(event.job_id) if event.kind is JobEventKind.PROGRESS else None
+    if running is None:
+        return None
+    nodes = {live.view.index[task.node] for task in running.assignments if task.node in live.view.index}
+    beside = {job_id for m in nodes for job_id in live.view.jobs_on(m)} - {event.job_id}
+    return tuple(sorted(beside)[:_MOST_NEIGHBOURS])
 
 
 def _job_report(event: JobEvent, live: LiveView, now_s: float) -> JobReport | None:

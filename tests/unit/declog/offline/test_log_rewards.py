@@ -118,8 +118,9 @@ async def test_the_rewards_of_many_runs_are_those_of_the_pure_function(
 async def test_reports_of_progress_are_a_table_of_their_own(tmp_path: Path) -> None:
     reported = outcome(1, JobEventKind.PROGRESS, NOON_S + 20, speed=3.0, epochs_done=9.0)
     silent = outcome(1, JobEventKind.PROGRESS, NOON_S + 30)
-    ring = FakeRing(decision(1), reported, reported, silent)
+    ring = FakeRing(decision(1), replace(reported, neighbours=("j2", "j3")), reported, silent)
     await run(ring, tmp_path)
     first, second = sorted(rows(tmp_path, "progress"), key=lambda row: str(row["time_s"]))
     assert (first["time_s"], first["speed_epochs_per_s"], first["epochs_done"]) == (NOON_S + 20, 3.0, 9.0)
-    assert (first["job_id"], second["speed_epochs_per_s"], second["epochs_done"]) == ("j1", None, None)
+    assert (first["job_id"], first["neighbours"]) == ("j1", ["j2", "j3"])
+    assert (second["speed_epochs_per_s"], second["epochs_done"], second["neighbours"]) == (None, None, None)
