@@ -12,8 +12,13 @@ from placewise.v1.cluster_pb2 import Assignment, JobEvent, Node, ReportJobEvents
 from placewise.v1.decision_pb2 import Outcome, PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.aio import AsyncClient
-from placewise_service.bench.processes import service_process
+from placewise_client.target import Target
+from placewise_log.reading import ExportedLog
+from placewise_service.api.identity.auth import Scope
+from placewise_service.api.identity.token_changes import create_token
+from placewise_service.bench.processes import redis_process, service_process
 from placewise_service.cli import invoke
+from placewise_service.commands.exits import Exit
 
 pytestmark = pytest.mark.e2e
 
@@ -79,3 +84,40 @@ async def test_what_became_of_each_decision(
         (tmp_path / "file").touch()
         refused = await asyncio.to_thread(invoke, ["log", "export", str(tmp_path / "file" / "log")])
         assert (refused, "Not a directory. Run the export again" in capsys.readouterr().err) == (1, True)
+
+
+async def test_an_export_through_the_api_has_the_views_of_its_decisions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = tmp_path / "tokens.yaml"
+    everything = create_token(tokens, "host", [Scope.DECIDE, Scope.REPORT, Scope.READ, Scope.ADMIN])
+    reader = create_token(tokens, "export", [Scope.LOG], [CLUSTER])
+    elsewhere = create_token(tokens, "elsewhere", [Scope.LOG], ["other"])
+    with redis_process() as redis:
+        environment = {"PLACEWISE_REDIS_URL": redis.url, "PLACEWISE_AUTH__TOKENS_FILE": str(tokens)}
+        async with (
+            service_process(environment) as service,
+            AsyncClient(Target((service.target,), token=everything)) as client,
+        ):
+            nodes = [Node(id=f"n{n}", capacity=Resources(cpu_cores=8, gpus=4, memory_gib=64)) for n in range(4)]
+            await client.report_nodes(ReportNodesRequest(cluster=CLUSTER, nodes=nodes))
+            placed = await asyncio.gather(*(decided(client, f"j{n}") for n in range(8)))
+            await reported(client, "j0")
+            await asyncio.sleep(0.5)  # ten flush intervals of the log
+            source = ("--target", service.target, "--cluster", CLUSTER)
+            copy = ("--store", (tmp_path / "copy").as_uri())
+            for token in (everything, elsewhere):
+                args = ["log", "export", str(tmp_path / "refused"), *source, "--token", token]
+                assert await asyncio.to_thread(invoke, args) == Exit.REFUSED
+                assert ("scope log" if token == everything else CLUSTER) in capsys.readouterr().err
+            assert not list((tmp_path / "refused").glob("decisions/*/*"))
+            report = (await command(capsys, "export", tmp_path / "log", *source, *copy, "--token", reader))[0]
+            assert (report["written"]["decisions"], report["written"]["outcomes"]) == (8, 2)
+            again = (await command(capsys, "export", tmp_path / "log", *source, "--token", reader))[0]
+            assert again["written"].get("decisions", 0) == 0
+    for folder in ("log", "copy"):
+        log = ExportedLog(tmp_path / folder)
+        assert {record.decision_id for record in log.records()} == {decision_id for decision_id, _ in placed}
+        for record in log.records():
+            (read,) = record.reads
+            assert log.view_at(record).version == read.version
