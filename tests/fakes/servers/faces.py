@@ -141,6 +141,7 @@ class FakeEngine:
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     log: list[tuple[str, bytes]] = field(default_factory=list)
     exported: str = ""
+    log_read: int = 0
 
     def problem(self) -> str:
         return self.trouble
@@ -222,7 +223,9 @@ class FakeEngine:
         if log is Log.VIEWS:
             return (), ""
         self.exported = exported or self.exported
-        return [each for each in self.log if not after or each[0] > after][:count], self.exported
+        found = [each for each in self.log if not after or each[0] > after][:count]
+        self.log_read += len(found)
+        return found, self.exported
 
     async def clusters(self) -> Sequence[str]:
         return sorted(self.views)

@@ -43,6 +43,7 @@ _STEP = 64
 _MANY = 1000  # shares and excluded units from which an answer is converted beside the loop
 _ENTRIES_DEFAULT, _MOST_ENTRIES = 500, 1000  # of the decision log, in one page
 _PAGE_BYTES = 1 << 20
+_FIRST_ENTRIES = 2  # a page reads twice as many, then more: snapshots of large clusters are large
 _POSITION = re.compile(r"\d{1,20}(-\d{1,20})?")
 _RECENT = 100
 _RECENT_DEFAULT = 20
@@ -361,17 +362,22 @@ async def _read_log(
     for name, position in (("after", request.after), ("exported", request.exported)):
         if position and not _POSITION.fullmatch(position):
             raise InvalidRequestError("must be a position of the log, or empty", name)
-    size = request.page_size or _ENTRIES_DEFAULT
+    size, left = request.page_size or _ENTRIES_DEFAULT, _PAGE_BYTES
     log = Log.VIEWS if request.log == bundle_pb2.ReadLogRequest.VIEWS else Log.DECISIONS
-    found, exported = await context.engine.read_log(request.cluster, log, request.after, size, request.exported)
-    answer = bundle_pb2.ReadLogResponse(exported=exported)
-    answer.read_time.FromNanoseconds(round(context.clock.now_s() * 1e9))
-    left = _PAGE_BYTES
-    for position, record in found:
-        left -= len(record)
-        if answer.entries and left < 0:
+    answer = bundle_pb2.ReadLogResponse()
+    after, exported, count = request.after, request.exported, _FIRST_ENTRIES
+    while len(answer.entries) < size:
+        count = min(2 * count, size - len(answer.entries))
+        found, answer.exported = await context.engine.read_log(request.cluster, log, after, count, exported)
+        for after, record in found:
+            left -= len(record)
+            if answer.entries and left < 0:
+                break
+            answer.entries.add(position=after, record=record)
+        if left <= 0 or len(found) < count:
             break
-        answer.entries.add(position=position, record=record)
+        exported = ""  # it is acknowledged
+    answer.read_time.FromNanoseconds(round(context.clock.now_s() * 1e9))
     return answer
 
 

@@ -90,6 +90,17 @@ async def test_a_page_of_large_entries_is_cut_but_never_empty() -> None:
     assert sizes == [1, 1, 1, 1]
 
 
+async def test_a_page_reads_little_more_of_the_log_than_it_gives() -> None:
+    async with listening() as at:
+        at.engine.log = [(f"{n}-0", bytes(300_000)) for n in range(100, 200)]
+        async with AsyncClient(Target((f"127.0.0.1:{at.grpc_port}",))) as client:
+            page = await client.read_log(ReadLogRequest(cluster="prod", page_size=1000))
+            assert (len(page.entries), at.engine.log_read) == (3, 4)
+            at.engine.log = [(f"{n}-0", b"small") for n in range(100, 900)]
+            page = await client.read_log(ReadLogRequest(cluster="prod", page_size=700))
+            assert [entry.position for entry in page.entries] == [f"{n}-0" for n in range(100, 800)]
+
+
 @pytest.mark.parametrize("log", Log)
 async def test_the_engine_gives_its_logs_and_notes_how_far_they_are_exported(log: Log) -> None:
     async with running_engine(nodes=1) as engine:
