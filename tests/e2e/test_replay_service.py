@@ -56,6 +56,27 @@ async def test_a_replayed_trace_is_whole_in_the_log(
     assert {round(row["end_time_s"] - row["start_time_s"]) for row in placed} == {1000, 50}
 
 
+async def test_a_log_without_its_unchanged_refusals_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The large job waits at the head of the queue while small ones before it end one after another.
+    lines = [f"small-{n},{n},{1000 + 50 * n},1" for n in range(6)] + ["large,100,50,8"]
+    trace = tmp_path / "t.csv"
+    trace.write_text("job_id,submit_time_s,duration_s,num_gpus\n" + "\n".join(lines) + "\n")
+    state, log = tmp_path / "state", tmp_path / "log"
+    monkeypatch.setenv("PLACEWISE_STATE_DIR", str(state))
+    async with service_process({"PLACEWISE_STATE_DIR": str(state)}) as service:
+        options = ("--nodes", 1, "--gpus-per-node", 8, "--admit", "fifo", "--policy", "consolidate", "--json")
+        code = await call("replay", "--trace", trace, *options, "--log", log, "--target", service.target)
+    assert code == 0, capsys.readouterr().err
+    (run,) = json.loads(capsys.readouterr().out)["policies"]
+    assert await call("log", "stats", log, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["refusals_left_out"] > 0
+    logged = sum(found["decisions"].values()) + found["refusals_left_out"]
+    assert logged == run["admit_calls"] + run["place_calls"]
+
+
 async def test_a_malformed_trace_reaches_no_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,ten,1\n")

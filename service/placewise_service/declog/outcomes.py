@@ -185,7 +185,7 @@ class Fates:
                 self._subtasks[decision_id, row.key.job_id, row.key.subtask] = row.key
         self._placed: dict[Key, Decided] = {}
         for row in sorted((row for row in rows if row.is_place), key=lambda row: row.time_s):
-            if row.admit_decision_id and row.outcome in _HELD:
+            if row.admit_decision_id and row.outcome in _HELD and not row.is_tried:
                 self._placed.setdefault(Key(row.admit_decision_id, row.key.job_id), row)
 
     def add(self, report: Report) -> None:
@@ -224,7 +224,7 @@ def repeats(rows: Iterable[Decided]) -> Mapping[Key, Key]:
     A host that asks again for a job gets the placement it has, under a new decision id and the old reservation.
     """
     holders: dict[tuple[str, str, str], Decided] = {}
-    held = [row for row in rows if row.is_place and row.reservation_id]
+    held = [row for row in rows if row.is_place and row.reservation_id and not row.is_tried]
     for row in held:
         first = holders.get(_holding(row))
         if first is None or (row.time_s, row.key.decision_id) < (first.time_s, first.key.decision_id):

@@ -68,6 +68,7 @@ class Run:
     admit_ms: list[float] = field(default_factory=list)
     report_ms: list[float] = field(default_factory=list)
     decide_ms: list[float] = field(default_factory=list)
+    decision_ids: set[str] = field(default_factory=set)  # an unchanged refusal has the id of the first one
     never_fits: list[str] = field(default_factory=list)
     never_admitted: list[str] = field(default_factory=list)
     place_waits: int = 0
@@ -177,6 +178,7 @@ class Host:
         began_s = time.perf_counter()
         answer = await self._client.admit_or_wait(request)
         self.result.admit_ms.append((time.perf_counter() - began_s) * 1000.0)
+        self.result.decision_ids.add(answer.meta.decision_id)
         return sorted(answer.admissions, key=lambda admission: admission.rank)
 
     async def _place(self, job: TraceJob, admission: Admission, now_s: float) -> int:
@@ -190,6 +192,7 @@ class Host:
         began_s = time.perf_counter()
         answer = await self._client.place(request)
         self.result.place_ms.append((time.perf_counter() - began_s) * 1000.0)
+        self.result.decision_ids.add(answer.meta.decision_id)
         self.result.decide_ms.append(answer.meta.decide_ms)
         self.result.fallbacks += answer.meta.fallback
         decision = answer.decisions[0]

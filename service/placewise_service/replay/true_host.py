@@ -131,6 +131,7 @@ class TrueHost:
         began_s = time.perf_counter()
         answer = await self._client.admit_or_wait(request)
         self.result.admit_ms.append((time.perf_counter() - began_s) * 1000.0)
+        self.result.decision_ids.add(answer.meta.decision_id)
         return [admission for admission in answer.admissions if admission.verdict == Admission.ADMIT]
 
     async def _place(self, jobs: Sequence[Job], shape: Shape | None = None) -> int:
@@ -145,6 +146,7 @@ class TrueHost:
         began_s = time.perf_counter()
         answer = await self._client.place(request)
         self.result.place_ms.append((time.perf_counter() - began_s) * 1000.0)
+        self.result.decision_ids.add(answer.meta.decision_id)
         self.result.decide_ms.append(answer.meta.decide_ms)
         self.result.fallbacks += answer.meta.fallback
         answered = list(zip(jobs, answer.decisions, strict=True))

@@ -60,6 +60,23 @@ async def test_an_admission_has_a_row_for_each_job_and_finds_the_place_that_foll
     assert report.joined["OBSERVED"] == 2
 
 
+@pytest.mark.parametrize("tried", ["dry run", "shadow"])
+async def test_a_trial_is_not_the_place_that_followed_an_admission(tmp_path: Path, tried: str) -> None:
+    links = PlaceSeen(admit_decisions={"j1": decision_id(ADMITTED)})
+    trial = replace(decision(2, job_id="j1", time_s=NOON_S - 0.5, dry=tried == "dry run"), asked=links)
+    if tried == "shadow":
+        trial = replace(trial, shadow_of=decision_id(1))
+    placed = replace(decision(1), asked=links)
+    ring = FakeRing(
+        admission(Verdict.ADMIT), trial, placed, outcome(1, JobEventKind.FINISHED, NOON_S + 11, epochs_done=1.0)
+    )
+    await run(ring, tmp_path)
+    (admitted,) = job_rows(tmp_path, rpc="AdmitOrWait")
+    assert (admitted["status"], admitted["place_decision_id"]) == ("OBSERVED", decision_id(1))
+    rows = {row["decision_id"]: row["status"] for row in job_rows(tmp_path, rpc="Place")}
+    assert rows == {decision_id(1): "OBSERVED", trial.decision_id: "NOT_HELD"}
+
+
 async def test_an_explored_admission_has_its_propensity_and_one_without_a_choice_has_1(tmp_path: Path) -> None:
     made = admission(Verdict.ADMIT, Verdict.WAIT)
     assert made.admit is not None

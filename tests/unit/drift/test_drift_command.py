@@ -72,6 +72,18 @@ def run(*arguments: str) -> Any:
     return json.loads(done.stdout), done.exit_code
 
 
+def test_shadows_and_dry_runs_are_left_out(tmp_path: Path) -> None:
+    log = exported(tmp_path)
+    path = log / "decisions" / "date=2025-11-21" / "decisions.parquet"
+    rows = pq.read_table(path).to_pylist()
+    tokens = np.full(PART_FEATURES, 50.0)
+    extra = [row(i, "llama", tokens) | {"id": f"x{i}"} for i in range(COUNT - 40, COUNT)]
+    extra = [each | ({"shadow_of": "d1"} if i % 2 else {"is_dry_run": True}) for i, each in enumerate(extra)]
+    pq.write_table(pa.Table.from_pylist([*rows, *extra], schema=DECISIONS), path)
+    found, code = run("--log", str(log))
+    assert (code, found["is_drifted"], found["reference"], found["recent"]) == (0, False, 600, 200)
+
+
 def test_a_cluster_as_before_has_not_drifted(tmp_path: Path) -> None:
     found, code = run("--log", str(exported(tmp_path)))
     assert (code, found["is_drifted"]) == (0, False)

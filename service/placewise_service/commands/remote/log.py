@@ -189,9 +189,9 @@ def _print_stats(found: LogStats) -> None:
     covered = [(name, count, count / found.held) for name, count in found.covered.items()] if found.held else []
     print_table(f"labels of {found.held} held rows", ("label", "rows", "share"), covered)
     console.print(
-        f"{found.orphans} outcomes of unknown decisions, {found.repeated} repeated rows, {found.unreadable} entries of "
-        f"another schema, {found.refusals_left_out} unchanged refusals left out, {found.without_alternatives} Place "
-        "decisions without alternatives"
+        f"{found.shadows} decisions of shadows, {found.orphans} outcomes of unknown decisions, {found.repeated} "
+        f"repeated rows, {found.unreadable} entries of another schema, {found.refusals_left_out} unchanged refusals "
+        f"left out, {found.without_alternatives} Place decisions without alternatives"
     )
     views = found.views
     console.print(

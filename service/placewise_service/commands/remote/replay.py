@@ -121,7 +121,7 @@ class _Keeping:
 
         A log that could not be exported keeps its cluster. Raises CommandError then.
         """
-        cluster, decisions = run.plan.cluster, len(run.place_ms) + len(run.admit_ms)
+        cluster, decisions = run.plan.cluster, run.decision_ids
         if self.log is not None:
             try:
                 async with opened_store() as store:
@@ -129,12 +129,14 @@ class _Keeping:
             except (CommandError, DatasetBusyError, OSError) as error:
                 raise CommandError(f"the log was not exported, so cluster {cluster} is kept: {error}") from None
             if missing:
-                raise CommandError(f"{missing} of {decisions} decisions are not in the log: cluster {cluster} is kept")
+                raise CommandError(
+                    f"{missing} of {len(decisions)} decisions are not in the log: cluster {cluster} is kept"
+                )
         if self.is_keeping:
             return
         await host.clean_up()
         if self.log is None and decisions:
-            lost = f"the decision log of {cluster} ({decisions} decisions) is deleted with the cluster"
+            lost = f"the decision log of {cluster} ({len(decisions)} decisions) is deleted with the cluster"
             errors.print(f"{lost}: --log DIR exports it first, --keep keeps both")
 
 

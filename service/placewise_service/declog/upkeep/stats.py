@@ -28,7 +28,7 @@ _VIEW_COLUMNS: Final = ("cluster", "epoch", "view", "view_version")
 
 @dataclass(slots=True)
 class PolicyStats:
-    """Rows of jobs that one policy, or an explorer beside it, placed or admitted.
+    """Held rows of jobs that one policy, or an explorer beside it, placed or admitted.
 
     `with_support` have P(a) < 1: another placement was possible. `largest_weight` is the largest 1/P(a), `ess` the
     effective sample size of these weights, (Σw)² / Σw².
@@ -69,10 +69,12 @@ class PolicyStats:
 
 @dataclass(slots=True)
 class LogStats:
-    """Everything that `placewise log stats` prints. `covered` counts held rows that have each of some labels;
-    `views` decisions by whether the log has all that their view is rebuilt from."""
+    """Everything that `placewise log stats` prints. `shadows` are in no other count but that of rows by status;
+    `covered` counts held rows that have each of some labels; `views` decisions by whether the log has all that their
+    view is rebuilt from."""
 
     decisions: Counter[str] = field(default_factory=Counter)
+    shadows: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     policies: dict[str, PolicyStats] = field(default_factory=dict)
     statuses: dict[str, Counter[str]] = field(default_factory=dict)
@@ -89,6 +91,7 @@ class LogStats:
         """For JSON."""
         return {
             "decisions": dict(self.decisions),
+            "shadows": self.shadows,
             "outcomes": dict(self.outcomes),
             "policies": {name: policy.summary() for name, policy in sorted(self.policies.items())},
             "statuses": {rpc: dict(counts) for rpc, counts in sorted(self.statuses.items())},
@@ -107,8 +110,11 @@ def stats_of(directory: Path, problems: Problems) -> LogStats:
     """The numbers of one directory. Files that cannot be read are problems, and left out."""
     stats = LogStats()
     logged = Coverage(_rows(directory, VIEWS, ("kind", "cluster", "name", "first_version", "last_version"), problems))
-    columns = ("rpc", "outcome", "refusals_left_out", "alternatives", *_VIEW_COLUMNS)
-    for rpc, outcome, left_out, alternatives, *read in _rows(directory, DECISIONS, columns, problems):
+    columns = ("rpc", "outcome", "shadow_of", "refusals_left_out", "alternatives", *_VIEW_COLUMNS)
+    for rpc, outcome, shadow_of, left_out, alternatives, *read in _rows(directory, DECISIONS, columns, problems):
+        if shadow_of is not None:
+            stats.shadows += 1
+            continue
         stats.views["not logged" if read[-1] is None else "complete" if logged.has(*read) else "dropped"] += 1
         stats.decisions[f"{rpc} {outcome}"] += 1
         stats.refusals_left_out += left_out or 0
@@ -121,18 +127,17 @@ def stats_of(directory: Path, problems: Problems) -> LogStats:
 
 
 _LABELS: Final = ("start_time_s", "end_time_s", "speed_epochs_per_s", *REWARDS)
-_JOINED_COLUMNS: Final = ("rpc", "policy", "status", "outcome", "propensity", "explorer", "is_explored", *_LABELS)
+_JOINED_COLUMNS: Final = ("rpc", "policy", "status", "propensity", "explorer", "is_explored", *_LABELS)
 
 
 def _add_joined(stats: LogStats, directory: Path, problems: Problems) -> None:
-    for rpc, policy, status, outcome, propensity, explorer, is_explored, *labels in _rows(
+    for rpc, policy, status, propensity, explorer, is_explored, *labels in _rows(
         directory, JOINED, _JOINED_COLUMNS, problems
     ):
         stats.statuses.setdefault(rpc, Counter())[status] += 1
-        if outcome in ("PLACED", "ADMIT"):
+        if status in _HELD:
             of = stats.policies.setdefault(f"{rpc} {policy}", PolicyStats())
             of.add(propensity, explorer, is_explored=is_explored)
-        if status in _HELD:
             stats.held += 1
             for name, label in zip(_LABELS, labels, strict=True):
                 stats.covered[name] += label is not None

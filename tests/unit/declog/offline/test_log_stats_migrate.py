@@ -64,6 +64,21 @@ async def test_stats_count_policies_support_labels_and_orphans(
     assert (found["orphans"], found["unreadable"], found["repeated"]) == (1, 1, 0)
 
 
+async def test_stats_count_shadows_apart_and_policies_by_held_jobs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shadow = replace(explored(2, 0.25, "random"), shadow_of=decision_id(1))
+    again = replace(decision(4), jobs=decision(1).jobs, place=replace(decision(1).answer, meta=decision(4).meta))
+    await run(FakeRing(decision(1), shadow, decision(3, dry=True), again), tmp_path)
+    _, found, _ = command(capsys, "log", "stats", str(tmp_path))
+    assert (found["decisions"], found["shadows"]) == ({"Place PLACED": 3}, 1)
+    assert sum(found["views"].values()) == 3
+    assert found["without_alternatives"] == 3
+    policy = found["policies"]["Place tetris"]
+    assert (policy["rows"], policy["explored"], policy["largest_weight"]) == (1, 0, 1.0)
+    assert found["statuses"] == {"Place": {"OPEN": 1, "NOT_HELD": 3}}
+
+
 async def test_stats_name_a_file_that_cannot_be_read_and_count_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
