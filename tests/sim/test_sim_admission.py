@@ -4,15 +4,19 @@ import numpy as np
 import pytest
 from tests.fakes.proteus_queue import bundled
 
+from placewise_core.admit.greedy import GreedyAdmission
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Verdict
 from placewise_core.speed.throughput import ThroughputModel
+from placewise_core.view.view import ClusterView
 from placewise_training.reproduce.elastic.composed import SHORTEST, admission
 from placewise_training.sim.discipline import Discipline
+from placewise_training.sim.gangs.admission import Admitter
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import qos_cluster
+from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.policies import admission_policy, placement_policy
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import ElasticWorkload
@@ -46,3 +50,26 @@ def test_whoever_reads_only_starts_gets_the_same_starts(name: str) -> None:
             plan = policy.admit(jobs, simulation.view, QueueState("q", delay_s=1e6), context)
             answers.append([a for a in plan.admissions if a.verdict is Verdict.ADMIT])
         assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("name", ["fifo-strict", "single-gpu", "random-gpus"])
+def test_a_queue_whose_first_job_waits_is_asked_after_a_release_with_the_same_events(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    ask = Admitter._ask
+
+    def counted(admitter: Admitter, queue: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> object:
+        asked.append(now_s)
+        return ask(admitter, queue, jobs, view, now_s)
+
+    monkeypatch.setattr(Admitter, "_ask", counted)
+    runs = []
+    for stops_in_order in (True, False):
+        asked.clear()
+        monkeypatch.setattr(GreedyAdmission, "stops_in_order", stops_in_order)
+        result = blocked(2, name).run()
+        runs.append((result.event_hash, len(asked)))
+    (fast, few), (slow, many) = runs
+    assert fast == slow
+    assert few < 0.8 * many

@@ -133,6 +133,11 @@ class GreedyAdmission(ABC):
         """The order of dispatch; the request's own by default."""
         return waiting
 
+    @property
+    def stops_in_order(self) -> bool:
+        """True if the first of the request that waits ends the round, whatever comes behind it."""
+        return self.keeps_order and self.stops_at_first_wait and not self.backfills
+
     def slack_s(self, waiting: Waiting, latency_s: float, state: Round) -> float:
         """w of equation (16)."""
         return waiting.expected_s - (latency_s + state.context.now_s)

@@ -10,9 +10,9 @@ from tests.fakes.engine import CLUSTER, ask_admit, ask_place, place, running_eng
 
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings
-from placewise_core.domain.commands import AdmitCommand
+from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.decision import Outcome, Reason, Verdict
-from placewise_core.domain.job import Job
+from placewise_core.domain.job import Job, JobId
 from placewise_service.engine import Engine
 from placewise_service.engine import engine as engine_module
 from placewise_service.state.reference.memory import MemoryStore
@@ -73,3 +73,33 @@ async def test_a_cluster_whose_policy_has_another_order_now_is_told_once(
             for _ in range(20):  # rounds in which clusters are met again
                 await asyncio.sleep(0)
     assert [line["cluster"] for line in lines if before in line["event"]] == [CLUSTER]
+
+
+@pytest.mark.parametrize("kind", [JobEventKind.CANCELLED, JobEventKind.FAILED])
+async def test_a_head_that_is_cancelled_gives_its_nodes_up_at_once(kind: JobEventKind) -> None:
+    clock = ManualClock(1_000_000.0)
+    store = MemoryStore(clock)
+    gang, long = lasting("gang", 8, 100.0), lasting("long", 1, 5000.0)
+    async with running_engine(2, 4, store, clock) as one, running_engine(0, 0, store, clock) as other:
+        await ask_place(one, place(lasting("runs", 2, 1000.0)))
+        assert await admitted(one, gang, long) == set()
+        await one.report_job_events(CLUSTER, [JobEvent(gang.id, kind)])
+        assert await admitted(one, long, queue="another") == {"long"}
+        await other._parts.catch_up(await other._parts.views.get(CLUSTER))
+        assert (await ask_place(other, place(long))).decisions[0].outcome is Outcome.PLACED
+
+
+async def test_a_replica_that_loads_later_knows_no_head_that_has_ended() -> None:
+    clock = ManualClock(1_000_000.0)
+    store = MemoryStore(clock)
+    gang = lasting("gang", 8, 100.0)
+    async with running_engine(2, 4, store, clock) as one:
+        await ask_place(one, place(lasting("runs", 2, 1000.0)))
+        assert await admitted(one, gang) == set()
+        await one.report_job_events(CLUSTER, [JobEvent(JobId("runs"), JobEventKind.FINISHED)])
+        assert await admitted(one, gang) == {"gang"}
+        assert (await ask_place(one, place(gang))).decisions[0].outcome is Outcome.PLACED
+        await one.report_job_events(CLUSTER, [JobEvent(gang.id, JobEventKind.FINISHED)])
+        async with running_engine(0, 0, store, clock) as fresh:
+            assert (await fresh._parts.views.get(CLUSTER)).view.heads == {}
+            assert (await ask_place(fresh, place(lasting("long", 1, 5000.0)))).decisions[0].outcome is Outcome.PLACED

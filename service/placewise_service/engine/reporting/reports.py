@@ -101,7 +101,7 @@ class Reporter:
         ]
         reports = [report for event in events if (report := _job_report(event, live, now_s)) is not None]
         result = await self._store.report_jobs(cluster, reports)
-        changes = list(result.events)
+        changes = [*result.events, *await self._release_heads(cluster, live, events)]
         learned = await self._learn(cluster, events)
         changes.extend(learned)
         rows, measured = await self._profile(cluster, live, events)
@@ -122,6 +122,19 @@ class Reporter:
                 others=overcommit.others,
             )
         return ReportOutcome(version, applied, len(events) - applied, result.overcommits), changes
+
+    async def _release_heads(self, cluster: str, live: LiveView, events: Sequence[JobEvent]) -> list[Event]:
+        """Jobs that ended, or left their queue, keep no nodes as its head. If somebody else changed the queue in this
+        moment, the reservation lapses by itself."""
+        ended = {event.job_id for event in events if event.kind in _ENDS}
+        released = []
+        for queue in list(live.view.queues.values()) if ended else ():
+            if queue.head is not None and queue.head.job in ended:
+                state = replace(queue, head=None, seq=queue.seq + 1)
+                change = await self._store.commit_queue(cluster, state, queue.seq)
+                if change is not None:
+                    released.append(change)
+        return released
 
     async def _learn(self, cluster: str, events: Sequence[JobEvent]) -> list[Event]:
         """Overheads of finished shares go into the running mean of their kind."""

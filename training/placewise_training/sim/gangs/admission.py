@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from placewise_core.admit.greedy import GreedyAdmission
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Admission, Verdict
@@ -20,14 +21,29 @@ class Admitter:
         self.policy = policy
         self.settings = settings
         self.queues: dict[str, QueueState] = {}
+        # Queues whose first job waits until something is given back, with that job. Only free resources matter to it.
+        self._blocked: dict[str, str] = {}
+        self._is_in_order = isinstance(policy, GreedyAdmission) and policy.stops_in_order
         self._rng = np.random.default_rng(seed)
+
+    def released(self) -> None:
+        """Something was given back: every queue is asked again."""
+        self._blocked.clear()
 
     def admitted(self, jobs: Sequence[SimJob], view: ClusterView, now_s: float) -> list[SimJob]:
         """The jobs to start now, with their shape, by rank."""
         ranked: list[tuple[int, int, SimJob]] = []
         by_queue: dict[str, list[SimJob]] = {}
+        blocked = set[str]()
         for job in jobs:
-            by_queue.setdefault(job.job.queue, []).append(job)
+            name = job.job.queue
+            if name in by_queue:
+                by_queue[name].append(job)
+            elif name not in blocked:
+                if self._blocked.get(name) == job.id:
+                    blocked.add(name)
+                else:
+                    by_queue[name] = [job]
         for name, waiting in by_queue.items():
             for job, admission in self._ask(name, waiting, view, now_s):
                 ranked.append((admission.rank, job.number, shaped(job, admission)))
@@ -47,6 +63,8 @@ class Admitter:
             queue = self.queues[name] = replace(plan.queue, seq=state.seq + 1)
             view.show_queue(queue)  # as the events of a service tell its views
         admitted = {a.job_id: a for a in plan.admissions if a.verdict is Verdict.ADMIT}
+        if self._is_in_order and jobs[0].job.id not in admitted:
+            self._blocked[name] = jobs[0].id
         return [(job, admitted[job.job.id]) for job in jobs if job.job.id in admitted] if admitted else []
 
 

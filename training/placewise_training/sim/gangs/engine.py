@@ -356,8 +356,14 @@ class Simulation:
                 self.nodes[part.node].remove(job_id)
                 self._dirty[part.node] = None
         self.view.apply_change(JobsEnded((JobId(job_id),)))
-        self._failed.clear()
+        self._released()
         return live
+
+    def _released(self) -> None:
+        """What did not fit may fit now."""
+        self._failed.clear()
+        if self.admitter is not None:
+            self.admitter.released()
 
     def _fault(self, fault: Fault) -> None:
         self._faults_left -= 1
@@ -377,7 +383,7 @@ class Simulation:
                 self.heat.remove(fault.node)
         else:
             self._set_state(fault)
-        self._failed.clear()
+        self._released()
         self._fits = {}
         self._emptied = None
         self.metrics.cluster_changed(self.now_s, self.view)
@@ -409,7 +415,7 @@ class Simulation:
         self.refresh()
         self.view.apply_change(NodesReported(self.heat.report(self.now_s, self.view)))
         self.metrics.heated(self.heat.celsius())
-        self._failed.clear()
+        self._released()
         if self._more_arrivals or self.running or (self.waiting and not self._is_hopeless()):
             self.events.push(self.now_s + self.options.telemetry_every_s, EventKind.TELEMETRY)
 
