@@ -152,6 +152,11 @@ def test_the_composition_starts_every_job_and_narrower_than_proteus_as_printed()
     assert both.log.mean("gpus") < alone.log.mean("gpus")
 
 
+def test_the_composition_meets_more_expectations_than_proteus_alone() -> None:
+    both, alone = run(policy("proteus-qos")), run(policy("proteus"))
+    assert both.result.metrics.qos_rate > alone.result.metrics.qos_rate
+
+
 def test_the_log_agrees_with_the_metrics_of_the_simulation() -> None:
     made = run(policy("qos"))
     metrics = made.result.metrics

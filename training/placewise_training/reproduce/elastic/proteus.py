@@ -272,7 +272,7 @@ def _shrinks(ours: str) -> Callable[[Results], Judgement]:
         shown = f"large, concentrated: {percent(together)}; the other three: {percent(others)}; "
         shown += f"{number(gpus)} GPUs per job"
         if together.mean <= others.mean:
-            return Judgement(ClaimVerdict.NOT, shown)
+            return Judgement(ClaimVerdict.NOT, shown, "Each job has the GPUs of a node, also when they come together.")
         if together.mean < 0:
             return Judgement(ClaimVerdict.REPRODUCED, shown)
         why = (
@@ -383,7 +383,7 @@ def _claims() -> list[Claim]:
                 SHIPPED,
                 [FIFO],
                 0.0,
-                "Alone on the cluster a job gains from GPUs of other nodes, which `proteus` leaves idle.",
+                "FIFO gives each job all free GPUs: jobs that come together run one after the other.",
             ),
             is_beyond=True,
         ),
