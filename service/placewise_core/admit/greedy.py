@@ -179,9 +179,9 @@ class GreedyAdmission(ABC):
     def _starts(self, jobs: Sequence[Job], state: Round) -> list[Admission]:
         """The jobs that start, up to the first that has to wait: no later one is prepared or answered."""
         started: list[Admission] = []
-        self._reserve_overdue(jobs, state)
+        overdue = self._reserve_overdue(jobs, state)
         needs_head = self._needs_head(state)
-        for position, job in enumerate(jobs):
+        for position, job in enumerate(_first(overdue, jobs) if overdue else jobs):
             if not needs_head and state.pool.options(job) is NO_OPTIONS:
                 continue
             if job.id in state.view.jobs or len(state.whole.options(job)) == 0:
@@ -203,14 +203,15 @@ class GreedyAdmission(ABC):
             started.append(self._start(waiting, len(started) + 1, options, chosen, state))
         return started
 
-    def _reserve_overdue(self, jobs: Sequence[Job], state: Round) -> None:
-        """Once a job has waited its bound, nothing starts on the nodes that it needs, wherever it stands."""
-        if state.backfill is None:
-            return
-        for job in state.backfill.overdue(jobs):
+    def _reserve_overdue(self, jobs: Sequence[Job], state: Round) -> Sequence[Job]:
+        """Once a job has waited its bound, nothing starts on the nodes that it needs, wherever it stands. The jobs past
+        their bounds, in the order in which they start."""
+        overdue = state.backfill.overdue(jobs) if state.backfill is not None else ()
+        for job in overdue:
             if len(state.whole.options(job)):
                 self._reserve(self._waiting(job, 0, state), state.pool, state)
-                return
+                break
+        return overdue
 
     def _needs_head(self, state: Round) -> bool:
         """True if the first job that waits was not met yet: behind it, what does not fit is passed over unseen."""
@@ -232,7 +233,9 @@ class GreedyAdmission(ABC):
         answers: list[tuple[Waiting, Admission]] = []
         waits = 0
         ordered = self.order(candidates, state)
-        self._reserve_overdue([waiting.job for waiting in ordered], state)
+        if overdue := self._reserve_overdue([waiting.job for waiting in ordered], state):
+            by_id = {waiting.job.id: waiting for waiting in ordered}
+            ordered = [by_id[job.id] for job in _first(overdue, [waiting.job for waiting in ordered])]
         for rank, waiting in enumerate(spaced(ordered, state.context.slices, 1), start=1):
             if waits and self.stops_at_first_wait and not self.backfills:
                 answers.append((waiting, self._wait(waiting, rank, state, blockers.behind(waits))))
@@ -282,6 +285,12 @@ class GreedyAdmission(ABC):
         slack_s = self.slack_s(waiting, waiting.single_s, state)
         label = waiting.match.label
         return Admission(waiting.job.id, Verdict.WAIT, rank=rank, slack_s=slack_s, blockers=why, profile_model=label)
+
+
+def _first(overdue: Sequence[Job], jobs: Sequence[Job]) -> Sequence[Job]:
+    """The jobs with those first."""
+    late = {job.id for job in overdue}
+    return [*overdue, *[job for job in jobs if job.id not in late]]
 
 
 def _planned(admissions: Sequence[Admission], state: Round, queue: QueueState) -> AdmitPlan:

@@ -72,7 +72,8 @@ def bars(head: HeadReservation, job: Job, gpus: float, now_s: float) -> bool:
     that waits longer than the head."""
     has_passed = job.id in head.passes
     if now_s >= head.bound_s:
-        return not (has_passed and 0 < job.submit_time_s < head.since_s)
+        waits_longer = job.submit_time_s > 0 and (job.submit_time_s, job.id) < (head.since_s, head.job)
+        return not (has_passed and waits_longer)
     return now_s + expected_s(job, gpus) > head.start_s and not has_passed
 
 

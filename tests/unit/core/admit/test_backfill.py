@@ -149,7 +149,7 @@ def test_past_its_bound_nobody_passes_the_head() -> None:
     ask([job("gang", 4, tasks=2)], view, QueueState("q"))
     head = view.heads["q"]
     tell(view, replace(view.queues["q"], seq=2, head=replace(head, expire_s=NOW_S + 2 * BOUND_S)))
-    brief = job("brief", 1, 1.0)
+    brief = replace(job("brief", 1, 1.0), submit_time_s=NOW_S + 1.0)
     assert admitted(ask([brief], view, view.queues["q"], NOW_S + BOUND_S - 1.0)) == {"brief"}
     assert admitted(ask([brief], view, view.queues["q"], NOW_S + BOUND_S)) == set()
 
@@ -290,10 +290,27 @@ def test_past_its_bound_a_job_goes_before_those_that_the_host_lists_first() -> N
     assert admitted(ask([*listed_first, gang], view, view.queues["q"], NOW_S + BOUND_S)) == {"gang"}
 
 
-def test_of_two_jobs_past_their_bounds_the_one_that_waits_longer_is_placed() -> None:
-    """The second becomes the head as soon as the first is admitted, and must not keep it off its nodes."""
+@pytest.mark.parametrize("starts_only", [True, False])
+@pytest.mark.parametrize("policy", BACKFILLING)
+def test_past_their_bounds_jobs_start_by_the_time_they_wait(policy: str, starts_only: bool) -> None:
+    """The oldest keeps its node from those that the host lists first; they go before younger ones all the same."""
+    view = cluster_of(gpu_nodes(1, 2))
+    came_s = {"a": NOW_S, "b": NOW_S, "oldest": NOW_S - 1.0, "young": NOW_S + 1.0}
+    jobs = [replace(job(name, 1), submit_time_s=at_s) for name, at_s in came_s.items()]
+    later_s = NOW_S + BOUND_S + 10.0
+    context = AdmitContext(later_s, int(later_s / 10), QueueSettings(bound_s=BOUND_S), 0, starts_only=starts_only)
+    plan = POLICIES[policy].admit(jobs, view, QueueState("q"), context)
+    assert admitted(plan) == {"oldest", "a"}
+
+
+@pytest.mark.parametrize("younger_s", [0.0, 1.0])
+def test_of_two_jobs_past_their_bounds_the_one_that_waits_longer_is_placed(younger_s: float) -> None:
+    """The second becomes the head as soon as the first is admitted, and must not keep it off its nodes.
+
+    Of two that came together the name decides.
+    """
     view, first = cluster_of(gpu_nodes(2, 4)), job("first", 4, tasks=2)
-    second = replace(job("second", 4, tasks=2), submit_time_s=NOW_S + 1.0)
+    second = replace(job("second", 4, tasks=2), submit_time_s=NOW_S + younger_s)
     later_s = NOW_S + BOUND_S + 10.0
     assert admitted(ask([first, second], view, QueueState("q"), later_s)) == {"first"}
     assert view.heads["q"].job == "second"
