@@ -61,10 +61,26 @@ def reward_h(run: Run, others: Iterable[Run], horizon_s: float, now_s: float) ->
     None until H has passed, and if an e_n, or a progress that the sum needs, is not known.
     """
     until_s = run.start_s + horizon_s
+    return neighbourhood_reward_h(run, (each for each in others if run.shares_nodes(each, until_s)), horizon_s, now_s)
+
+
+def neighbourhood_reward_h(run: Run, neighbours: Iterable[Run], horizon_s: float, now_s: float) -> float | None:
+    """The same sum over a neighbourhood that was fixed before the choice: what evaluation compares.
+
+        neighbourhood_reward_h = Σ_{n ∈ {j} ∪ F_j} c_n / e_n
+
+    F_j are `neighbours`: jobs decided before j that run, at t_j, on a node of any placement that j could have been
+    given. F_j is the same whichever of these was chosen, so a placement gains by what it does
+    to jobs. `reward_h` has another N_j for each placement, and rises with the number of jobs that a placement meets,
+    even if it slows all of them down. Jobs that come later belong to no F_j: their places answer to this choice.
+
+    None as for reward_h.
+    """
+    until_s = run.start_s + horizon_s
     if now_s < until_s:
         return None
     total = 0.0
-    for each in (run, *(other for other in others if run.shares_nodes(other, until_s))):
+    for each in (run, *neighbours):
         before, after = each.epochs_at(run.start_s), each.epochs_at(until_s)
         if before is None or after is None or each.total_epochs <= 0:
             return None

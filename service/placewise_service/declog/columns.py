@@ -192,6 +192,14 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             )
             for minutes in HORIZONS_MIN
         },
+        **{
+            f"neighbourhood_reward_{minutes}min": (
+                "jobs",
+                f"Σ c_n/e_n over {minutes} min from its start, of the job and of those decided before it that ran then "
+                "on a node of any alternative; null without alternatives, until then, and if it cannot be known",
+            )
+            for minutes in HORIZONS_MIN
+        },
         "slowdown": ("1", "predicted speed over reported speed; null if either is"),
         "queueing_s": ("s", "from submission to start; null if either is unknown or the clocks disagree"),
         "jct_s": ("s", "from submission to the end of a job that FINISHED; null otherwise"),
@@ -209,6 +217,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "total_epochs": ("epochs", "epochs that the job takes, e_n; null if unknown"),
         "times_s": ("s since 1970", "times of the known epochs, from the start on"),
         "epochs": ("epochs", "epochs done by each of these times, linear in between"),
+        "alternative_nodes": ("", "nodes of any alternative of the decision; null if these were not worked out"),
     },
     PROGRESS: {
         "decision_id": ("", "decision that placed the job"),

@@ -6,7 +6,9 @@ import pyarrow as pa
 
 from placewise_core.domain.realised import HORIZONS_MIN
 
-REWARDS: Final = tuple(f"reward_{minutes}min" for minutes in HORIZONS_MIN)
+REWARDS: Final = tuple(
+    f"{kind}_{minutes}min" for kind in ("reward", "neighbourhood_reward") for minutes in HORIZONS_MIN
+)
 JOINED: Final = "joined"
 RUNS: Final = "runs"
 PROGRESS: Final = "progress"
@@ -70,6 +72,7 @@ RUNS_SCHEMA: Final = pa.schema(
         "total_epochs": pa.float64(),
         "times_s": pa.list_(pa.float64()),
         "epochs": pa.list_(pa.float64()),
+        "alternative_nodes": pa.list_(pa.string()),
     }
 )
 PROGRESS_SCHEMA: Final = pa.schema(

@@ -51,7 +51,8 @@ class Decided:
     """One row as the join reads it. `planned` and `nodes` name the GPU ("node/gpu") and the node of each task.
 
     `is_tried` marks dry runs and shadows. `admit_decision_id` is the AdmitOrWait decision that admitted the job, "" if
-    unknown. Times in epoch seconds, 0 if unknown, as are epochs; speeds in epochs per second.
+    unknown. `alternative_nodes` are the nodes of any alternative, None if these were not worked out. Times in epoch
+    seconds, 0 if unknown, as are epochs; speeds in epochs per second.
     """
 
     key: Key
@@ -67,6 +68,7 @@ class Decided:
     submit_time_s: float = 0.0
     predicted_epochs_per_s: float | None = None
     total_epochs: float = 0.0
+    alternative_nodes: Sequence[str] | None = None
 
     @property
     def is_place(self) -> bool:

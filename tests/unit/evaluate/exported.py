@@ -11,6 +11,7 @@ from placewise_core.domain.commands import PlaceCommand
 from placewise_core.domain.decision import DecisionMeta, PlaceDecision
 from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup
 from placewise_log.record import DecisionRecord, Parts, Tensor, encode
+from placewise_training.log.placed import REWARD
 
 START_S = 1_763_726_400.0
 EVERY_S = 120.0
@@ -47,7 +48,7 @@ JOINED = pa.schema(
         "unit": pa.string(),
         "status": pa.string(),
         "is_overridden": pa.bool_(),
-        "reward_20min": pa.float64(),
+        REWARD: pa.float64(),
     }
 )
 
@@ -91,7 +92,7 @@ def decision(i: int, alternatives: list[dict[str, Any]], **changes: Any) -> dict
 
 def outcome(i: int, reward: float | None, **changes: Any) -> dict[str, Any]:
     usual = {"decision_id": f"d{i}", "job_id": f"j{i}", "unit": "", "status": "OBSERVED", "is_overridden": False}
-    return {**usual, "reward_20min": reward, **changes}
+    return {**usual, REWARD: reward, **changes}
 
 
 def parts(job: str, options: int, beside: int = 0) -> Parts:
@@ -122,11 +123,9 @@ def explored(
     return decisions, outcomes
 
 
-def write(
-    folder: Path, decisions: list[dict[str, Any]], outcomes: list[dict[str, Any]], reward: str = "reward_20min"
-) -> Path:
+def write(folder: Path, decisions: list[dict[str, Any]], outcomes: list[dict[str, Any]], reward: str = REWARD) -> Path:
     """The two tables, one day each."""
-    joined = JOINED if reward == "reward_20min" else JOINED.set(5, pa.field(reward, pa.float64()))
+    joined = JOINED if reward == REWARD else JOINED.set(5, pa.field(reward, pa.float64()))
     for name, rows, schema in (("decisions", decisions, DECISIONS), ("joined", outcomes, joined)):
         path = folder / name / "date=2025-11-21" / f"{name}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,16 @@ async def written(folder: Path) -> None:
 @pytest.mark.slow
 async def test_the_gain_of_an_explorer_is_found_in_the_services_log(tmp_path: Path) -> None:
     await written(tmp_path)
-    arguments = ["--log", str(tmp_path), "--policy", "load-balance", "--reward", "reward_5min", "--block-min", "60"]
+    arguments = [
+        "--log",
+        str(tmp_path),
+        "--policy",
+        "load-balance",
+        "--reward",
+        "neighbourhood_reward_5min",
+        "--block-min",
+        "60",
+    ]
     done = CliRunner().invoke(evaluate_app, [*arguments, "--json"], catch_exceptions=False)
     found = json.loads(done.stdout)
     (one,) = found["candidates"]

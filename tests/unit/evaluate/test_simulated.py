@@ -8,6 +8,11 @@ import pytest
 
 from placewise_training.evaluate import coverage, simulated
 from placewise_training.evaluate.simulated import CANDIDATE, OWN, Site, branched, played, reward_of, simulated_log
+from placewise_training.sim.gangs.engine import Simulation
+from placewise_training.sim.hardware import harmony_cluster
+from placewise_training.sim.policies import placement_policy, shipped
+from placewise_training.sim.truths import make_truth
+from placewise_training.sim.workloads import HarmonyWorkload
 
 SITE = Site(jobs=40)
 SEED = 10_000
@@ -17,19 +22,40 @@ def run(nodes: str, start_s: float, rate: float, end_s: float = float("inf")) ->
     return simulated._Run(frozenset(nodes), [(start_s, 0.0, 0.0), (start_s, 0.0, rate)], end_s)
 
 
-def test_the_reward_is_the_progress_of_the_job_and_of_those_beside_it_by_hand() -> None:
+def test_the_reward_is_the_progress_of_the_job_and_of_the_fixed_neighbourhood_by_hand() -> None:
     runs = {
-        "job": run("ab", 100.0, 0.001),
         "before": run("b", 0.0, 0.002),
-        "after": run("a", 150.0, 0.004),
         "elsewhere": run("c", 0.0, 0.5),
+        "other choice": run("d", 0.0, 0.001),
         "gone": run("a", 0.0, 0.01, end_s=100.0),
-        "later": run("a", 250.0, 0.1),
+        "job": run("ab", 100.0, 0.001),
+        "after": run("a", 150.0, 0.004),
     }
-    # 100 s from 100 s on: 0.1 of its own, 0.2 of the one before it, 50 s of the one after it.
-    assert reward_of("job", runs, 100.0) == pytest.approx(0.1 + 0.2 + 0.2)
-    runs["job"].end_s = 140.0  # it is done then, and the one after comes too late to be beside it
-    assert reward_of("job", runs, 100.0) == pytest.approx(1.0 + 0.2)
+    # 100 s from 100 s on: 0.1 of its own, 0.2 and 0.1 of the two that ran where it could have gone.
+    assert reward_of("job", runs, set("abd"), 100.0) == pytest.approx(0.1 + 0.2 + 0.1)
+    runs["job"].end_s = 140.0  # it is done then
+    assert reward_of("job", runs, set("abd"), 100.0) == pytest.approx(1.0 + 0.2 + 0.1)
+
+
+def test_a_policy_that_spreads_gangs_and_slows_them_earns_no_more() -> None:
+    """load-balance meets more neighbours than consolidate, and its jobs take longer. With the neighbours that each
+    placement meets in the sum, it earned 0.63 more here."""
+    own, candidate = (_mean_jct_s(policy) for policy in (SITE.own, SITE.candidate))
+    assert candidate > 1.05 * own
+    rewards = []
+    for seed in (SEED, SEED + 1):
+        _, names = simulated_log(SITE, seed)
+        drawn = np.random.default_rng(seed).choice(names, 12, replace=False)
+        rewards += [branched(SITE, seed, name) for name in drawn]
+    gains = np.array([one[CANDIDATE] - one[OWN] for one in rewards])
+    assert gains.mean() < 0.1
+
+
+def _mean_jct_s(policy: str) -> float:
+    truth = make_truth(SITE.truth, SEED)
+    jobs = HarmonyWorkload(jobs=SITE.jobs).generate(truth, SEED)
+    ran = Simulation(harmony_cluster(SITE.nodes), jobs, truth, placement_policy(policy, shipped()), seed=SEED)
+    return ran.run().metrics.jct.mean
 
 
 def test_a_run_remembers_each_change_of_its_speed() -> None:

@@ -2,13 +2,14 @@
 as the logging policy does, with the same random numbers.
 
 The logging policy mixes the policy in force and the candidate, so that each decision has two placements at most. The
-truth decides how fast jobs run; the reward is the progress of the job and of those beside it over a fixed horizon.
+truth decides how fast jobs run; the reward is `neighbourhood_reward_h`, as `joined` has it.
 """
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
@@ -45,12 +46,14 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One decision: which policy placed the job, whether both gave one placement, (2, F) features of the two."""
+    """One decision: which policy placed the job, whether both gave one placement, (2, F) features of the two and
+    their nodes."""
 
     time_s: float
     turn: int
     is_same: bool
     features: FloatArray
+    nodes: frozenset[str]
 
 
 class Mixed(PlacementPolicy):
@@ -74,7 +77,8 @@ class Mixed(PlacementPolicy):
         both = (own, candidate)
         is_same = action_of(own.assignments) == action_of(candidate.assignments)
         rows = np.array([_features(job, one, view) for one in both])
-        self.asked[job.id] = _Asked(context.now_s, turn, is_same, rows)
+        nodes = frozenset(each.node for one in both for each in one.assignments)
+        self.asked[job.id] = _Asked(context.now_s, turn, is_same, rows, nodes)
         return both[turn]
 
 
@@ -127,17 +131,14 @@ def played(
     return policy, runs
 
 
-def reward_of(job_id: str, runs: Mapping[str, _Run], horizon_s: float) -> float:
-    """Σ (c_n / e_n) of the job and of those on a node of it while it runs, over `horizon_s` from its start."""
+def reward_of(job_id: str, runs: Mapping[str, _Run], nodes: Set[str], horizon_s: float) -> float:
+    """Σ (c_n / e_n) over `horizon_s` from its start, of the job and of those that ran on one of `nodes` by then. `runs`
+    are in the order of their decisions, `nodes` those of any placement that the job could have had."""
     run = runs[job_id]
+    earlier = takewhile(lambda other: other is not run, runs.values())
+    neighbours = (other for other in earlier if other.end_s > run.start_s and not nodes.isdisjoint(other.nodes))
     until_s = run.start_s + horizon_s
-    leaves_s = min(run.end_s, until_s)
-    total = 0.0
-    for other in runs.values():
-        starts_s = max(other.start_s, run.start_s)
-        if other is run or (starts_s < min(other.end_s, leaves_s) and not run.nodes.isdisjoint(other.nodes)):
-            total += other.done_at(until_s) - other.done_at(starts_s)
-    return total
+    return sum(each.done_at(until_s) - each.done_at(run.start_s) for each in (run, *neighbours))
 
 
 def simulated_log(site: Site, seed: int) -> tuple[LoggedDecisions, Sequence[str]]:
@@ -160,7 +161,7 @@ def simulated_log(site: Site, seed: int) -> tuple[LoggedDecisions, Sequence[str]
         np.repeat(each, 2), candidate.ravel(), own.ravel(), propensity.ravel(), features.reshape(2 * len(names), -1)
     )
     log = LoggedDecisions(
-        np.array([reward_of(name, runs, site.horizon_s) for name in names]),
+        np.array([reward_of(name, runs, policy.asked[name].nodes, site.horizon_s) for name in names]),
         propensity[each, chosen],
         candidate[each, chosen],
         own[each, chosen],
@@ -173,11 +174,13 @@ def simulated_log(site: Site, seed: int) -> tuple[LoggedDecisions, Sequence[str]
 
 def branched(site: Site, seed: int, job_id: str) -> tuple[float, float]:
     """(reward by the policy in force, reward by the candidate) of one decision of a log, all others as logged."""
-    own, candidate = (
-        reward_of(job_id, played(site, seed, {job_id: turn}, until=job_id)[1], site.horizon_s)
-        for turn in (OWN, CANDIDATE)
-    )
+    own, candidate = (_earned(site, seed, job_id, turn) for turn in (OWN, CANDIDATE))
     return own, candidate
+
+
+def _earned(site: Site, seed: int, job_id: str, turn: int) -> float:
+    policy, runs = played(site, seed, {job_id: turn}, until=job_id)
+    return reward_of(job_id, runs, policy.asked[job_id].nodes, site.horizon_s)
 
 
 def _features(job: Job, proposal: Proposal, view: ClusterView) -> list[float]:

@@ -19,7 +19,7 @@ from placewise_log.record import CorruptEntryError, Parts, decode
 
 DECISION_COLUMNS = ("id", "rpc", "time", "policy", "is_dry_run", "shadow_of", "alternatives", "record")
 JOINED_COLUMNS = ("decision_id", "job_id", "unit", "status", "is_overridden")
-REWARD = "reward_20min"
+REWARD = "neighbourhood_reward_20min"
 _ROWS_AT_ONCE = 1024
 
 

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from placewise_service.declog.derived import JOINED_SCHEMA, REWARDS, RUNS_SCHEMA
 from placewise_service.declog.join.buckets import Buckets, count_for
 from placewise_service.declog.join.flatten import (
+    ALTERNATIVE_COLUMNS,
     DECIDED,
     DECISION_COLUMNS,
     FOUND,
@@ -55,7 +56,7 @@ class DayJoin:
     def collected(self, *, now_s: float, dangling_after_s: float) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Rows of `runs` and of `progress`, while the joined rows go to the disk. The memory taken does not grow with
         the day."""
-        self._decided.fill(self._read(self._decisions, DECISION_COLUMNS, self._checked))
+        self._decided.fill(self._read(self._decisions, (*DECISION_COLUMNS, *ALTERNATIVE_COLUMNS), self._checked))
         self._reported.fill(self._read(self._outcomes, OUTCOME_COLUMNS, reported_of))
         for i in range(self._count):
             decided, reported = self._decided.take(i), self._reported.take(i)

@@ -21,6 +21,7 @@ _OF_JOIN: Final = {
     "reservation_id": pa.string(),
     "is_tried": pa.bool_(),
     "total_epochs": pa.float64(),
+    "alternative_nodes": pa.list_(pa.string()),
     "file": pa.int32(),
 }
 # Columns of `joined` that the decision alone fills, and others that the join reads.
@@ -95,6 +96,8 @@ DECISION_COLUMNS: Final = (
     "id", "time", "propensity", "is_explored", "is_fallback", "is_dry_run", "shadow_of", "scope", *_WHOLE,
     *sorted(_LISTS),
 )  # fmt: skip
+# Of each alternative, which is a wide struct; absent from files of older versions.
+ALTERNATIVE_COLUMNS: Final = ("alternatives.list.element.job_id", "alternatives.list.element.nodes")
 OUTCOME_COLUMNS: Final = (
     "id", "decision_id", "job_id", "unit", "subtask", "cluster", "kind", "time", "placement", "nodes",
     "speed_epochs_per_s", "epochs_done", "actual_s",
@@ -131,14 +134,14 @@ def rows_of(decided: pa.Table) -> Iterator[Decided]:
     columns = _lists(decided, (
         "decision_id", "job_id", "unit", "subtask", "rpc", "cluster", "decide_time_s", "outcome", "is_tried",
         "reservation_id", "admit_decision_id", "planned", "nodes", "submit_time_s", "predicted_speed_epochs_per_s",
-        "total_epochs",
+        "total_epochs", "alternative_nodes",
     ))  # fmt: skip
     for decision_id, job_id, unit, subtask, rpc, cluster, time_s, outcome, is_tried, held, admit, *rest in columns:
-        planned, nodes, submit_time_s, predicted, total_epochs = rest
+        planned, nodes, submit_time_s, predicted, total_epochs, alternative_nodes = rest
         key = Key(decision_id, job_id, unit, subtask or "")
         yield Decided(
             key, rpc, cluster, time_s, outcome, is_tried, held or "", admit or "", planned or (), nodes or (),
-            submit_time_s or 0.0, predicted, total_epochs or 0.0,
+            submit_time_s or 0.0, predicted, total_epochs or 0.0, alternative_nodes,
         )  # fmt: skip
 
 
@@ -197,9 +200,21 @@ def _exploded(rows: pa.RecordBatch, lists: Mapping[str, str]) -> pa.Table | None
         found["is_fallback"] = pc.coalesce(is_fallback, found["is_fallback"])
     found.setdefault("outcome", pa.repeat(Outcome.PLACED.value, len(of)))
     found["unit"] = found.get("unit", pa.repeat("", len(of)))
+    if lists is _PLACE and "alternatives" in rows.schema.names:
+        found["alternative_nodes"] = _alternative_nodes(rows["alternatives"].take(of), found["job_id"])
     if lists is not _PLACE and "unit" in lists:  # one share or subtask is planned on its unit
         found["planned"] = pa.ListArray.from_arrays(pa.array(np.arange(len(of) + 1, dtype=np.int32)), found["unit"])
     return _as(found, DECIDED)
+
+
+def _alternative_nodes(alternatives: pa.Array, job_ids: pa.Array) -> pa.Array:
+    """(rows,) the nodes of any alternative of each job; null if it has none."""
+    found: list[list[str] | None] = [None] * len(job_ids)
+    for i in np.flatnonzero(pc.fill_null(pc.list_value_length(alternatives), 0)):
+        job_id = job_ids[i].as_py()
+        nodes = [row["nodes"] for row in alternatives[i].as_py() if row["job_id"] == job_id]
+        found[i] = sorted({node for each in nodes for node in each}) if nodes else None
+    return pa.array(found, pa.list_(pa.string()))
 
 
 def _as(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from placewise_core.domain.realised import Run, points_of, reward_h
+from placewise_core.domain.realised import Run, neighbourhood_reward_h, points_of, reward_h
 
 MINUTE = 60.0
 LONG_AFTER = 1e9
@@ -60,6 +60,27 @@ def test_it_is_unknown_until_h_has_passed_even_if_the_job_has_ended() -> None:
 def test_it_is_unknown_if_a_job_beside_it_is(other: Run) -> None:
     assert reward_h(run("j"), (other,), 300.0, LONG_AFTER) is None
     assert reward_h(other, (), 300.0, LONG_AFTER) is None
+
+
+def test_a_placement_that_slows_every_job_earns_less() -> None:
+    """j could go to node a, beside nobody, or spread over b and c, where n and m run: there all three lose a tenth.
+    reward_h prefers the spread, since it meets two more jobs."""
+    rates = {"together": 0.01, "spread": 0.009}
+    found = {}
+    for name, nodes in (("together", "a"), ("spread", "bc")):
+        points = ((0.0, 0.0), (1000.0, 1000.0 * rates[name]))
+        neighbours = [run(other, nodes=node, points=points) for other, node in (("n", "b"), ("m", "c"))]
+        found[name] = (run("j", nodes=nodes, points=points), neighbours)
+    fixed = {name: neighbourhood_reward_h(*each, 300.0, LONG_AFTER) for name, each in found.items()}
+    assert fixed == pytest.approx({"together": 3 * 0.3, "spread": 3 * 0.27})
+    assert reward_h(*found["spread"], 300.0, LONG_AFTER) > 2 * reward_h(*found["together"], 300.0, LONG_AFTER)  # type: ignore[operator]
+
+
+def test_neighbours_count_from_the_start_of_the_job_and_until_h_has_passed() -> None:
+    gone = run("n", nodes="z", start=-50.0, end=100.0, points=((-50.0, 0.0), (0.0, 4.0), (100.0, 10.0)))
+    assert neighbourhood_reward_h(run("j"), (gone,), 300.0, LONG_AFTER) == pytest.approx(0.3 + 0.6)
+    assert neighbourhood_reward_h(run("j"), (gone,), 300.0, now_s=299.0) is None
+    assert neighbourhood_reward_h(run("j"), (run("n", total=0.0),), 300.0, LONG_AFTER) is None
 
 
 def test_a_job_that_failed_stays_where_it_was() -> None:

@@ -8,18 +8,26 @@ from pathlib import Path
 import pytest
 from tests.fakes.declog import DAY_S, NOON_S, FakeRing, decision, job_rows, outcome, rows, run, task_on
 
-from placewise_core.domain.commands import JobEventKind
+from placewise_core.domain.commands import JobEvent, JobEventKind
+from placewise_core.domain.job import JobId
 from placewise_core.domain.realised import HORIZONS_MIN, Run, points_of, reward_h
-from placewise_log.record import Entry
+from placewise_core.policies.studies.alternatives import Alternative
+from placewise_log.record import DecisionRecord, Entry
 
 COLUMNS = tuple(f"reward_{minutes}min" for minutes in HORIZONS_MIN)
+FIXED = tuple(f"neighbourhood_{name}" for name in COLUMNS)
 EPOCHS = 10.0
 
 
-def life(n: int, node: str, start_s: float, end_s: float | None, *, decided_s: float = NOON_S) -> list[Entry]:
-    """A decision about a job of 10 epochs, its start on a node, half of its epochs after half of its time, its end."""
+def life(
+    n: int, node: str, start_s: float, end_s: float | None, *, decided_s: float = NOON_S, reachable: str = ""
+) -> list[Entry]:
+    """A decision about a job of 10 epochs, its start on a node, half of its epochs after half of its time, its end.
+    With `reachable` it has an alternative for each of these nodes."""
     made = decision(n, time_s=decided_s)
-    entries: list[Entry] = [replace(made, jobs=tuple(replace(job, total_epochs=EPOCHS) for job in made.jobs))]
+    rows = tuple(Alternative(f"j{n}", "tetris", (each,), each == node, 0.5, 1.0) for each in reachable)
+    jobs = tuple(replace(job, total_epochs=EPOCHS) for job in made.jobs)
+    entries: list[Entry] = [replace(made, jobs=jobs, alternatives=rows if reachable else None)]
     kinds = JobEventKind
     entries.append(outcome(n, kinds.STARTED, start_s, decided_s=decided_s, placement=(task_on(node, 0),)))
     if end_s is not None:
@@ -29,9 +37,9 @@ def life(n: int, node: str, start_s: float, end_s: float | None, *, decided_s: f
     return entries
 
 
-def rewards(directory: Path, job_id: str) -> list[object]:
+def rewards(directory: Path, job_id: str, columns: Sequence[str] = COLUMNS) -> list[object]:
     (row,) = job_rows(directory, job_id=job_id)
-    return [row[name] for name in COLUMNS]
+    return [row[name] for name in columns]
 
 
 async def test_a_job_and_its_neighbour_have_each_others_progress(tmp_path: Path) -> None:
@@ -46,6 +54,50 @@ async def test_a_job_and_its_neighbour_have_each_others_progress(tmp_path: Path)
     assert rewards(tmp_path, "j1") == pytest.approx([1 / 12, 1 / 3 + 1 / 4, 1.0 + 11 / 12])
     assert rewards(tmp_path, "j2") == pytest.approx([2 / 12, 2 / 3, 1.0 + 11 / 12])
     assert rewards(tmp_path, "j3") == pytest.approx([1 / 12, 1 / 3, 1.0])
+
+
+async def test_the_fixed_neighbourhood_is_that_of_every_alternative_wherever_the_job_went(tmp_path: Path) -> None:
+    """On b and c others run, on a nobody; one more comes later to the job's own node."""
+    hour_s, found = 3600.0, {}
+    for node in "abc":
+        ring = FakeRing(
+            *life(1, "b", NOON_S, NOON_S + hour_s),
+            *life(2, "c", NOON_S + 60, NOON_S + 60 + hour_s),
+            *life(3, "c", NOON_S, NOON_S + 100),  # gone by then
+            *life(4, "d", NOON_S, NOON_S + hour_s),  # on no node that the job could have
+            *life(5, node, NOON_S + 120, NOON_S + 120 + hour_s, reachable="abc"),
+            *life(6, node, NOON_S + 180, NOON_S + 180 + hour_s, reachable="abc"),
+            *life(7, "b", NOON_S + 130, NOON_S + 130 + hour_s, decided_s=NOON_S - 60),
+        )
+        ring.now_s = NOON_S + 3 * hour_s
+        await run(ring, tmp_path / node)
+        found[node] = rewards(tmp_path / node, "j5", FIXED)
+        assert rewards(tmp_path / node, "j1", FIXED) == [None] * 3, "without alternatives"
+        sixth = rewards(tmp_path / node, "j6", FIXED)
+        assert sixth[:2] == pytest.approx([5 * 5 / 60, 5 * 20 / 60])  # j1, j2, j5, j7 and itself
+    assert found["a"] == found["b"] == found["c"] == pytest.approx([3 * 5 / 60, 3 * 20 / 60, 1.0 + 58 / 60 + 59 / 60])
+    assert len({tuple(rewards(tmp_path / node, "j5")) for node in "abc"}) > 1
+
+
+async def test_jobs_of_one_request_are_no_neighbours_and_an_open_one_keeps_a_reward_waiting(tmp_path: Path) -> None:
+    first, *rest = life(1, "a", NOON_S, NOON_S + 600, reachable="ab")
+    assert isinstance(first, DecisionRecord)
+    other = decision(1, job_id="j2")
+    both = replace(
+        first,
+        jobs=(*first.jobs, *other.jobs),
+        place=replace(first.place, decisions=(*first.place.decisions, *other.place.decisions)),  # type: ignore[union-attr,type-var]
+    )
+    placed, started = task_on("a", 1), JobEventKind.STARTED
+    twin = replace(outcome(1, started, NOON_S - 1, placement=(placed,)), event=JobEvent(JobId("j2"), started, NOON_S))
+    ring = FakeRing(both, *rest, twin, *life(3, "b", NOON_S - 60, None, decided_s=NOON_S - 60))
+    ring.now_s = NOON_S + 2 * 3600
+    report = await run(ring, tmp_path)
+    assert rewards(tmp_path, "j1", FIXED) == [None] * 3
+    assert report.joined["WAITING"] > 0
+    ring.add(outcome(3, JobEventKind.PROGRESS, NOON_S + 7140, decided_s=NOON_S - 60, epochs_done=5.0))
+    await run(ring, tmp_path)
+    assert rewards(tmp_path, "j1", FIXED) == pytest.approx([0.5 + 300 / 14400, 1.0 + 1200 / 14400, 1.0 + 3600 / 14400])
 
 
 async def test_a_reward_is_null_until_its_time_has_passed_and_known_by_a_later_export(tmp_path: Path) -> None:
