@@ -1,7 +1,7 @@
 """Judges candidates on the last stretch of a log: value, gain over the policy in force, intervals, Holm's correction.
 
-Chooses among candidates on another stretch. It estimates the mean `neighbourhood_reward_h` if one decision were the candidate's and
-all others the logging policy's, and never JCT.
+Chooses among candidates on another stretch. It estimates the mean `neighbourhood_reward_h` if one decision were the
+candidate's and all others the logging policy's, and never JCT.
 """
 
 from collections.abc import Mapping, Sequence
