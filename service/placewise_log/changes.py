@@ -15,6 +15,7 @@ import msgspec
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob, RunState
 from placewise_core.domain.events import (
     Change,
+    ClockMoved,
     ClusterDeleted,
     Event,
     JobsChanged,
@@ -42,6 +43,7 @@ _queue = msgspec.msgpack.Decoder(QueueState)
 _settings = msgspec.msgpack.Decoder(ClusterSettings)
 _overhead = msgspec.msgpack.Decoder(tuple[str, int, float])
 _metrics = msgspec.msgpack.Decoder(dict[str, float])
+_time = msgspec.msgpack.Decoder(float)
 _names = msgspec.msgpack.Decoder(tuple[str, ...])
 _running_states = msgspec.msgpack.Decoder(tuple[tuple[float, float, float, float], ...])
 
@@ -112,6 +114,8 @@ def change_of(kind: bytes, body: bytes, args: bytes) -> Change:
             return SubtaskForgotten(args.decode())
         case b"profile":
             return SubtaskProfiled(args.decode(), _metrics.decode(body))
+        case b"clock":
+            return ClockMoved(_time.decode(body))
         case b"deleted":
             return ClusterDeleted()
         case _:

@@ -51,6 +51,7 @@ class Snapshot:
             view.settings,
             dict(view.overheads),
             {kind: dict(row) for kind, row in (view.subtask_profiles | co_runs).items()},
+            view.host_time_s,
         )
         return cls(name, time_s, records, view.stale_after_s, tuple(view.heads), assumed)
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client.aio import AsyncClient
 from placewise_client.target import Target
 from placewise_core.domain.traces import at_rate, read_trace
@@ -27,6 +27,7 @@ from placewise_service.replay.true_host import TrueHost
 from placewise_training.sim.gangs.hosted import HostedSimulation
 from placewise_training.sim.gangs.results import Observer
 from placewise_training.sim.hardware import uniform_cluster
+from placewise_training.sim.policies import placement_policy, shipped
 from placewise_training.sim.runs import Contender, Setting, simulate
 from placewise_training.sim.traces import TraceMapping, read_jobs
 
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.e2e
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "replay.md"
 NODES, GPUS, SEED = 3, 4, 3
+BASE_S = 20_000 * 86_400.0  # whole days: slots begin as the simulator's do
 SETTING = TruthSetting(at_rate(read_jobs("philly")[:50], 100.0), NODES, GPUS, seed=SEED)
 Event = tuple[float, str, str, tuple[str, ...]]
 
@@ -42,22 +44,26 @@ def recorder(events: list[Event]) -> Observer:
     return lambda now_s, what, job, places: events.append((now_s, what, job.id, places))
 
 
-def simulated(truth: str, policy: str, admit: str) -> tuple[list[Event], str]:
-    """Every start and end of the simulator's own run, and its hash."""
+def simulated(truth: str, policy: str, admit: str, *, reports_progress: bool = False) -> tuple[list[Event], str]:
+    """Every start and end of the simulator's own run, and its hash. A policy object is told of progress."""
     events: list[Event] = []
     is_elastic = admit != "none"
     mapping = TraceMapping(gpu_model="V100", gpus_per_node=GPUS, has_classes=True, is_elastic=is_elastic)
     cluster = uniform_cluster(NODES, GPUS)
     setting = Setting(cluster, lambda speeds, seed: mapping.generate(SETTING.jobs, speeds, seed), truth)
-    result = simulate(setting, Contender(policy, admit), SEED, observers=[recorder(events)])
+    place = placement_policy(policy, shipped()) if reports_progress else policy
+    result = simulate(setting, Contender(place, admit), SEED, observers=[recorder(events)])
     return events, result.event_hash
 
 
-async def replayed(client: AsyncClient, truth: str, policy: str, admit: str) -> tuple[list[Event], str, Figures]:
+async def replayed(
+    client: AsyncClient, truth: str, policy: str, admit: str, *, reports_progress: bool = False
+) -> tuple[list[Event], str, Figures]:
     events: list[Event] = []
     hosted = HostedSimulation(truth, replace(SETTING, is_elastic=admit != "none"))
     hosted.simulation.options.observers = [recorder(events)]
-    plan = ReplayPlan(f"{truth}-{policy}-{admit}", policy, admit, NODES, GPUS, time.time() - 1e7, seed=SEED)
+    named = (f"{truth}-{policy}-{admit}", policy, admit, NODES, GPUS, BASE_S)
+    plan = ReplayPlan(*named, seed=SEED, reports_progress=reports_progress)
     run = await TrueHost(client, plan, hosted).run(lambda _: None)
     return events, run.digest, Figures.of(run)
 
@@ -74,6 +80,30 @@ async def test_a_service_and_the_simulator_run_a_trace_alike() -> None:
             assert len(ends) == len(figures.jct_s) > 30
             waited += float(figures.queue_s.sum())
     assert waited > 3600  # the cluster was too small, or the placements would have been too easy
+
+
+@pytest.mark.parametrize(
+    ("truth", "policy", "admit", "reports_progress"),
+    [
+        *[("judge", "consolidate", admit, False) for admit in ("proteus", "proteus-paper", "qos", "qos-paper")],
+        ("site", "consolidate", "proteus-qos", False),
+        ("judge", "harmony", "none", True),
+        ("site", "search", "none", True),
+        *[(truth, policy, "fifo", True) for truth, policy in (("judge", "consolidate"), ("site", "tetris"))],
+    ],
+)
+async def test_policies_that_read_the_time_read_that_of_the_trace(
+    truth: str, policy: str, admit: str, reports_progress: bool
+) -> None:
+    case = (truth, policy, admit)
+    async with service_process() as service, AsyncClient(Target((service.target,)), timeout_s=30.0) as client:
+        events, digest, figures = await replayed(client, *case, reports_progress=reports_progress)
+        shown = await client.get_cluster(GetClusterRequest(cluster="-".join(case)))
+    assert (events, digest) == simulated(*case, reports_progress=reports_progress)
+    last_s = max(now_s for now_s, *_ in events)
+    assert shown.host_time.ToNanoseconds() / 1e9 == pytest.approx(BASE_S + last_s, abs=1e-3)
+    assert figures.run.wall_s < last_s / 1000  # more than a week of the trace, in minutes at most
+    assert last_s > 7 * 86_400
 
 
 async def call(*args: object) -> int:

@@ -36,7 +36,7 @@ def asked(project: Path, *extras: str) -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
-ALL_EXTRAS = ("service", "embedded", "plot", "otel", "training", "dev")
+ALL_EXTRAS = ("service", "embedded", "plot", "http", "otel", "training", "dev")
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,8 @@ class ExplorationGuard:
 class ClusterSettings:
     """An operator's settings of one cluster; empty policy names mean the service's defaults, and so do no explorers.
 
-    The rates are those of Place and of AdmitOrWait. One guard serves both."""
+    The rates are those of Place and of AdmitOrWait. One guard serves both. `host_clock`: the cluster's time is the one
+    that its host tells in requests and reports, not the store's."""
 
     place_policy: str = ""
     admit_policy: str = ""
@@ -202,3 +203,4 @@ class ClusterSettings:
     explorers: tuple[ExplorerSettings, ...] = ()
     exploration_guard: ExplorationGuard = ExplorationGuard()
     admit_exploration_rate: float = 0.0
+    host_clock: bool = False

@@ -30,7 +30,8 @@ class JobEventKind(enum.StrEnum):
 @frozen
 class PlaceCommand:
     """`reserve_ttl_s` = 0 means the service's default. `seed` None means a random one (it is logged).
-    `caller` is who asks. `fingerprint` binds `request_id` to this question and its caller; b"" binds it to nothing."""
+    `caller` is who asks. `fingerprint` binds `request_id` to this question and its caller; b"" binds it to nothing.
+    `now_s` is the host's time, if it tells it."""
 
     cluster: str
     jobs: tuple[Job, ...]
@@ -44,12 +45,13 @@ class PlaceCommand:
     seed: int | None = None
     caller: str = ""
     fingerprint: bytes = b""
+    now_s: float | None = None
 
 
 @frozen
 class PartitionCommand:
     """`progress` empty: split the task. Given: spread what left the shares that are late or asked to move.
-    `fingerprint` as in PlaceCommand."""
+    `fingerprint` and `now_s` as in PlaceCommand."""
 
     cluster: str
     task: DivisibleTask
@@ -61,11 +63,12 @@ class PartitionCommand:
     policy: str = ""
     caller: str = ""
     fingerprint: bytes = b""
+    now_s: float | None = None
 
 
 @frozen
 class AdmitCommand:
-    """`jobs` in queue order. `fingerprint` as in PlaceCommand."""
+    """`jobs` in queue order. `fingerprint` and `now_s` as in PlaceCommand."""
 
     cluster: str
     queue: str
@@ -77,6 +80,7 @@ class AdmitCommand:
     seed: int | None = None
     caller: str = ""
     fingerprint: bytes = b""
+    now_s: float | None = None
 
 
 @frozen

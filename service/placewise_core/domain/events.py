@@ -71,6 +71,13 @@ class SubtaskForgotten:
 
 
 @frozen
+class ClockMoved:
+    """The host's time, which is the cluster's own from then on (ClusterSettings.host_clock)."""
+
+    time_s: float
+
+
+@frozen
 class ClusterDeleted:
     pass
 
@@ -84,6 +91,7 @@ Change = (
     | OverheadLearned
     | SubtaskProfiled
     | SubtaskForgotten
+    | ClockMoved
     | ClusterDeleted
 )
 
@@ -99,7 +107,8 @@ class Event:
 
 @frozen
 class ClusterRecords:
-    """Everything the store knows of one cluster at one version."""
+    """Everything the store knows of one cluster at one version. `host_time_s`: the cluster's time if its host
+    tells it, 0 until it first did; None if the store's clock is the cluster's."""
 
     cluster: str
     version: int
@@ -110,3 +119,4 @@ class ClusterRecords:
     settings: ClusterSettings = field(default_factory=ClusterSettings)
     overheads: Mapping[str, OverheadLearned] = field(default_factory=dict)
     subtask_profiles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    host_time_s: float | None = None

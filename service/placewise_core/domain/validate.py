@@ -88,6 +88,7 @@ class Limits:
 def check_place(command: PlaceCommand, limits: Limits) -> None:
     """Raises InvalidRequestError if a Place command breaks a rule."""
     check_cluster(command.cluster)
+    check_host_time(command.now_s)
     check_placing(command, limits)
     _check_jobs(command.jobs, limits)
     if command.scope is Scope.NODE:
@@ -110,6 +111,7 @@ def check_placing(command: PlaceCommand, limits: Limits) -> None:
 def check_partition(command: PartitionCommand, limits: Limits) -> None:
     """Raises InvalidRequestError if a Partition command breaks a rule."""
     check_cluster(command.cluster)
+    check_host_time(command.now_s)
     if command.request_id:
         check_text(command.request_id, "request_id", MAX_ID)
     task = command.task
@@ -149,6 +151,7 @@ def _check_progress(share: ShareProgress, field: str) -> None:
 def check_admit(command: AdmitCommand, limits: Limits) -> None:
     """Raises InvalidRequestError if an AdmitOrWait command breaks a rule."""
     check_cluster(command.cluster)
+    check_host_time(command.now_s)
     if command.queue:
         check_text(command.queue, "queue", MAX_ID)
     if command.policy:
@@ -156,6 +159,12 @@ def check_admit(command: AdmitCommand, limits: Limits) -> None:
     if command.request_id:
         check_text(command.request_id, "request_id", MAX_ID)
     _check_jobs(command.jobs, limits)
+
+
+def check_host_time(now_s: float | None) -> None:
+    """Raises InvalidRequestError for a time of the host that no Timestamp can hold."""
+    if now_s is not None:
+        check_time(now_s, "now")
 
 
 def check_cluster(name: str) -> None:

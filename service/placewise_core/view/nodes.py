@@ -158,6 +158,14 @@ class NodeArrays:
             found = zlib.crc32(rows[at].tobytes(), found)
         return found
 
+    def has_telemetry(self) -> bool:
+        """False while no node has reported any."""
+        return self._has_telemetry
+
+    def has_racks(self) -> bool:
+        """False while no node has named a rack."""
+        return bool(self._rack_ids)
+
     def node_id(self, m: int) -> str:
         return self.nodes[m].id
 
@@ -384,3 +392,8 @@ def tenant_of(job: Job, assignment: Assignment) -> GpuTenant:
         model=job.model,
         max_slowdown=job.gpu_sharing.max_slowdown,
     )
+
+
+def is_alike(one: Assignment, other: Assignment) -> bool:
+    """True for tasks that take the same amounts of the same node; which GPUs may differ."""
+    return one.node == other.node and one.demand is other.demand and len(one.gpu_indices) == len(other.gpu_indices)

@@ -18,6 +18,7 @@ from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.domain.cluster import Assignment, ClusterSettings, HeadReservation, QueueState, RunningJob
 from placewise_core.domain.events import (
     Change,
+    ClockMoved,
     ClusterDeleted,
     ClusterRecords,
     Event,
@@ -42,6 +43,7 @@ from placewise_core.view.nodes import (
     TELEMETRY_COLUMNS,
     CoTenants,
     GpuTenant,
+    is_alike,
     telemetry_row,
     tenant_of,
 )
@@ -87,6 +89,7 @@ class ClusterView(SlotArrays):
         self.epoch = records.epoch
         self.stale_after_s = stale_after_s
         self.settings: ClusterSettings = records.settings
+        self.host_time_s = records.host_time_s
         self.queues: dict[str, QueueState] = dict(records.queues)
         self.heads: dict[str, HeadReservation] = {name: q.head for name, q in self.queues.items() if q.head is not None}
         self.overheads: dict[str, OverheadLearned] = dict(records.overheads)
@@ -123,14 +126,6 @@ class ClusterView(SlotArrays):
     def tightness(self) -> FloatArray:
         """(M,) in (0, 1): more for less free GPUs and CPU. Do not write."""
         return self._tightness
-
-    def has_telemetry(self) -> bool:
-        """False while no node has reported any."""
-        return self._has_telemetry
-
-    def has_racks(self) -> bool:
-        """False while no node has named a rack."""
-        return bool(self._rack_ids)
 
     def tenants(self, m: int, g: int) -> tuple[GpuTenant, ...]:
         """The jobs on GPU g of node m."""
@@ -204,7 +199,7 @@ class ClusterView(SlotArrays):
         start = 0
         while start < len(assignments):
             first, end = assignments[start], start + 1
-            while end < len(assignments) and _is_alike(first, assignments[end]):
+            while end < len(assignments) and is_alike(first, assignments[end]):
                 end += 1
             self.claim_alike(job, assignments[start:end])
             start = end
@@ -383,15 +378,13 @@ class ClusterView(SlotArrays):
                 self.show_queue(change.queue)
             case SettingsChanged():
                 self.settings = change.settings
+                self.host_time_s = (self.host_time_s or 0.0) if change.settings.host_clock else None
+            case ClockMoved():
+                self.host_time_s = change.time_s
             case OverheadLearned():
                 self.overheads[change.task_kind] = change
-            case SubtaskProfiled() if is_row(change.kind):
-                self.co_runs.learn(change.kind, change.metrics)
-            case SubtaskProfiled():
-                self.subtask_profiles.setdefault(change.kind, {}).update(change.metrics)
-            case SubtaskForgotten():
-                self.subtask_profiles.pop(change.kind, None)
-                self.co_runs.forget(change.kind)
+            case SubtaskProfiled() | SubtaskForgotten():
+                self._apply_profile(change)
             case ClusterDeleted():
                 self.jobs.clear()
                 self.co_runs = CoRunBook({}, ())
@@ -408,6 +401,15 @@ class ClusterView(SlotArrays):
         merged = {node.id: node for node in self.nodes if node.id not in removed}
         merged.update((node.id, node) for node in change.nodes)
         self._rebuild(tuple(merged.values()))
+
+    def _apply_profile(self, change: SubtaskProfiled | SubtaskForgotten) -> None:
+        if isinstance(change, SubtaskForgotten):
+            self.subtask_profiles.pop(change.kind, None)
+            self.co_runs.forget(change.kind)
+        elif is_row(change.kind):
+            self.co_runs.learn(change.kind, change.metrics)
+        else:
+            self.subtask_profiles.setdefault(change.kind, {}).update(change.metrics)
 
     def show_queue(self, queue: QueueState) -> None:
         """Replaces the state of a queue and its head; one of seq 0 is forgotten."""
@@ -490,8 +492,3 @@ class ClusterView(SlotArrays):
         other._has_telemetry = False
         other._clear_usage()
         return other
-
-
-def _is_alike(one: Assignment, other: Assignment) -> bool:
-    """True for tasks that take the same amounts of the same node; which GPUs may differ."""
-    return one.node == other.node and one.demand is other.demand and len(one.gpu_indices) == len(other.gpu_indices)

@@ -83,6 +83,7 @@ class Admitting:
     async def admit_or_wait(self, command: AdmitCommand, deadline_s: float) -> Pending[AdmitDecision]:
         started_s = self.parts.begin(deadline_s)
         live = await self.parts.views.get(command.cluster)
+        await self.parts.hear_time(live, command.now_s, command.is_dry_run)
         if command.request_id and not command.is_dry_run:  # first: neither a repeat nor a mistake moves the queue
             first = await self.parts.store.recall(command.cluster, command.request_id, command.fingerprint)
             if first is not None:
@@ -118,7 +119,7 @@ class Admitting:
             queue = live.view.queues.get(name)
             if queue is None:
                 return
-            state = renumbered(queue, self.parts.clock.now_s(), self.queue_settings(cluster, name))
+            state = renumbered(queue, self.parts.now_s(live), self.queue_settings(cluster, name))
             state = replace(state, seq=queue.seq + 1)
             if await self._is_committed(live, self.parts.store.commit_queue(live.cluster, state, queue.seq)):
                 return
@@ -206,7 +207,7 @@ class Admitting:
         queue = live.view.queues.get(command.queue) or QueueState(command.queue)
         settings = self.queue_settings(command.cluster, command.queue)
         seed = seed_of(command.seed)
-        now_s = self.parts.clock.now_s()
+        now_s = self.parts.now_s(live, command.now_s)
         slot = max(queue.slot, math.floor(now_s / settings.slot_s))
         context = AdmitContext(
             now_s,

@@ -38,7 +38,7 @@ from placewise_service.engine.admitting import Admitting
 from placewise_service.engine.bundles import SharedBundles
 from placewise_service.engine.explorers import BundleExplorers
 from placewise_service.engine.growth import Growth
-from placewise_service.engine.parts import EngineParts, check_policy_exists
+from placewise_service.engine.parts import NOT_THE_HOSTS, EngineParts, check_policy_exists
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import Placer
 from placewise_service.engine.place.placing import Placing
@@ -113,7 +113,7 @@ class Engine:
         self._growth = Growth(parts)
         self._view_log = ViewLog(parts.views, parts.store, parts.clock, parts.telemetry.view_log_drops)
         self._reporter = Reporter(
-            parts.store, parts.clock, parts.sink, parts.options.most_profiles, parts.telemetry.profiles_refused
+            parts.store, parts.sink, parts.options.most_profiles, parts.telemetry.profiles_refused
         )
         self.bundles = SharedBundles(parts.store, parts.registry)
         self._sweep: asyncio.Task[None] | None = None
@@ -192,7 +192,8 @@ class Engine:
         parts, policy = self._parts, self._partition[command.policy or PARTITION_POLICY]
         started_s = parts.begin(deadline_s)
         live = await parts.views.get(command.cluster)
-        context = PartitionContext(parts.clock.now_s(), command.units, command.is_explaining)
+        await parts.hear_time(live, command.now_s, command.is_dry_run)
+        context = PartitionContext(parts.now_s(live, command.now_s), command.units, command.is_explaining)
         view, reads = live.view, parts.read(live, context.now_s)
         if view.size + len(command.units) + len(command.progress) > _MOST_IN_ONE_GO:
             view = view.fork()
@@ -241,19 +242,35 @@ class Engine:
         """Raises InvalidRequestError for a placement policy that does not exist, as `place` would."""
         check_policy_exists(name, self._placing.placer.policies, field)
 
-    async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> ReportOutcome:
-        """Inserts or updates nodes. Creates the cluster."""
+    async def report_nodes(
+        self, cluster: str, nodes: Sequence[Node], full: bool, now_s: float | None = None
+    ) -> ReportOutcome:
+        """Inserts or updates nodes. Creates the cluster. `now_s` is the host's time, if it tells it."""
         await self._growth.check_cluster(cluster)
-        outcome, events = await self._reporter.nodes(cluster, nodes, full)
+        outcome, events = await self._reporter.nodes(cluster, nodes, full, await self._time_of_report(cluster, now_s))
         await self._show(cluster, events)
         return outcome
 
-    async def report_job_events(self, cluster: str, events: Sequence[JobEvent]) -> ReportOutcome:
-        """Applies the host's events. Raises NotFoundError for an unknown cluster."""
+    async def _time_of_report(self, cluster: str, asked_s: float | None) -> float:
+        """The time of a report of nodes, which may be about a cluster that does not exist yet."""
+        try:
+            live = await self._parts.views.get(cluster)
+        except NotFoundError:
+            if asked_s is not None:
+                raise InvalidRequestError(NOT_THE_HOSTS, "now") from None
+            return self._parts.clock.now_s()
+        await self._parts.hear_time(live, asked_s)
+        return self._parts.now_s(live)
+
+    async def report_job_events(
+        self, cluster: str, events: Sequence[JobEvent], now_s: float | None = None
+    ) -> ReportOutcome:
+        """Applies the host's events. `now_s` as in report_nodes. Raises NotFoundError for an unknown cluster."""
         live = await self._parts.views.get(cluster)
+        await self._parts.hear_time(live, now_s)
         total = ReportOutcome(0, 0, 0)
         for portion in portions(events):
-            outcome, changes = await self._reporter.job_events(cluster, live, portion)
+            outcome, changes = await self._reporter.job_events(cluster, live, portion, self._parts.now_s(live))
             self._parts.telemetry.overcommits(cluster, len(outcome.overcommits))
             self._parts.apply(live, changes)
             total = total.followed_by(outcome)
@@ -287,12 +304,26 @@ class Engine:
             await self._check_explorer(explorer.policy, f"settings.explorers[{i}].policy")
         before = {name: self.queue_settings(cluster, name) for name in settings.queues}
         await self._growth.check_cluster(cluster)
+        await self._check_clock(cluster, settings)
         event = await self._parts.store.update_settings(cluster, settings)
         await self._show(cluster, [event])
         for name, queue in settings.queues.items():
             if queue.slot_s != before[name].slot_s:
                 await self._admitting.renumber(cluster, name)
         return settings
+
+    async def _check_clock(self, cluster: str, settings: ClusterSettings) -> None:
+        """Raises InvalidRequestError for another clock where times of the one in force are kept."""
+        try:
+            view = (await self._parts.views.get(cluster)).view
+        except NotFoundError:
+            return
+        if settings.host_clock != view.settings.host_clock and (view.jobs or view.queues):
+            raise InvalidRequestError(
+                "cannot change while the cluster has jobs or queues: choose the clock before the first job, or delete "
+                "the cluster and begin it anew",
+                "settings.host_clock",
+            )
 
     async def get_decision(self, cluster: str, decision_id: str) -> DecisionRecord:
         """A past decision that is still in the log's ring. Raises NotFoundError."""

@@ -30,7 +30,7 @@ class Growth:
 
     async def forget_idle_queues(self, live: LiveView, settings_of: Callable[[str], QueueSettings]) -> None:
         """Removes the queues that nobody has asked about for a long time. Any replica may, any number at once."""
-        now_s, idle_s = self.parts.clock.now_s(), self.parts.options.queue_idle_s
+        now_s, idle_s = self.parts.now_s(live), self.parts.options.queue_idle_s
         idle = [
             state
             for name, state in live.view.queues.items()

@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 ATTEMPTS = 3  # the first decision and two more
 _CATCH_UP_S = 0.05  # events reach a view within milliseconds; this bounds the wait if they do not
 _SWEEP_ROUNDS = 20
+NOT_THE_HOSTS = "must be left out: the cluster's time is the service's, unless its setting host_clock is on"
 
 
 @frozen
@@ -78,6 +79,26 @@ class EngineParts:
         if now_s >= deadline_s:
             raise DeadlineExceededError("the deadline passed before the decision began")
         return now_s
+
+    def now_s(self, live: LiveView, asked_s: float | None = None) -> float:
+        """The cluster's time. A dry run does not move it, and brings its own, `asked_s`."""
+        host_s = live.view.host_time_s
+        if host_s is None:
+            return self.clock.now_s()
+        return host_s if asked_s is None else max(host_s, asked_s)
+
+    async def hear_time(self, live: LiveView, asked_s: float | None, is_dry_run: bool = False) -> None:
+        """Moves the clock of a cluster whose time is its host's to the time that the host tells, and returns when the
+        view is there. Raises InvalidRequestError if the host tells none, or if the time is the store's."""
+        host_s = live.view.host_time_s
+        if host_s is None and asked_s is not None:
+            raise InvalidRequestError(NOT_THE_HOSTS, "now")
+        if host_s is None or is_dry_run:
+            return
+        if asked_s is None:
+            raise InvalidRequestError("must be given: the cluster's time is its host's (host_clock)", "now")
+        if asked_s > host_s:
+            await self.swept(live, asked_s)
 
     def elapsed_ms(self, started_s: float) -> float:
         return (self.clock.monotonic_s() - started_s) * 1000.0
@@ -173,13 +194,17 @@ class EngineParts:
             return decision
         return await decode_repeat(first, type(decision), request_id)
 
-    async def swept(self, live: LiveView) -> None:
-        """Has the store release expired reservations, and waits until the view has applied all earlier events.
+    async def swept(self, live: LiveView, host_time_s: float | None = None) -> None:
+        """Has the store move the host's clock, if that is asked for, and release expired reservations; waits until the
+        view has applied all earlier events.
 
         Raises StaleSnapshotError if the view does not get there.
         """
-        result = await self.store.expire(live.cluster)
+        result = await self.store.expire(live.cluster, host_time_s)
         self.apply(live, result.events)
+        while result.applied:  # there may be more of them
+            result = await self.store.expire(live.cluster)
+            self.apply(live, result.events)
         for _ in range(_SWEEP_ROUNDS):
             if live.view.version >= result.version:
                 return

@@ -1,10 +1,11 @@
 """The scheduler of a replay: asks AdmitOrWait and Place, starts placed jobs, and reports their events.
 
-Time is the trace's: the clock jumps from event to event, as fast as the service answers. Run times come from the trace,
-so they do not depend on the placement: such a replay shows queueing, fragmentation, utilisation and decision latency.
-With a truth (true_host.py) interference changes run times as well.
+Time is the trace's, and the service is told it (setting host_clock): it jumps from event to event, as fast as the
+service answers, or at a speed. Run times come from the trace, so they do not depend on the placement: such a replay
+shows queueing, fragmentation, utilisation and decision latency. With a truth (true_host.py) interference changes them.
 """
 
+import asyncio
 import heapq
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from placewise.v1.decision_pb2 import Admission, AdmitOrWaitRequest, JobDecision
 from placewise.v1.job_pb2 import Job, Resources, Shape, TaskGroup
 from placewise_client.aio import AsyncClient
 from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import QueueSettings
 from placewise_core.domain.traces import TraceJob
 
 # Orders what happens at one instant: what ends frees room before what arrives asks for it.
@@ -35,14 +37,16 @@ _FINISH, _PROGRESS, _ARRIVE, _TICK = range(4)
 _JOBS_PER_QUESTION = 256  # the service's limit
 TICK_S = 60.0  # trace time between questions while nothing happens and jobs wait (policies that wait on purpose)
 IDLE_TICKS = 2000  # so many in vain, and the rest will never start
-RESERVE_TTL_S = 120  # wall time; a placed job is confirmed by the next report, milliseconds later
+RESERVE_TTL_S = 120  # of the trace's time, in which a placed job starts at once
 _CORES_PER_GPU = 4.0
 _MEMORY_GIB_PER_GPU = 16.0
 
 
 @frozen
 class ReplayPlan:
-    """One run: which policies, on which cluster. `base_time_s` is the epoch time of trace second 0."""
+    """One run: which policies, on which cluster. `base_time_s` is the epoch time of trace second 0: whole days, so that
+    slots begin as the simulator's do. `speed` is in trace seconds per second; 0: as fast as the service answers.
+    `reports_progress`, with a truth: of each running job before each question, as a simulator may know it."""
 
     cluster: str
     place_policy: str
@@ -52,6 +56,9 @@ class ReplayPlan:
     base_time_s: float
     exploration_rate: float = 0.0
     seed: int | None = None
+    admit_exploration_rate: float = 0.0
+    speed: float = 0.0
+    reports_progress: bool = False
 
 
 @dataclass(slots=True)
@@ -75,6 +82,22 @@ class Run:
     fallbacks: int = 0
     wall_s: float = 0.0
     digest: str = ""  # of a truth's events
+
+
+class Throttle:
+    """Keeps a replay from running ahead of its speed."""
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+        self._began: tuple[float, float] | None = None  # trace time and this machine's, at the first event
+
+    async def wait(self, trace_s: float) -> None:
+        """Returns when it is time for this second of the trace."""
+        if not self._speed:
+            return
+        now_s = time.monotonic()
+        first_s, began_s = self._began = self._began or (trace_s, now_s)
+        await asyncio.sleep(max(0.0, began_s + (trace_s - first_s) / self._speed - now_s))
 
 
 class Host:
@@ -101,15 +124,17 @@ class Host:
         """
         began_s = time.perf_counter()
         await self._set_up()
+        throttle = Throttle(self._plan.speed)
         while self._heap:
             now_s = self._heap[0][0]
+            await throttle.wait(now_s)
             done = 0
             while self._heap and self._heap[0][0] == now_s:
                 _, kind, _, job = heapq.heappop(self._heap)
                 done += self._take(kind, job, now_s)
-            await self._report()
+            await self._report(now_s)
             done += await self._schedule(now_s)
-            await self._report()
+            await self._report(now_s)
             self._keep_ticking(now_s)
             if done:
                 on_finished(done)
@@ -128,8 +153,9 @@ class Host:
             cpu_cores=_CORES_PER_GPU * gpus, gpus=gpus, memory_gib=_MEMORY_GIB_PER_GPU * gpus, network_gbps=100
         )
         nodes = [Node(id=f"node-{index:04d}", capacity=capacity, state=Node.READY) for index in range(plan.nodes)]
-        await self._client.report_nodes(ReportNodesRequest(cluster=plan.cluster, nodes=nodes, full=True))
         await self._client.update_cluster_settings(settings_request(plan, tuple(self._waiting)))
+        now = self._timestamp(0.0)
+        await self._client.report_nodes(ReportNodesRequest(cluster=plan.cluster, nodes=nodes, full=True, now=now))
 
     def _push(self, time_s: float, kind: int, job: TraceJob | None) -> None:
         heapq.heappush(self._heap, (time_s, kind, next(self._order), job))
@@ -158,7 +184,7 @@ class Host:
         self._asked_anew.clear()
         rejected = 0
         for _, queue in sorted(heads):
-            for admission in await self._ask(queue):
+            for admission in await self._ask(queue, now_s):
                 job = self._waiting[queue][admission.job_id]
                 if admission.verdict == Admission.ADMIT:
                     rejected += await self._place(job, admission, now_s)
@@ -166,7 +192,7 @@ class Host:
                     rejected += self._reject(job, now_s)
         return rejected
 
-    async def _ask(self, queue: str) -> Sequence[Admission]:
+    async def _ask(self, queue: str, now_s: float) -> Sequence[Admission]:
         """AdmitOrWait for the head of a queue; its answers in the order of their ranks."""
         jobs = list(self._waiting[queue].values())[:_JOBS_PER_QUESTION]
         request = AdmitOrWaitRequest(
@@ -174,6 +200,7 @@ class Host:
             queue=queue,
             jobs=[self._message(job) for job in jobs],
             policy=self._plan.admit_policy,
+            now=self._timestamp(now_s),
         )
         began_s = time.perf_counter()
         answer = await self._client.admit_or_wait(request)
@@ -188,6 +215,7 @@ class Host:
             jobs=[self._message(job, admission)],
             policy=self._plan.place_policy,
             reserve_ttl=Duration(seconds=RESERVE_TTL_S),
+            now=self._timestamp(now_s),
         )
         began_s = time.perf_counter()
         answer = await self._client.place(request)
@@ -237,9 +265,10 @@ class Host:
         event = JobEvent(job_id=subject.id, kind=kind, event_time=self._timestamp(now_s), **fields)
         self._reports.append(event)
 
-    async def _report(self) -> None:
+    async def _report(self, now_s: float) -> None:
         if self._reports:
-            request = ReportJobEventsRequest(cluster=self._plan.cluster, events=self._reports)
+            now = self._timestamp(now_s)
+            request = ReportJobEventsRequest(cluster=self._plan.cluster, events=self._reports, now=now)
             began_s = time.perf_counter()
             await self._client.report_job_events(request)
             self.result.report_ms.append((time.perf_counter() - began_s) * 1000.0)
@@ -267,13 +296,20 @@ class Host:
 
 
 def settings_request(plan: ReplayPlan, queues: Sequence[str]) -> UpdateClusterSettingsRequest:
-    """The settings of a replayed cluster, with parameters for these queues."""
-    # Slots last wall time and a replay runs far faster, so every question gets a slot of its own.
-    # Wall time does not say either when a job of the trace ends, so no job passes the head of a queue on its nodes.
-    slot, bound = Duration(nanos=1_000_000), Duration()
-    settings = ClusterSettings(exploration_rate=plan.exploration_rate)
+    """The settings of a replayed cluster: the trace's time, and for these queues the simulator's parameters."""
+    settings = ClusterSettings(
+        exploration_rate=plan.exploration_rate, admit_exploration_rate=plan.admit_exploration_rate, host_clock=True
+    )
+    usual = QueueSettings()
     for name in queues:
-        settings.queues.add(queue=name, v=1, epsilon_seconds=60, tau_seconds=3600, slot_duration=slot, wait_bound=bound)
+        settings.queues.add(
+            queue=name,
+            v=usual.v,
+            epsilon_seconds=usual.epsilon_s,
+            tau_seconds=usual.tau_s,
+            slot_duration=Duration(seconds=int(usual.slot_s)),
+            wait_bound=Duration(seconds=int(usual.bound_s)),
+        )
     return UpdateClusterSettingsRequest(cluster=plan.cluster, settings=settings)
 
 

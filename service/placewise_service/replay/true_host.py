@@ -6,10 +6,12 @@ policy is named. That is how the simulator asks its own policies, so that equal 
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from placewise.v1.cluster_pb2 import DeleteClusterRequest, JobEvent, ReportJobEventsRequest, ReportNodesRequest
 from placewise.v1.decision_pb2 import Admission, AdmitOrWaitRequest, JobDecision, Outcome, PlaceRequest
@@ -17,7 +19,7 @@ from placewise_client.aio import AsyncClient
 from placewise_core.domain.job import Job, JobId, Shape
 from placewise_core.domain.truth import Moment, Progress, Truth
 from placewise_service.api.convert.convert_cluster import node
-from placewise_service.replay.host import IDLE_TICKS, RESERVE_TTL_S, TICK_S, ReplayPlan, Run, settings_request
+from placewise_service.replay.host import IDLE_TICKS, RESERVE_TTL_S, TICK_S, ReplayPlan, Run, Throttle, settings_request
 from placewise_service.replay.messages import assignment, job_message, timestamp
 
 _MOST_JOBS = 256  # of one question: the limit of the service, and the window of the simulator
@@ -34,6 +36,7 @@ class TrueHost:
         self._waiting: dict[str, Job] = {}
         self._refused: set[str] = set()  # found no room since the last job ended: there is no more now
         self._index: dict[str, int] = {}  # of started jobs, into the columns of the run
+        self._progress: dict[str, tuple[float, Progress]] = {}  # of running jobs, and when they were that far
         self._reports: list[JobEvent] = []
         self._now_s = 0.0
         self._busy = 0
@@ -47,7 +50,7 @@ class TrueHost:
         """
         began_s = time.perf_counter()
         await self._set_up()
-        idle_ticks = 0
+        idle_ticks, throttle = 0, Throttle(self._plan.speed)
         while True:
             moment = self._truth.advance()
             if moment is not None:
@@ -56,6 +59,9 @@ class TrueHost:
                 self._now_s = self._truth.pass_time(TICK_S)
             else:
                 break
+            await throttle.wait(self._now_s)
+            if self._plan.reports_progress and self._waiting:
+                self._note_progress([self._by_now(*known) for known in self._progress.values()])
             await self._report()
             idle_ticks = 0 if await self._schedule() else idle_ticks + 1
             self._note_progress(self._truth.settle())
@@ -71,8 +77,9 @@ class TrueHost:
 
     async def _set_up(self) -> None:
         nodes = [node(item) for item in self._truth.nodes]
-        await self._client.report_nodes(ReportNodesRequest(cluster=self._plan.cluster, nodes=nodes, full=True))
-        await self._client.update_cluster_settings(settings_request(self._plan, self._truth.queues))
+        plan, now = self._plan, self._now()
+        await self._client.update_cluster_settings(settings_request(plan, self._truth.queues))
+        await self._client.report_nodes(ReportNodesRequest(cluster=plan.cluster, nodes=nodes, full=True, now=now))
 
     def _take(self, moment: Moment) -> int:
         """One moment of the truth; 1 if a job is done with."""
@@ -94,6 +101,7 @@ class TrueHost:
         index = self._index[end.job_id]
         self.result.finish_s[index] = self._now_s
         self._change_busy(-self.result.gpus[index])
+        self._progress.pop(end.job_id, None)
         self._refused.clear()
 
     async def _schedule(self) -> int:
@@ -127,6 +135,7 @@ class TrueHost:
             jobs=[job_message(job, self._plan.base_time_s) for job in jobs],
             policy=self._plan.admit_policy,
             seed=self._seed(),
+            now=self._now(),
         )
         began_s = time.perf_counter()
         answer = await self._client.admit_or_wait(request)
@@ -142,6 +151,7 @@ class TrueHost:
             policy=self._plan.place_policy,
             reserve_ttl=Duration(seconds=RESERVE_TTL_S),
             seed=self._seed(),
+            now=self._now(),
         )
         began_s = time.perf_counter()
         answer = await self._client.place(request)
@@ -172,7 +182,11 @@ class TrueHost:
 
     def _note_progress(self, changed: Sequence[Progress]) -> None:
         for job in changed:
+            self._progress[job.job_id] = (self._now_s, job)
             self._note(JobEvent.PROGRESS, job.job_id, speed=job.speed, epochs_done=job.epochs_done)
+
+    def _by_now(self, asked_s: float, job: Progress) -> Progress:
+        return replace(job, epochs_done=job.epochs_done + job.speed * (self._now_s - asked_s))
 
     def _seed(self) -> int | None:
         """Another one for each question, so that a run can be repeated; None leaves it to the service."""
@@ -184,12 +198,14 @@ class TrueHost:
         self.result.busy_gpus.append((self._now_s, self._busy))
 
     def _note(self, kind: JobEvent.Kind, job_id: str, /, **fields: Any) -> None:
-        event_time = timestamp(self._plan.base_time_s + self._now_s)
-        self._reports.append(JobEvent(job_id=job_id, kind=kind, event_time=event_time, **fields))
+        self._reports.append(JobEvent(job_id=job_id, kind=kind, event_time=self._now(), **fields))
+
+    def _now(self) -> Timestamp:
+        return timestamp(self._plan.base_time_s + self._now_s)
 
     async def _report(self) -> None:
         if self._reports:
-            request = ReportJobEventsRequest(cluster=self._plan.cluster, events=self._reports)
+            request = ReportJobEventsRequest(cluster=self._plan.cluster, events=self._reports, now=self._now())
             began_s = time.perf_counter()
             await self._client.report_job_events(request)
             self.result.report_ms.append((time.perf_counter() - began_s) * 1000.0)

@@ -15,6 +15,7 @@ import msgspec
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.domain.events import (
     Change,
+    ClockMoved,
     ClusterDeleted,
     Event,
     JobsChanged,
@@ -152,6 +153,8 @@ def _raw_change(change: Change) -> tuple[bytes, bytes, bytes]:
             return b"profile", encode(change.metrics), change.kind.encode()
         case SubtaskForgotten():
             return b"profile", FORGOTTEN, change.kind.encode()
+        case ClockMoved():
+            return b"clock", encode(change.time_s), b""
         case ClusterDeleted():
             return b"deleted", b"", b""
 

@@ -21,7 +21,7 @@ BUNDLES = "pw:bundles"
 class ClusterKeys:
     """The keys of one cluster. Fields are in the order that delete_cluster.lua is given them."""
 
-    meta: str  # hash: schema, life, version, last event id, settings, trim marks
+    meta: str  # hash: schema, life, version, last event id, settings, trim marks, the host's time
     events: str  # stream: one entry per version, id version-microseconds
     nodes: str  # hash: node id → node
     capacities: str  # hash: node id → what reserve.lua checks against

@@ -1,8 +1,9 @@
 """The Protocol of the state store. One conformance suite runs on every implementation (tests/contract).
 
-Every mutation is atomic, appends exactly one event with the next version, and happens by the store's own clock, so
-that replicas with different clocks agree on expiry. Any method raises StateUnavailableError when the store does not
-answer; a mutation that raised may or may not have happened, and is safe to repeat with the same ids.
+Every mutation is atomic, appends exactly one event with the next version, and happens by the store's own clock, or by
+the host's time as the store keeps it, so that replicas with different clocks agree on expiry. Any method raises
+StateUnavailableError when the store does not answer; a mutation that raised may or may not have happened, and is safe
+to repeat with the same ids.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
@@ -222,9 +223,10 @@ class StateStore(Protocol):
         """Gives back reservations that were not confirmed. Unknown ids are ignored. Idempotent."""
         ...
 
-    async def expire(self, cluster: str) -> ReportResult:
+    async def expire(self, cluster: str, host_time_s: float | None = None) -> ReportResult:
         """Releases expired reservations. Any replica may call it, any number at once. Their records are kept
-        for a while, for `report_jobs`."""
+        for a while, for `report_jobs`. `host_time_s` first moves the clock of a cluster whose time is its host's; an
+        earlier time than the one it shows is passed over. At most 1,000 are released in one step."""
         ...
 
     async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:

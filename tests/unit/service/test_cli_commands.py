@@ -201,6 +201,38 @@ async def test_replay_without_matplotlib_draws_nothing_and_says_so(
     assert not (tmp_path / "p.png").exists()
 
 
+async def test_replay_over_http_without_aiohttp_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("connect", "http1"):
+        monkeypatch.delitem(sys.modules, f"placewise_client.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    assert await call("replay", "--plot", tmp_path / "p.png", "--target", "http://127.0.0.1:1") == 2
+    needs = "placewise: http:// and https:// need aiohttp: pip install 'placewise[http]'\n"
+    assert capsys.readouterr().err == needs
+
+
+async def test_replay_tells_the_service_the_time_of_the_trace(
+    service: OracleServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("job_id,submit_time_s,duration_s,num_gpus\na,0,100,4\nb,10,5000,4\n")
+    options = ("--nodes", 1, "--gpus-per-node", 4, "--plot", tmp_path / "p.png", "--target", service.target, "--json")
+    rates = ("--exploration-rate", 0.25, "--admit-exploration-rate", 0.5, "--speed", 10_000)
+    assert await call("replay", "--trace", trace, "--policy", "tetris", *rates, *options) == 0
+    (run,) = json.loads(capsys.readouterr().out)["policies"]
+    assert (run["makespan_s"], run["jobs_started"]) == (5100, 2)
+    assert 0.5 < run["wall_s"] < 5.0
+    (name, first), *later = service.oracle.calls
+    assert name == "update_cluster_settings"
+    settings = first.settings
+    assert (settings.host_clock, settings.exploration_rate, settings.admit_exploration_rate) == (True, 0.25, 0.5)
+    told = [request.now.ToSeconds() for name, request in later if name != "delete_cluster"]
+    assert told[0] % 86_400 == 0
+    assert told == sorted(told)
+    assert {time_s - told[0] for time_s in told} == {0, 10, 50, 100, 2600, 5100}
+
+
 async def test_replay_gives_up_on_a_policy_that_waits_for_ever(
     service: OracleServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,14 +106,16 @@ class Node(_message.Message):
     def __init__(self, id: _Optional[str] = ..., capacity: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., max_jobs_per_gpu: _Optional[int] = ..., rack: _Optional[str] = ..., hardware: _Optional[_Union[Hardware, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., state: _Optional[_Union[Node.State, str]] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ReportNodesRequest(_message.Message):
-    __slots__ = ("cluster", "nodes", "full")
+    __slots__ = ("cluster", "nodes", "full", "now")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     FULL_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     full: bool
-    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., full: bool = ...) -> None: ...
+    now: _timestamp_pb2.Timestamp
+    def __init__(self, cluster: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., full: bool = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ReportNodesResponse(_message.Message):
     __slots__ = ("snapshot_version", "nodes")
@@ -226,12 +228,14 @@ class ShareOutcome(_message.Message):
     def __init__(self, task_kind: _Optional[str] = ..., node: _Optional[str] = ..., unit: _Optional[str] = ..., scale: _Optional[float] = ..., seconds: _Optional[float] = ..., overhead_seconds: _Optional[float] = ..., peak_celsius: _Optional[float] = ...) -> None: ...
 
 class ReportJobEventsRequest(_message.Message):
-    __slots__ = ("cluster", "events")
+    __slots__ = ("cluster", "events", "now")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     events: _containers.RepeatedCompositeFieldContainer[JobEvent]
-    def __init__(self, cluster: _Optional[str] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ...) -> None: ...
+    now: _timestamp_pb2.Timestamp
+    def __init__(self, cluster: _Optional[str] = ..., events: _Optional[_Iterable[_Union[JobEvent, _Mapping]]] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ReportJobEventsResponse(_message.Message):
     __slots__ = ("snapshot_version", "applied", "ignored", "problems")
@@ -372,7 +376,7 @@ class ExplorationGuard(_message.Message):
     def __init__(self, max_gpus: _Optional[float] = ..., min_nodes: _Optional[int] = ..., spare_urgent: bool = ...) -> None: ...
 
 class ClusterSettings(_message.Message):
-    __slots__ = ("place_policy", "admit_policy", "exploration_rate", "queues", "explorers", "exploration_guard", "admit_exploration_rate")
+    __slots__ = ("place_policy", "admit_policy", "exploration_rate", "queues", "explorers", "exploration_guard", "admit_exploration_rate", "host_clock")
     PLACE_POLICY_FIELD_NUMBER: _ClassVar[int]
     ADMIT_POLICY_FIELD_NUMBER: _ClassVar[int]
     EXPLORATION_RATE_FIELD_NUMBER: _ClassVar[int]
@@ -380,6 +384,7 @@ class ClusterSettings(_message.Message):
     EXPLORERS_FIELD_NUMBER: _ClassVar[int]
     EXPLORATION_GUARD_FIELD_NUMBER: _ClassVar[int]
     ADMIT_EXPLORATION_RATE_FIELD_NUMBER: _ClassVar[int]
+    HOST_CLOCK_FIELD_NUMBER: _ClassVar[int]
     place_policy: str
     admit_policy: str
     exploration_rate: float
@@ -387,7 +392,8 @@ class ClusterSettings(_message.Message):
     explorers: _containers.RepeatedCompositeFieldContainer[Explorer]
     exploration_guard: ExplorationGuard
     admit_exploration_rate: float
-    def __init__(self, place_policy: _Optional[str] = ..., admit_policy: _Optional[str] = ..., exploration_rate: _Optional[float] = ..., queues: _Optional[_Iterable[_Union[QueueSettings, _Mapping]]] = ..., explorers: _Optional[_Iterable[_Union[Explorer, _Mapping]]] = ..., exploration_guard: _Optional[_Union[ExplorationGuard, _Mapping]] = ..., admit_exploration_rate: _Optional[float] = ...) -> None: ...
+    host_clock: bool
+    def __init__(self, place_policy: _Optional[str] = ..., admit_policy: _Optional[str] = ..., exploration_rate: _Optional[float] = ..., queues: _Optional[_Iterable[_Union[QueueSettings, _Mapping]]] = ..., explorers: _Optional[_Iterable[_Union[Explorer, _Mapping]]] = ..., exploration_guard: _Optional[_Union[ExplorationGuard, _Mapping]] = ..., admit_exploration_rate: _Optional[float] = ..., host_clock: bool = ...) -> None: ...
 
 class UpdateClusterSettingsRequest(_message.Message):
     __slots__ = ("cluster", "settings", "update_mask")
@@ -406,7 +412,7 @@ class UpdateClusterSettingsResponse(_message.Message):
     def __init__(self, settings: _Optional[_Union[ClusterSettings, _Mapping]] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("cluster", "snapshot_version", "nodes", "jobs", "capacity", "used", "node_count", "ready_node_count", "stale_node_count", "running_jobs", "reserved_jobs", "queues", "settings", "stale")
+    __slots__ = ("cluster", "snapshot_version", "nodes", "jobs", "capacity", "used", "node_count", "ready_node_count", "stale_node_count", "running_jobs", "reserved_jobs", "queues", "settings", "stale", "host_time")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -421,6 +427,7 @@ class Cluster(_message.Message):
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     STALE_FIELD_NUMBER: _ClassVar[int]
+    HOST_TIME_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     snapshot_version: int
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
@@ -435,7 +442,8 @@ class Cluster(_message.Message):
     queues: _containers.RepeatedCompositeFieldContainer[QueueState]
     settings: ClusterSettings
     stale: bool
-    def __init__(self, cluster: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[RunningJob, _Mapping]]] = ..., capacity: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., used: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., node_count: _Optional[int] = ..., ready_node_count: _Optional[int] = ..., stale_node_count: _Optional[int] = ..., running_jobs: _Optional[int] = ..., reserved_jobs: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., settings: _Optional[_Union[ClusterSettings, _Mapping]] = ..., stale: bool = ...) -> None: ...
+    host_time: _timestamp_pb2.Timestamp
+    def __init__(self, cluster: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[RunningJob, _Mapping]]] = ..., capacity: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., used: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., node_count: _Optional[int] = ..., ready_node_count: _Optional[int] = ..., stale_node_count: _Optional[int] = ..., running_jobs: _Optional[int] = ..., reserved_jobs: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., settings: _Optional[_Union[ClusterSettings, _Mapping]] = ..., stale: bool = ..., host_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DeleteClusterRequest(_message.Message):
     __slots__ = ("cluster",)

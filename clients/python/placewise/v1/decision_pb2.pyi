@@ -155,7 +155,7 @@ class DecisionMeta(_message.Message):
     def __init__(self, decision_id: _Optional[str] = ..., policy: _Optional[str] = ..., bundle: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., propensity: _Optional[float] = ..., fallback: bool = ..., fallback_reason: _Optional[str] = ..., decide_ms: _Optional[float] = ..., stale: bool = ..., repeated: bool = ..., explored: bool = ..., bundle_digest: _Optional[str] = ..., caller: _Optional[str] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
-    __slots__ = ("cluster", "request_id", "jobs", "policy", "scope", "node_id", "dry_run", "explain", "reserve_ttl", "seed")
+    __slots__ = ("cluster", "request_id", "jobs", "policy", "scope", "node_id", "dry_run", "explain", "reserve_ttl", "seed", "now")
     class Scope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SCOPE_UNSPECIFIED: _ClassVar[PlaceRequest.Scope]
@@ -174,6 +174,7 @@ class PlaceRequest(_message.Message):
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     RESERVE_TTL_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     request_id: str
     jobs: _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]
@@ -184,7 +185,8 @@ class PlaceRequest(_message.Message):
     explain: bool
     reserve_ttl: _duration_pb2.Duration
     seed: int
-    def __init__(self, cluster: _Optional[str] = ..., request_id: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., policy: _Optional[str] = ..., scope: _Optional[_Union[PlaceRequest.Scope, str]] = ..., node_id: _Optional[str] = ..., dry_run: bool = ..., explain: bool = ..., reserve_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
+    now: _timestamp_pb2.Timestamp
+    def __init__(self, cluster: _Optional[str] = ..., request_id: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., policy: _Optional[str] = ..., scope: _Optional[_Union[PlaceRequest.Scope, str]] = ..., node_id: _Optional[str] = ..., dry_run: bool = ..., explain: bool = ..., reserve_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., seed: _Optional[int] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class JobDecision(_message.Message):
     __slots__ = ("job_id", "outcome", "assignments", "predicted_speed", "neighbours", "blockers", "candidates", "reservation_id", "reservation_expire_time", "propensity")
@@ -251,7 +253,7 @@ class DivisibleTask(_message.Message):
     def __init__(self, id: _Optional[str] = ..., serial_scale: _Optional[float] = ..., parallel_scale: _Optional[float] = ..., overhead_s: _Optional[float] = ..., kind: _Optional[str] = ..., demand: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ...) -> None: ...
 
 class PartitionRequest(_message.Message):
-    __slots__ = ("cluster", "task", "units", "dry_run", "explain", "request_id", "progress", "policy")
+    __slots__ = ("cluster", "task", "units", "dry_run", "explain", "request_id", "progress", "policy", "now")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
@@ -260,6 +262,7 @@ class PartitionRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     task: DivisibleTask
     units: _containers.RepeatedScalarFieldContainer[str]
@@ -268,7 +271,8 @@ class PartitionRequest(_message.Message):
     request_id: str
     progress: _containers.RepeatedCompositeFieldContainer[ShareProgress]
     policy: str
-    def __init__(self, cluster: _Optional[str] = ..., task: _Optional[_Union[DivisibleTask, _Mapping]] = ..., units: _Optional[_Iterable[str]] = ..., dry_run: bool = ..., explain: bool = ..., request_id: _Optional[str] = ..., progress: _Optional[_Iterable[_Union[ShareProgress, _Mapping]]] = ..., policy: _Optional[str] = ...) -> None: ...
+    now: _timestamp_pb2.Timestamp
+    def __init__(self, cluster: _Optional[str] = ..., task: _Optional[_Union[DivisibleTask, _Mapping]] = ..., units: _Optional[_Iterable[str]] = ..., dry_run: bool = ..., explain: bool = ..., request_id: _Optional[str] = ..., progress: _Optional[_Iterable[_Union[ShareProgress, _Mapping]]] = ..., policy: _Optional[str] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ShareProgress(_message.Message):
     __slots__ = ("node", "unit", "scale", "predicted_seconds", "capability", "done", "elapsed_seconds", "move_requested")
@@ -341,7 +345,7 @@ class PartitionResponse(_message.Message):
     def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., units: _Optional[int] = ..., threshold_scale: _Optional[float] = ..., predicted_seconds: _Optional[float] = ..., excluded: _Optional[_Iterable[_Union[Excluded, _Mapping]]] = ..., meta: _Optional[_Union[DecisionMeta, _Mapping]] = ..., overhead_s: _Optional[float] = ..., blockers: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ...) -> None: ...
 
 class AdmitOrWaitRequest(_message.Message):
-    __slots__ = ("cluster", "queue", "jobs", "policy", "dry_run", "explain", "request_id", "seed", "place")
+    __slots__ = ("cluster", "queue", "jobs", "policy", "dry_run", "explain", "request_id", "seed", "place", "now")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
@@ -351,6 +355,7 @@ class AdmitOrWaitRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     queue: str
     jobs: _containers.RepeatedCompositeFieldContainer[_job_pb2.Job]
@@ -360,7 +365,8 @@ class AdmitOrWaitRequest(_message.Message):
     request_id: str
     seed: int
     place: PlaceRequest
-    def __init__(self, cluster: _Optional[str] = ..., queue: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., policy: _Optional[str] = ..., dry_run: bool = ..., explain: bool = ..., request_id: _Optional[str] = ..., seed: _Optional[int] = ..., place: _Optional[_Union[PlaceRequest, _Mapping]] = ...) -> None: ...
+    now: _timestamp_pb2.Timestamp
+    def __init__(self, cluster: _Optional[str] = ..., queue: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., policy: _Optional[str] = ..., dry_run: bool = ..., explain: bool = ..., request_id: _Optional[str] = ..., seed: _Optional[int] = ..., place: _Optional[_Union[PlaceRequest, _Mapping]] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DriftPlusPenalty(_message.Message):
     __slots__ = ("gpus", "value", "cost_seconds")

@@ -20,6 +20,8 @@ def place_command(request: decision_pb2.PlaceRequest, admit: AdmitCommand) -> Pl
         raise InvalidRequestError("must be empty: set jobs in the outer request", "place.jobs")
     if command.cluster not in ("", admit.cluster):
         raise InvalidRequestError(f"must be empty or {admit.cluster!r}", "place.cluster")
+    if command.now_s is not None:
+        raise InvalidRequestError("must be empty: set now in the outer request", "place.now")
     if command.scope is Scope.NODE:
         raise InvalidRequestError("must be CLUSTER: admission has no NODE scope", "place.scope")
     return command
@@ -45,4 +47,5 @@ def of_admitted(command: PlaceCommand, admit: AdmitCommand, plan: AdmitPlan) -> 
         seed=command.seed,
         caller=command.caller,
         fingerprint=command.fingerprint,
+        now_s=admit.now_s,
     )

@@ -2,7 +2,8 @@
 
 A fingerprint is the digest of the caller's name, the kind of request, and its fields in protobuf's deterministic form.
 So it is the same over gRPC, REST and Connect, in snake and camel case, in any order of map entries, with default values
-spelt out or left out. It leaves out `request_id` itself, and fields that this release does not know. Protobuf's form
+spelt out or left out. It leaves out `request_id` itself, `now`, which is the time of asking, and fields that this
+release does not know. Protobuf's form
 omits unset fields, so replicas of neighbouring releases agree on every request that uses no new field.
 """
 
@@ -33,6 +34,7 @@ def fingerprint(request: Question, caller: str) -> bytes:
     question: Any = type(request)()
     question.CopyFrom(request)
     question.ClearField("request_id")
+    question.ClearField("now")
     if inner:
         question.place.ClearField("request_id")
     question.DiscardUnknownFields()

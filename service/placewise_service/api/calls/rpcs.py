@@ -37,6 +37,7 @@ from placewise_service.engine.pending import Pending
 
 _Request = TypeVar("_Request", bound=Message)
 _Converted = TypeVar("_Converted")
+_Command = PlaceCommand | PartitionCommand | AdmitCommand
 
 # Large listings are converted in steps of this many, so that decisions go on in between.
 _STEP = 64
@@ -76,15 +77,16 @@ class CallContext:
     limits: Limits
     recent: dict[str, deque[Past]] = field(default_factory=dict)
 
-    def note(self, cluster: str, rpc: str, answer: Answer, request_id: str) -> None:
+    def note(self, command: _Command, rpc: str, answer: Answer) -> None:
         """Keeps a decision among the recent ones, once its answer is on its way: the one it displaces is then freed."""
-        asyncio.get_running_loop().call_soon(self._keep, cluster, rpc, answer, request_id)
+        asyncio.get_running_loop().call_soon(self._keep, command, rpc, answer)
 
-    def _keep(self, cluster: str, rpc: str, answer: Answer, request_id: str) -> None:
-        past = self.recent.get(cluster)
+    def _keep(self, command: _Command, rpc: str, answer: Answer) -> None:
+        past = self.recent.get(command.cluster)
         if past is None:
-            past = self.recent[cluster] = deque(maxlen=_RECENT)
-        past.append(Past(rpc, self.clock.now_s(), answer, request_id))
+            past = self.recent[command.cluster] = deque(maxlen=_RECENT)
+        time_s = self.clock.now_s() if command.now_s is None else command.now_s
+        past.append(Past(rpc, time_s, answer, command.request_id))
 
 
 Handler = Callable[[CallContext, Any, Principal, float], Awaitable[Message]]
@@ -142,7 +144,7 @@ async def _placed(
     is_large = convert_out.is_large(drafted)
     message = None if is_large else convert_out.place_response(drafted, request_id)
     decision = await pending.settled()
-    context.note(command.cluster, "Place", decision, request_id)
+    context.note(command, "Place", decision)
     if message is not None and decision.meta is drafted.meta:
         convert_out.set_expiry(message, decision)
         return message
@@ -157,7 +159,7 @@ async def _partition(
     convert = partial(_partition_command, principal.name)
     command = convert(request, context.limits) if _is_small(request) else await aside(convert, request, context.limits)
     decision = await context.engine.partition(command, deadline_s)
-    context.note(command.cluster, "Partition", decision, command.request_id)
+    context.note(command, "Partition", decision)
     if len(decision.plan.shares) + len(decision.plan.excluded) > _MANY:
         return await aside(convert_out.partition_response, decision)
     return convert_out.partition_response(decision)
@@ -182,7 +184,7 @@ async def _admit_or_wait(
     if not admitting.is_settled:  # the store works meanwhile
         message = _admit_response(context, command, drafted)
     decision = await admitting.settled()
-    context.note(command.cluster, "AdmitOrWait", decision, command.request_id)
+    context.note(command, "AdmitOrWait", decision)
     placing = placing and admit_and_place.of_admitted(placing, command, decision.plan)
     pending = await context.engine.place(placing, deadline_s) if placing is not None and placing.jobs else None
     if message is None or decision is not drafted:
@@ -216,12 +218,14 @@ async def _report_nodes(
     nodes = await _converted(request, _nodes, context.limits)
     if not request.full:
         await _check_growth(context, request.cluster, [node.id for node in nodes])
-    outcome = await context.engine.report_nodes(request.cluster, nodes, request.full)
+    now_s = convert_in.host_time(request)
+    outcome = await context.engine.report_nodes(request.cluster, nodes, request.full, now_s)
     return cluster_pb2.ReportNodesResponse(snapshot_version=outcome.version, nodes=len(nodes))
 
 
 def _nodes(request: cluster_pb2.ReportNodesRequest, limits: Limits) -> list[Node]:
     validate.check_nodes_request(request.cluster, len(request.nodes), limits)
+    validate.check_host_time(convert_in.host_time(request))
     nodes = []
     for i, message in enumerate(request.nodes):
         node = convert_in.node(message)
@@ -250,7 +254,7 @@ async def _report_job_events(
     context: CallContext, request: cluster_pb2.ReportJobEventsRequest, principal: Principal, deadline_s: float
 ) -> cluster_pb2.ReportJobEventsResponse:
     events = await _converted(request, _events, context.limits)
-    outcome = await context.engine.report_job_events(request.cluster, events)
+    outcome = await context.engine.report_job_events(request.cluster, events, convert_in.host_time(request))
     return cluster_pb2.ReportJobEventsResponse(
         snapshot_version=outcome.version,
         applied=outcome.applied,
@@ -261,6 +265,7 @@ async def _report_job_events(
 
 def _events(request: cluster_pb2.ReportJobEventsRequest, limits: Limits) -> list[JobEvent]:
     validate.check_events_request(request.cluster, len(request.events), limits)
+    validate.check_host_time(convert_in.host_time(request))
     events = []
     for i, message in enumerate(request.events):
         event = convert_in.job_event(message)

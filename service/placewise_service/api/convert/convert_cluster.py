@@ -53,20 +53,24 @@ def totals(
     """The view without its nodes and jobs one by one."""
     running = list(view.jobs.values())
     reserved = sum(job.state is RunState.RESERVED for job in running)
-    return cluster_pb2.Cluster(
+    host_s = view.host_time_s
+    message = cluster_pb2.Cluster(
         cluster=view.cluster,
         snapshot_version=view.version,
         capacity=_amounts(view.columns, view.capacity.sum(axis=1)),
         used=_amounts(view.columns, (view.capacity - view.free).sum(axis=1)),
         node_count=view.size,
         ready_node_count=int(view.is_ready.sum()),
-        stale_node_count=int(view.is_stale(now_s).sum()),
+        stale_node_count=int(view.is_stale(now_s if host_s is None else host_s).sum()),
         running_jobs=len(running) - reserved,
         reserved_jobs=reserved,
         queues=[_queue(state, queue_settings(name)) for name, state in sorted(view.queues.items())],
         settings=settings(view.settings),
         stale=is_stale,
     )
+    if host_s is not None:
+        set_time(message.host_time, host_s)
+    return message
 
 
 def _amounts(columns: tuple[str, ...], amounts: FloatArray) -> job_pb2.Resources:
@@ -135,6 +139,7 @@ def settings(value: ClusterSettings) -> cluster_pb2.ClusterSettings:
         explorers=[cluster_pb2.Explorer(policy=item.policy, weight=item.weight) for item in value.explorers],
         exploration_guard=_guard_message(value.exploration_guard),
         admit_exploration_rate=value.admit_exploration_rate,
+        host_clock=value.host_clock,
     )
 
 
@@ -186,6 +191,7 @@ def changed_settings(
         admit_exploration_rate=(
             given.admit_exploration_rate if "admit_exploration_rate" in wanted else current.admit_exploration_rate
         ),
+        host_clock=given.host_clock if "host_clock" in wanted else current.host_clock,
     )
 
 

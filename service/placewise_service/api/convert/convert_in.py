@@ -45,6 +45,13 @@ from placewise_core.domain.validate import NO_TELEMETRY
 from placewise_core.speed.params import Convolution, FullyConnected, Layer, millions_of
 
 _Name = TypeVar("_Name")
+_Timed = (
+    decision_pb2.PlaceRequest
+    | decision_pb2.PartitionRequest
+    | decision_pb2.AdmitOrWaitRequest
+    | cluster_pb2.ReportNodesRequest
+    | cluster_pb2.ReportJobEventsRequest
+)
 
 # By number; 0 (unspecified) stands for the usual case.
 _ROLES = (Role.WORKER, Role.WORKER, Role.PARAMETER_SERVER)
@@ -83,6 +90,7 @@ def place_command(request: decision_pb2.PlaceRequest, caller: str = "", fingerpr
         seed=request.seed if request.HasField("seed") else None,
         caller=caller,
         fingerprint=fingerprint,
+        now_s=host_time(request),
     )
 
 
@@ -99,6 +107,7 @@ def admit_command(request: decision_pb2.AdmitOrWaitRequest, caller: str = "", fi
         seed=request.seed if request.HasField("seed") else None,
         caller=caller,
         fingerprint=fingerprint,
+        now_s=host_time(request),
     )
 
 
@@ -124,6 +133,7 @@ def partition_command(
         policy=request.policy,
         caller=caller,
         fingerprint=fingerprint,
+        now_s=host_time(request),
     )
 
 
@@ -356,6 +366,11 @@ def _subtask_outcome(message: cluster_pb2.SubtaskOutcome) -> SubtaskOutcome:
         size=message.size,
         node=message.node,
     )
+
+
+def host_time(request: _Timed) -> float | None:
+    """The host's time in seconds since the epoch; None if the request does not tell it."""
+    return seconds(request.now) if request.HasField("now") else None
 
 
 def seconds(message: Timestamp | Duration) -> float:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from placewise_client.aio import AsyncClient
-from placewise_client.target import Target
+from placewise_client.target import Target, TargetError
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.traces import TraceJob, at_rate, read_trace
 from placewise_core.domain.truth import Truth, TruthSetting
@@ -32,6 +32,8 @@ from placewise_service.replay.keeping import save_log
 from placewise_service.replay.summary import Figures
 from placewise_service.replay.true_host import TrueHost
 from placewise_service.replay.truths import truth_maker
+
+_DAY_S = 86_400.0
 
 app = typer.Typer(help="Send a trace through the running service.")
 
@@ -71,6 +73,15 @@ def replay(
     truth: Annotated[str, typer.Option(help="Runs jobs at true speeds: site or judge. Empty: the trace's times.")] = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the truth and of the decisions, with --truth.")] = 0,
     exploration_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of jobs that explore.")] = 0.0,
+    admit_exploration_rate: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of jobs for which AdmitOrWait explores.")
+    ] = 0.0,
+    speed: Annotated[
+        float, typer.Option(min=0, help="Seconds of the trace in one second; 0: as fast as the service answers.")
+    ] = 0.0,
+    reports_progress: Annotated[
+        bool, typer.Option("--report-progress", help="Report all progress before each question, with --truth.")
+    ] = False,
     plot: Annotated[Path, typer.Option(help="File for the plot (PNG).")] = Path("replay.png"),
     is_keeping: Annotated[bool, typer.Option("--keep", help="Keep the clusters of the replay afterwards.")] = False,
     log: Annotated[
@@ -81,7 +92,7 @@ def replay(
     tls_ca: CaOption = None,
     is_json: JsonOption = False,
 ) -> None:
-    """AdmitOrWait, Place, started, progress, finished: in the trace's time, as fast as the service answers."""
+    """AdmitOrWait, Place, started, progress, finished: in the trace's time, which the service is told."""
     if admit == "none" and not truth:
         raise CommandError("--admit none needs --truth: name an admission policy, such as fifo", Exit.USAGE)
     maker = truth_maker(truth) if truth else None
@@ -96,9 +107,12 @@ def replay(
             admit_policy=admit,
             nodes=nodes,
             gpus_per_node=gpus_per_node,
-            base_time_s=time.time() - _most_span_s(jobs, nodes * gpus_per_node),
+            base_time_s=(time.time() - _most_span_s(jobs, nodes * gpus_per_node)) // _DAY_S * _DAY_S,
             exploration_rate=exploration_rate,
             seed=seed if truth else None,
+            admit_exploration_rate=admit_exploration_rate,
+            speed=speed,
+            reports_progress=reports_progress,
         )
         for policy in policies or ["consolidate", "load-balance"]
     ]
@@ -167,7 +181,11 @@ async def _run_all(
     keeping: _Keeping,
 ) -> list[Figures]:
     runs = []
-    async with AsyncClient(target, timeout_s=30.0) as client:
+    try:
+        opened = AsyncClient(target, timeout_s=30.0)
+    except TargetError as error:
+        raise CommandError(str(error).replace("placewise-client[http]", "placewise[http]"), Exit.USAGE) from None
+    async with opened as client:
         for plan in plans:
             host = Host(client, plan, jobs) if truth is None else TrueHost(client, plan, truth())
             with progress(plan.place_policy, len(jobs)) as bar:

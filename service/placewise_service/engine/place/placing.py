@@ -71,6 +71,7 @@ class Placing:
     async def place(self, command: PlaceCommand, deadline_s: float) -> Pending[PlaceDecision]:
         started_s = self.parts.begin(deadline_s)
         live = await self.parts.views.get(command.cluster)
+        await self.parts.hear_time(live, command.now_s, command.is_dry_run)
         if command.scope is Scope.NODE:
             return Pending(await self._on_node(command, live, started_s))
         asked = _PlaceCall(command, live, self._policy(command, live.view), started_s, deadline_s)
@@ -224,7 +225,7 @@ class Placing:
             await live.opened(asked.deadline_s - self.parts.clock.monotonic_s())
         seed = seed_of(command.seed)
         context = PlaceContext(
-            now_s=self.parts.clock.now_s(),
+            now_s=self.parts.now_s(live, command.now_s),
             randomness=seed,
             deadline_s=asked.deadline_s,
             is_explaining=command.is_explaining,
@@ -262,7 +263,7 @@ class Placing:
         name = command.policy or NODE_POLICY
         check_policy_exists(name, self.subtasks, "policy")
         seed = seed_of(command.seed) if name == "random" else 0
-        scheduler, now_s = self.subtasks[name], self.parts.clock.now_s()
+        scheduler, now_s = self.subtasks[name], self.parts.now_s(live, command.now_s)
         reads = self.parts.read(live, now_s)
         decisions = scheduler.assign(command.jobs, command.node_id, live.view, now_s, seed=seed)
         elapsed_ms = self.parts.elapsed_ms(started_s)
@@ -290,7 +291,7 @@ class Placing:
         """Shows the policy the cluster as the next request will find it; not while decisions are under way, which will
         change it again."""
         if not live.is_deciding:
-            policy.prepare(live.view, self.parts.clock.now_s())
+            policy.prepare(live.view, self.parts.now_s(live))
 
     def _note(self, asked: _PlaceCall, draft: Draft, seed: int, decision: PlaceDecision) -> None:
         self.parts.afterwards(self._log, asked.command, asked.live, decision, seed, draft)

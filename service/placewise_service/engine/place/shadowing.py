@@ -126,7 +126,7 @@ class _ShadowStudy:
         )
         return DecisionRecord(
             rpc=PLACE,
-            time_s=self._of.clock.now_s(),
+            time_s=answered.time_s,
             cluster=answered.cluster,
             latency_ms=latency_ms,
             seed=answered.seed,

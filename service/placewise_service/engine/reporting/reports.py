@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import structlog
 
-from placewise_core.basics.clock import Clock
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Gpu, Node, RunningJob, RunState, Telemetry
 from placewise_core.domain.commands import JobEvent, JobEventKind
@@ -69,7 +68,6 @@ class Reporter:
     def __init__(
         self,
         store: StateStore,
-        clock: Clock,
         sink: DecisionSink,
         most_profiles: int,
         on_profiles_refused: Callable[[str, int], None],
@@ -77,21 +75,20 @@ class Reporter:
         self._most_profiles = most_profiles
         self._on_profiles_refused = on_profiles_refused
         self._store = store
-        self._clock = clock
         self._sink = sink
 
-    async def nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> tuple[ReportOutcome, Sequence[Event]]:
+    async def nodes(
+        self, cluster: str, nodes: Sequence[Node], full: bool, now_s: float
+    ) -> tuple[ReportOutcome, Sequence[Event]]:
         """Upserts nodes, with GPUs listed if the host only counted them, and telemetry dated if it was not."""
-        now_s = self._clock.now_s()
         completed = await aside(_all_completed, nodes, now_s) if len(nodes) > _MANY else _all_completed(nodes, now_s)
         result = await self._store.report_nodes(cluster, completed, full)
         return ReportOutcome(result.version, result.applied, result.ignored), result.events
 
     async def job_events(
-        self, cluster: str, live: LiveView, events: Sequence[JobEvent]
+        self, cluster: str, live: LiveView, events: Sequence[JobEvent], now_s: float
     ) -> tuple[ReportOutcome, Sequence[Event]]:
         """Applies job events in order. Every event is logged; those the store does not need change nothing there."""
-        now_s = self._clock.now_s()
         # Before the call to the store: while it answers, the tail may already remove an ended job from the view.
         named = {event.job_id: event.decision_id for event in events if event.decision_id}
         decided = [_decision_id(event, live) or named.get(event.job_id, "") for event in events]

@@ -52,7 +52,7 @@ def records_from(cluster: str, reply: Sequence[Any]) -> tuple[ClusterRecords, st
 
     Raises msgspec.DecodeError for bytes that no script wrote; DamagedError, which is one, names the record.
     """
-    epoch, version, last, settings, nodes, jobs, expiring, progress, queues, overheads, profiles = reply
+    epoch, version, last, settings, nodes, jobs, expiring, progress, queues, overheads, profiles, host_s = reply
     expiries = {name: float(score) for name, score in _pairs(expiring)}
     progresses = dict(_pairs(progress))
     records = ClusterRecords(
@@ -68,6 +68,7 @@ def records_from(cluster: str, reply: Sequence[Any]) -> tuple[ClusterRecords, st
         settings=_read("meta", b"settings", settings, codec.decode_settings) if settings else ClusterSettings(),
         overheads={name.decode(): decode_overhead(record) for name, record in _pairs(overheads)},
         subtask_profiles={name.decode(): codec.decode_metrics(record) for name, record in _pairs(profiles)},
+        host_time_s=float(host_s) if host_s else None,
     )
     return records, position_of(epoch, last)
 

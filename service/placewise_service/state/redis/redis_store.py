@@ -181,7 +181,7 @@ class RedisStore:
         k = keys_of(cluster)
         found: dict[JobId, RunningJob | None] = {}
         with translate_redis_errors(cluster):
-            keys = (k.jobs, k.expiring, k.progress, k.ended)
+            keys = (k.jobs, k.expiring, k.progress, k.ended, k.meta)
             for job_id, *held in await script("look_up").run(self._scripts, keys, [*job_ids]):
                 if held:
                     check_record(held[0], "jobs", job_id)
@@ -192,8 +192,9 @@ class RedisStore:
     async def release(self, cluster: str, reservation_ids: Sequence[str]) -> ReportResult:
         return _result(await self._run("release", cluster, _giving_keys(keys_of(cluster)), [*reservation_ids]))
 
-    async def expire(self, cluster: str) -> ReportResult:
-        args: list[Argument] = [_EXPIRE_AT_ONCE, self._options.lapsed_ttl_s, self._options.lapsed_bytes]
+    async def expire(self, cluster: str, host_time_s: float | None = None) -> ReportResult:
+        moved = ("", b"") if host_time_s is None else (repr(host_time_s), codec.encode(host_time_s))
+        args: list[Argument] = [_EXPIRE_AT_ONCE, self._options.lapsed_ttl_s, self._options.lapsed_bytes, *moved]
         return _result(await self._run("expire", cluster, _giving_keys(keys_of(cluster)), args))
 
     async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
@@ -247,7 +248,7 @@ class RedisStore:
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> Event:
         k = keys_of(cluster)
         keys = (k.meta, k.events, k.nodes, k.jobs, k.holds)
-        args: list[Argument] = [secrets.token_hex(6), codec.encode_record(settings)]
+        args: list[Argument] = [secrets.token_hex(6), codec.encode_record(settings), int(settings.host_clock)]
         epoch, version, was_created = await self._run("update_settings", cluster, keys, args)
         await self._register(cluster, bool(was_created))
         return Event(int(version), epoch.decode(), SettingsChanged(settings))

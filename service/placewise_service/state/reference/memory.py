@@ -15,6 +15,7 @@ from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, Run
 from placewise_core.domain.errors import StaleSnapshotError
 from placewise_core.domain.events import (
     Change,
+    ClockMoved,
     ClusterDeleted,
     ClusterRecords,
     Event,
@@ -78,6 +79,7 @@ class _Cluster:
     trimmed: int = 0  # events that are no longer kept
     copied: int = 0  # version of the last event in the log of views
     version: int = 0
+    host_time_s: float | None = None
     appended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def append(self, change: Change) -> Event:
@@ -170,6 +172,7 @@ class MemoryStore:
             settings=state.settings,
             overheads=dict(state.overheads),
             subtask_profiles={kind: dict(row) for kind, row in state.profiles.items()},
+            host_time_s=state.host_time_s,
         )
         return records, f"{state.epoch}:{state.version}"
 
@@ -225,7 +228,7 @@ class MemoryStore:
             return Conflict("", "CLUSTER_UNKNOWN")
         if (conflict := _conflict(state, request)) is not None:
             return conflict
-        expire_s = self._clock.now_s() + request.ttl_s
+        expire_s = self._time_of(state) + request.ttl_s
         for job in request.jobs:
             state.ended.pop(job.id, None)
             state.hold(reserved(job, expire_s))
@@ -241,7 +244,7 @@ class MemoryStore:
         found: dict[JobId, RunningJob | None] = {}
         for job_id in job_ids:
             job = state.jobs.get(job_id)
-            if job is not None and not 0 < job.expire_time_s <= now_s:
+            if job is not None and not 0 < job.expire_time_s <= self._time_of(state):
                 found[job_id] = job
             elif state.ended.get(job_id, 0.0) > now_s:
                 found[job_id] = None
@@ -267,19 +270,27 @@ class MemoryStore:
         events = (state.append(JobsEnded(tuple(ended))),) if ended else ()
         return ReportResult(events, state.version, released, len(reservation_ids) - released)
 
-    async def expire(self, cluster: str) -> ReportResult:
+    def _time_of(self, state: _Cluster) -> float:
+        return self._clock.now_s() if state.host_time_s is None else state.host_time_s
+
+    async def expire(self, cluster: str, host_time_s: float | None = None) -> ReportResult:
         state = self._clusters.get(cluster)
         if state is None:
             return ReportResult((), 0, 0, 0)
         now_s = self._clock.now_s()
+        events: list[Event] = []
+        if host_time_s is not None and state.host_time_s is not None and host_time_s > state.host_time_s:
+            state.host_time_s = host_time_s
+            events.append(state.append(ClockMoved(host_time_s)))
         reserved = [job for job in state.jobs.values() if job.state is RunState.RESERVED]
-        late = sorted((job.expire_time_s, job.id) for job in reserved if job.expire_time_s <= now_s)
+        late = sorted((job.expire_time_s, job.id) for job in reserved if job.expire_time_s <= self._time_of(state))
         for _, job_id in late:
             job = state.jobs[job_id]
             state.drop_job(job_id)
             state.keep_lapsed(job, now_s + self._options.lapsed_ttl_s, self._options.lapsed_bytes)
-        events = (state.append(JobsEnded(tuple(job_id for _, job_id in late), is_expiry=True)),) if late else ()
-        return ReportResult(events, state.version, len(late), 0)
+        if late:
+            events.append(state.append(JobsEnded(tuple(job_id for _, job_id in late), is_expiry=True)))
+        return ReportResult(tuple(events), state.version, len(late), 0)
 
     async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
         state = self._of(cluster)
@@ -366,6 +377,7 @@ class MemoryStore:
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> Event:
         state = self._of_new(cluster)
         state.settings = settings
+        state.host_time_s = (state.host_time_s or 0.0) if settings.host_clock else None
         return state.append(SettingsChanged(settings))
 
     async def learn_overhead(self, cluster: str, outcome_id: str, task_kind: str, overhead_s: float) -> Event | None:

@@ -18,7 +18,7 @@ if not exists then
 end
 used_key = KEYS[4]
 capacities_key, expected = KEYS[3], cmsgpack.unpack(ARGV[6])
-local expire_s = string.format('%.6f', now_s + tonumber(ARGV[2]))
+local expire_s = string.format('%.6f', clock_s + tonumber(ARGV[2]))
 local function conflict(hold)
   local capacity = capacity_of(hold[1])
   if not capacity then

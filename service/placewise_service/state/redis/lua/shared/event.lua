@@ -2,9 +2,9 @@
 -- KEYS    1 meta, 2 events
 -- ARGV    1 least seconds to keep events
 -- Needs   shared/clock.lua
--- Gives   exists, epoch, version, create(new_epoch), array_header(n), append(kind, body, args)
+-- Gives   exists, epoch, version, clock_s (the cluster's time: the one its host told, else now_s), create(new_epoch), array_header(n), append(kind, body, args)
 -- Cost    O(1) per event, and now and then the trimming of old events
-local meta = redis.call('HMGET', KEYS[1], 'schema', 'life', 'version', 'mark_s', 'mark')
+local meta = redis.call('HMGET', KEYS[1], 'schema', 'life', 'version', 'mark_s', 'mark', 'host_s')
 if meta[1] and meta[1] ~= '1' then
   return redis.error_reply('PWSCHEMA ' .. meta[1])
 end
@@ -13,6 +13,7 @@ local epoch = meta[2]
 local version = tonumber(meta[3] or '0')
 local mark_s = tonumber(meta[4] or '0')
 local mark = tonumber(meta[5] or '0')
+local clock_s = tonumber(meta[6] or now_s)
 
 local function whole(number)
   return string.format('%.0f', number)
