@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.commands import Scope
 from placewise_core.domain.events import Event, JobsChanged
 from placewise_core.view.view import ClusterView
 from placewise_log.rebuilding import NotRebuiltError, assumed_as, rebuilt
-from placewise_log.record import DecisionRecord, ViewRead, decode
+from placewise_log.record import PLACE, DecisionRecord, ViewRead, decode
 from placewise_log.repeating import before
 from placewise_log.views import EVENTS, GANGS, SNAPSHOT, Events, Gangs, Snapshot, ViewEntry, decode_view_entry
 
@@ -82,10 +83,16 @@ class ExportedLog:
         if read is None:
             raise NotRebuiltError("the record does not say which view it read")
         view = self._rebuilt(record, read)
-        if record.is_dry_run:  # asks "where would it go", as though its jobs held nothing
+        if record.is_dry_run and record.rpc == PLACE and record.scope != Scope.NODE:
+            # Asks "where would it go", as though its jobs held nothing.
             for job in record.jobs:
                 view.remove_job(job.id)
         return view if is_own or not job_id else before(record, view, job_id)
+
+    def views_of(self, record: DecisionRecord) -> Iterator[ClusterView]:
+        """The views that the decision read, in their order: one, or, if it was decided in slices, the one that it began
+        with and one for each job. Raises as view_at."""
+        yield from (self.view_at(record, read.job_id) for read in record.reads)
 
     def _rebuilt(self, record: DecisionRecord, read: ViewRead) -> ClusterView:
         snapshots = self._rows.get((record.cluster, SNAPSHOT, read.view), [])

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewise_core.basics.frozen import frozen
+from placewise_core.domain.cluster import QueueSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.domain.decision import (
     AdmitDecision,
@@ -27,7 +28,7 @@ from placewise_core.domain.decision import (
     ShapeScore,
     Verdict,
 )
-from placewise_core.domain.divisible import DivisibleTask
+from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.domain.job import Job
 from placewise_core.policies.studies.alternatives import Alternative
 from placewise_core.policies.studies.shadow import Compared
@@ -131,6 +132,7 @@ class AdmitSeen:
     `repeats`: the jobs that the queue knew from an earlier question. `left_out`: unchanged refusals of the queue that
     the log left out before this decision. Of observed decisions alone: idle GPUs, nodes in use with at least one of
     them, S(n) of the shapes of each job that was scored, and the shapes that fitted each job when it had its turn.
+    `settings` are those of the queue, `is_seeded`: the caller gave the seed.
     """
 
     repeats: tuple[str, ...] = ()
@@ -139,6 +141,8 @@ class AdmitSeen:
     scores: Mapping[str, tuple[DriftPlusPenalty, ...]] = field(default_factory=dict)
     left_out: int = 0
     shapes: Mapping[str, tuple[ShapeScore, ...]] = field(default_factory=dict)
+    settings: QueueSettings | None = None
+    is_seeded: bool = False
 
 
 @final
@@ -168,7 +172,8 @@ class ViewRead:
 
     `assumed`: gangs on it that no event up to that version tells of, by reservation, each with the version at which the
     view took it. `moved`: of the next event, the first so many jobs are on the view already. `digest`: that of the
-    view. A request that was decided in slices read one view for each job, `job_id`; any other one for all of its jobs.
+    view. A request that was decided in slices read one view when it began and then one for each job, `job_id`; any
+    other one for all of its jobs.
     """
 
     view: str
@@ -188,7 +193,7 @@ class DecisionRecord:
     `alternatives`, `steps` and `parts` are worked out after the answer, for a random share of the Place decisions.
     `epoch` is that of the state: versions of the view count within it. `reads`: the views that it was decided on, for
     view_at. `seed` repeats the draw. `shadow_of` names the decision that was answered where this one was made in its
-    shadow; `compared` has both.
+    shadow; `compared` has both. Of Partition, `asked_units` and `progress` are the request's.
     """
 
     rpc: str
@@ -218,6 +223,9 @@ class DecisionRecord:
     parts: tuple[Parts, ...] = ()
     compared: tuple[Compared, ...] = ()
     reads: tuple[ViewRead, ...] = ()
+    is_explaining: bool = False
+    asked_units: tuple[str, ...] = ()
+    progress: tuple[ShareProgress, ...] = ()
 
     @classmethod
     def of_place(
@@ -253,6 +261,7 @@ class DecisionRecord:
             node_id=command.node_id,
             asked=asked,
             reads=reads,
+            is_explaining=command.is_explaining,
         )
 
     @classmethod
@@ -278,6 +287,9 @@ class DecisionRecord:
             partition=decision,
             epoch=epoch,
             reads=reads,
+            is_explaining=command.is_explaining,
+            asked_units=command.units,
+            progress=command.progress,
         )
 
     @classmethod
@@ -309,6 +321,7 @@ class DecisionRecord:
             seen=seen,
             epoch=epoch,
             reads=reads,
+            is_explaining=command.is_explaining,
         )
 
     @property

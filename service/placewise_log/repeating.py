@@ -1,15 +1,17 @@
-"""Repeats logged Place decisions: the view as it was, the logged seeds, and a policy give the logged placements.
+"""Repeats logged Place decisions: the views as they were, the logged seeds, and a policy give the logged placements.
 
 Another policy may be asked instead: this shows its placements. Nothing here reads a file.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment, QueueSettings, RunningJob, RunState
 from placewise_core.domain.commands import Scope
+from placewise_core.domain.decision import Blocker, Outcome
 from placewise_core.domain.job import Job, JobId
+from placewise_core.gang import why
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.policies import explore
@@ -34,11 +36,13 @@ class Policies:
 
 @frozen
 class Repeat:
-    """One job of a repeated decision. `tasks` is None if it found no place."""
+    """One job of a repeated decision. `tasks` is None if it found no place; `blockers` say why then."""
 
     job_id: str
     tasks: tuple[Assignment, ...] | None
     propensity: float | None
+    outcome: Outcome = Outcome.PLACED
+    blockers: tuple[Blocker, ...] = ()
 
 
 def jobs_decided(record: DecisionRecord, view: ClusterView) -> list[Job]:
@@ -62,62 +66,76 @@ def before(record: DecisionRecord, view: ClusterView, job_id: str) -> ClusterVie
     raise ValueError(f"decision {record.decision_id} placed no job {job_id!r}")
 
 
-def decide_again(record: DecisionRecord, view: ClusterView, policies: Policies, policy: str = "") -> list[Repeat]:
-    """Decides the jobs of a Place decision again, on the view that it read and which is changed. `policy`: another than
-    the logged one.
+def decide_again(
+    record: DecisionRecord, views: Iterable[ClusterView], policies: Policies, policy: str = ""
+) -> list[Repeat]:
+    """Decides the jobs of a Place decision again, on the views that it read, in their order; they are changed. There is
+    one, or, if the request was decided in slices, the one that it began with and one for each job. `policy`: another
+    than the logged one.
 
-    Raises ValueError for other records, and for a request that was decided in slices, each of its jobs on a view of its
-    own.
+    Raises ValueError for other records.
     """
-    if record.place is None or record.scope == Scope.NODE or len(record.reads) != 1:
-        raise ValueError(f"decision {record.decision_id} cannot be repeated: it is no Place on one view")
-    return list(_Repeating(record, view, policies, policy or record.meta.policy).run())
+    if record.place is None or record.scope == Scope.NODE or not record.reads:
+        raise ValueError(f"decision {record.decision_id} cannot be repeated: it is no Place on a known view")
+    return list(_Repeating(record, policies, policy or record.meta.policy).run(iter(views)))
 
 
 class _Repeating:
     """One record."""
 
-    def __init__(self, record: DecisionRecord, view: ClusterView, policies: Policies, policy: str) -> None:
+    def __init__(self, record: DecisionRecord, policies: Policies, policy: str) -> None:
         self._record = record
-        self._view = view
         self._policies = policies
         self._policy = policies.in_force[policy]
-        self._context = PlaceContext(
-            record.reads[0].now_s,
-            record.seed,
-            interference=policies.interference.of(view.co_runs, record.jobs),
-        )
-        is_explored = not record.is_dry_run
-        self._settings = explore.exploration_of(view.settings, policies.explorers) if is_explored else explore.NONE
+        self._context = PlaceContext(record.reads[0].now_s, record.seed)
+        self._settings = explore.NONE
 
-    def run(self) -> Iterator[Repeat]:
-        if self._record.is_dry_run:  # asks "where would it go", as though its jobs held nothing
-            for job in self._record.jobs:
-                self._view.remove_job(job.id)
-        decided = {job.id for job in jobs_decided(self._record, self._view)}
-        for job in self._policy.order(self._record.jobs, self._view, self._context):
+    def run(self, views: Iterator[ClusterView]) -> Iterator[Repeat]:
+        record, view = self._record, next(views)
+        self._context.interference = self._policies.interference.of(view.co_runs, record.jobs)
+        if not record.is_dry_run:
+            self._settings = explore.exploration_of(view.settings, self._policies.explorers)
+        if len(record.reads) > 1:
+            yield from self._in_slices(view, views)
+            return
+        if record.is_dry_run:  # asks "where would it go", as though its jobs held nothing
+            for job in record.jobs:
+                view.remove_job(job.id)
+        decided = {job.id for job in jobs_decided(record, view)}
+        for job in self._policy.order(record.jobs, view, self._context):
             if job.id in decided:
-                yield self._decide(with_groups(job, self._view))
+                yield self._decide(with_groups(job, view), view)
 
-    def _decide(self, job: Job) -> Repeat:
-        view, context = self._view, self._context
+    def _in_slices(self, view: ClusterView, others: Iterator[ClusterView]) -> Iterator[Repeat]:
+        """In the logged order. The policy is asked for its own all the same, as it takes notes of the request then."""
+        jobs = {job.id: job for job in self._record.jobs}
+        self._policy.order(self._record.jobs, view.fork(), self._context)
+        for read, seen in zip(self._record.reads[1:], others, strict=True):
+            if _are_alike(view, seen):
+                seen.lineage = view.lineage  # a net reads the nodes once for several jobs, as in the service
+            yield self._decide(with_groups(jobs[JobId(read.job_id)], seen), seen)
+
+    def _decide(self, job: Job, view: ClusterView) -> Repeat:
+        context = self._context
         draw = self._record.draw_of(job.id) or Draw(job.id)
         context.barred = barred(view, job, job.gpus, context.now_s) if view.heads else None
         policy, exploration = self._as_logged(draw)
         if (exploration.rate > 0 or policy.is_drawing) and not self._is_seeded:
-            context.randomness = explore.seed_in_slot(view.cluster, job, context.now_s, self._slot_s(job))
+            context.randomness = explore.seed_in_slot(view.cluster, job, context.now_s, self._slot_s(job, view))
         context.deadline_s = -math.inf if draw.fallback_reason.endswith(": deadline") else math.inf
-        proposal = self._proposal(policy, exploration, job)
+        proposal = self._proposal(policy, exploration, job, view)
         if proposal is None:
-            return Repeat(job.id, None, None)
+            return Repeat(job.id, None, None, *why.explain(job, view, context))
         view.add_job(RunningJob(job, proposal.assignments, RunState.RESERVED))
         return Repeat(job.id, proposal.assignments, proposal.propensity)
 
-    def _proposal(self, policy: PlacementPolicy, exploration: explore.Exploration, job: Job) -> Proposal | None:
+    def _proposal(
+        self, policy: PlacementPolicy, exploration: explore.Exploration, job: Job, view: ClusterView
+    ) -> Proposal | None:
         try:
-            drawn = explore.propose(policy, exploration, job, self._view, self._context)
+            drawn = explore.propose(policy, exploration, job, view, self._context)
         except Exception:  # as in the service
-            return self._policies.fallback.propose(job, self._view, self._context)
+            return self._policies.fallback.propose(job, view, self._context)
         return drawn.proposal if drawn is not None else None
 
     def _as_logged(self, draw: Draw) -> tuple[PlacementPolicy, explore.Exploration]:
@@ -135,12 +153,19 @@ class _Repeating:
     def _is_seeded(self) -> bool:
         return self._record.asked is not None and self._record.asked.is_seeded
 
-    def _slot_s(self, job: Job) -> float:
-        queue = self._view.settings.queues.get(job.queue)
+    def _slot_s(self, job: Job, view: ClusterView) -> float:
+        queue = view.settings.queues.get(job.queue)
         asked = self._record.asked
         if queue is not None:
             return queue.slot_s
         return asked.slot_s if asked is not None else QueueSettings().slot_s
+
+
+def _are_alike(view: ClusterView, other: ClusterView) -> bool:
+    """True for views with the same nodes and GPUs."""
+    return view.layout_stamp == other.layout_stamp and [(node.id, node.gpus) for node in view.nodes] == [
+        (node.id, node.gpus) for node in other.nodes
+    ]
 
 
 def _stopped(policy: PlacementPolicy, draw: Draw) -> PlacementPolicy:

@@ -1,5 +1,6 @@
 """The Protocol of every admission policy, and its inputs. Never touches the state of a queue itself."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -8,7 +9,7 @@ import numpy as np
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices
-from placewise_core.domain.cluster import ExplorationGuard, QueueSettings, QueueState
+from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, QueueSettings, QueueState
 from placewise_core.domain.decision import AdmitPlan, ShapeScore
 from placewise_core.domain.job import Job, JobId
 from placewise_core.view.view import ClusterView
@@ -25,6 +26,18 @@ class AdmitExploration:
 
 
 NOT_EXPLORED = AdmitExploration()
+
+
+def exploration_of(settings: ClusterSettings, seed: int | None) -> AdmitExploration:
+    """How a cluster explores a request with this seed of its caller's, if any."""
+    if not settings.admit_exploration_rate:
+        return NOT_EXPLORED
+    return AdmitExploration(settings.admit_exploration_rate, settings.exploration_guard, is_seeded=seed is not None)
+
+
+def slot_of(queue: QueueState, now_s: float, settings: QueueSettings) -> int:
+    """The present slot, which is never before the queue's."""
+    return max(queue.slot, math.floor(now_s / settings.slot_s))
 
 
 @dataclass(slots=True)

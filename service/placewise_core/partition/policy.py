@@ -38,3 +38,16 @@ class PartitionPolicy(Protocol):
         Scales sum to the rest of all shares. WAIT if no unit may take it.
         """
         ...
+
+
+def partitioned(
+    policy: PartitionPolicy,
+    task: DivisibleTask,
+    progress: Sequence[ShareProgress],
+    view: ClusterView,
+    context: PartitionContext,
+) -> PartitionPlan:
+    """Splits the task, or, given the progress of its shares, spreads what left them."""
+    if progress:
+        return policy.reschedule(task, progress, view, context)
+    return policy.partition(task, view, context)

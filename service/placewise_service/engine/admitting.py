@@ -10,7 +10,7 @@ from random import random
 from placewise_core.admit import slot_exploring
 from placewise_core.admit.answers import with_shapes
 from placewise_core.admit.policies.lyapunov import numbered, renumbered
-from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext, AdmitExploration
+from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext, exploration_of, slot_of
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import QueueSettings, QueueState
@@ -43,6 +43,7 @@ class AdmitDraft:
     seed: int
     epoch: str
     observed: AdmitSeen | None = None
+    settings: QueueSettings = QueueSettings()
     is_logged: bool = True
     reads: tuple[ViewRead, ...] = ()
 
@@ -208,14 +209,14 @@ class Admitting:
         settings = self.queue_settings(command.cluster, command.queue)
         seed = seed_of(command.seed)
         now_s = self.parts.now_s(live, command.now_s)
-        slot = max(queue.slot, math.floor(now_s / settings.slot_s))
+        slot = slot_of(queue, now_s, settings)
         context = AdmitContext(
             now_s,
             slot,
             settings,
             seed,
             command.is_explaining or asked.is_observed,
-            exploration=_exploration(command, live.view),
+            exploration=NOT_EXPLORED if command.is_dry_run else exploration_of(live.view.settings, command.seed),
         )
         view, reads = live.view, self.parts.read(live, now_s)
         if len(command.jobs) * (view.size + _BESIDE_NODES) > _MOST_IN_ONE_GO:
@@ -243,12 +244,19 @@ class Admitting:
             plan = AdmitPlan(plan.admissions, numbered(plan.queue, queue.seq + 1, decisions))
         if first := self.refusals.first(command, plan, meta):  # the log has that one
             meta = replace(meta, decision_id=first)
-        return AdmitDraft(AdmitDecision(plan, meta), queue, now_s, seed, view.epoch, observed, not first, reads)
+        decision = AdmitDecision(plan, meta)
+        return AdmitDraft(decision, queue, now_s, seed, view.epoch, observed, settings, not first, reads)
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float, left_out: int) -> None:
         decision, before = draft.decision, draft.before
         repeats = tuple([job.id for job in command.jobs if job.id in before.waiting or job.id in before.admitted])
-        seen = replace(draft.observed or AdmitSeen(), repeats=repeats, left_out=left_out)
+        seen = replace(
+            draft.observed or AdmitSeen(),
+            repeats=repeats,
+            left_out=left_out,
+            settings=draft.settings,
+            is_seeded=command.seed is not None,
+        )
         record = DecisionRecord.of_admit(
             command,
             decision,
@@ -262,15 +270,6 @@ class Admitting:
         if not command.is_dry_run:
             self.parts.asked.admit(command.cluster, decision)
         (self.parts.log if draft.is_logged else self.parts.count)(record, _outcome(decision))
-
-
-def _exploration(command: AdmitCommand, view: ClusterView) -> AdmitExploration:
-    settings = view.settings
-    if command.is_dry_run or not settings.admit_exploration_rate:
-        return NOT_EXPLORED
-    return AdmitExploration(
-        settings.admit_exploration_rate, settings.exploration_guard, is_seeded=command.seed is not None
-    )
 
 
 def _in_slices(

@@ -26,7 +26,7 @@ from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionComm
 from placewise_core.domain.decision import AdmitDecision, PartitionDecision, PartitionPlan, PlaceDecision
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError, StateUnavailableError
 from placewise_core.domain.events import Event
-from placewise_core.partition.policy import PartitionContext, PartitionPolicy
+from placewise_core.partition.policy import PartitionContext, PartitionPolicy, partitioned
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
 from placewise_log.logs import Log
@@ -65,19 +65,11 @@ PARTITION_POLICY = "heat-island"  # if the request names none
 _MOST_IN_ONE_GO = 2000
 
 
-def _partition(
-    policy: PartitionPolicy, command: PartitionCommand, view: ClusterView, context: PartitionContext
-) -> PartitionPlan:
-    if command.progress:
-        return policy.reschedule(command.task, command.progress, view, context)
-    return policy.partition(command.task, view, context)
-
-
 def _partition_in_slices(
     policy: PartitionPolicy, command: PartitionCommand, view: ClusterView, context: PartitionContext, slices: Slices
 ) -> PartitionPlan:
     context.slices = slices
-    return _partition(policy, command, view, context)
+    return partitioned(policy, command.task, command.progress, view, context)
 
 
 @frozen
@@ -200,7 +192,7 @@ class Engine:
             ask = partial(_partition_in_slices, policy, command, view, context)
             plan = await self._slicing.run(ask, deadline_s)
         else:
-            plan = _partition(policy, command, view, context)
+            plan = partitioned(policy, command.task, command.progress, view, context)
         elapsed_ms = parts.elapsed_ms(started_s)
         meta = parts.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
         decision = PartitionDecision(plan, meta)

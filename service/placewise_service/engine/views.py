@@ -243,8 +243,9 @@ class LiveView:
     def assume(self, jobs: Sequence[RunningJob]) -> None:
         """Takes the gangs on the view before the store has confirmed them; those that are on it already, stay."""
         for job in jobs:
-            self._assumed[job.id] = job
-            self.notes.assume(job, self.view.version)
+            if self._assumed.get(job.id) is not job:
+                self._assumed[job.id] = job
+                self.notes.assume(job, self.view.version)
             if self.view.jobs.get(job.id) is not job:
                 self.view.add_job(job)
 

@@ -1,22 +1,23 @@
 """Two replicas on one Redis that write a log, and the log's decisions made again from it.
 
-python -m tests.contract.log.replicas --records 1000 [POLICY …]
+tests/contract/log/calls.py has hosts that ask more, and the command line.
 """
 
-import argparse
 import asyncio
 import random
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tests.fakes.cluster import make_node
 from tests.fakes.servers.redis_server import RedisServer
 
 from placewise_core.basics.clock import SystemClock
-from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings, Node, Telemetry
-from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
+from placewise_core.domain.cluster import Assignment, ClusterSettings, ExplorerSettings, Node, Telemetry
+from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand, Scope
 from placewise_core.domain.decision import Outcome, PlaceDecision
 from placewise_core.domain.errors import PlacewiseError
 from placewise_core.domain.job import GpuSharing, Job, JobId, Resources, Role, Subtask, TaskGroup
@@ -25,6 +26,7 @@ from placewise_log.reading import ExportedLog
 from placewise_log.rebuilding import NotRebuiltError
 from placewise_log.record import DecisionRecord
 from placewise_log.repeating import Policies, decide_again
+from placewise_log.repeating_calls import admit_again, assign_again, partition_again
 from placewise_models.learned import LEARNED_POLICIES
 from placewise_service.declog.export import export
 from placewise_service.engine import Engine, EngineOptions
@@ -47,6 +49,9 @@ class Found:
     """What became of the decisions of one run."""
 
     same: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
+    sliced: int = 0
     cut: int = 0
     conflicts: int = 0
     in_flight: int = 0
@@ -60,12 +65,30 @@ class Found:
 class Host:
     """Jobs come, run and end, on both replicas at once."""
 
+    nodes, gpus = NODES, GPUS
+    options: Mapping[str, Any] = {}
+
     def __init__(self, replicas: Sequence[Engine], policy: str, seed: int) -> None:
         self.replicas = replicas
         self.policy = policy
         self.draw = random.Random(seed)
         self.running: list[tuple[str, str]] = []  # job, decision
         self.asked = 0
+
+    def settings(self) -> ClusterSettings:
+        """The cluster's."""
+        if self.policy != EXPLORING:
+            return ClusterSettings()
+        named = ("harmony-sample", "random", "load-balance", "search")
+        return ClusterSettings(exploration_rate=0.6, explorers=tuple(ExplorerSettings(name) for name in named))
+
+    @property
+    def place_policy(self) -> str:
+        """Of the gangs that it places; "" for the cluster's."""
+        return "" if self.policy == EXPLORING else self.policy
+
+    def jobs(self) -> tuple[Job, ...]:
+        return tuple(self.job() for _ in range(self.draw.choice((1, 1, 2, 3))))
 
     def job(self) -> Job:
         self.asked += 1
@@ -98,13 +121,13 @@ class Host:
         if self.draw.random() < 0.45 and self.running:
             await engine.report_job_events(CLUSTER, [self.event()])
             return
-        jobs = tuple(self.job() for _ in range(self.draw.choice((1, 1, 2, 3))))
+        jobs = self.jobs()
         if self.running and self.draw.random() < 0.05:
             jobs = (*jobs, replace(self.job(), id=JobId(self.draw.choice(self.running)[0])))
-        command = PlaceCommand(CLUSTER, jobs, policy="" if self.policy == EXPLORING else self.policy)
+        command = PlaceCommand(CLUSTER, jobs, policy=self.place_policy)
         command = replace(command, is_dry_run=self.draw.random() < 0.1, seed=self.draw.choice((None, None, 7)))
         started_s = engine._parts.clock.monotonic_s()
-        left_s = self.draw.choice((10.0, 10.0, 0.01)) if self.policy in ("search", EXPLORING) else 10.0
+        left_s = self.draw.choice((10.0, 10.0, 0.01)) if self.place_policy in ("search", "") else 10.0
         pending = await engine.place(command, started_s + left_s)
         decision = await pending.settled()
         if not command.is_dry_run:
@@ -132,34 +155,33 @@ class Host:
     async def report(self) -> None:
         """Telemetry of some nodes; now and then a node drains or comes."""
         now_s = SystemClock().now_s()
-        told = [self.node(i, now_s) for i in self.draw.sample(range(NODES), 3)]
+        told = [self.node(i, now_s) for i in self.draw.sample(range(self.nodes), 3)]
         await self.draw.choice(self.replicas).report_nodes(CLUSTER, told, full=False)
 
     def node(self, i: int, now_s: float) -> Node:
-        node = make_node(f"n{i}", GPUS, gpu_model=GPU_MODELS[i % 3], max_jobs_per_gpu=3, rack=f"r{i % 4}")
+        node = make_node(f"n{i}", self.gpus, gpu_model=GPU_MODELS[i % 3], max_jobs_per_gpu=3, rack=f"r{i % 4}")
         return replace(node, telemetry=Telemetry(cpu_util=self.draw.random(), observe_time_s=now_s))
 
 
-async def engines(url: str, policy: str) -> tuple[Engine, Engine]:
+async def engines(url: str, **options: Any) -> tuple[Engine, Engine]:
     made = []
     for _ in range(2):
         store = RedisStore(RedisOptions(url, timeout_s=30.0))
-        options = EngineOptions(stale_telemetry_after_s=3600.0, place_policy="consolidate", observe_share=0.0)
-        made.append(build_engine(store, SystemClock(), Metrics(), options))
+        chosen = EngineOptions(stale_telemetry_after_s=3600.0, place_policy="consolidate", observe_share=0.0, **options)
+        made.append(build_engine(store, SystemClock(), Metrics(), chosen))
         await made[-1].start()
     return made[0], made[1]
 
 
-async def write_log(url: str, policy: str, records: int, directory: Path, seed: int = 1) -> tuple[Engine, Engine]:
+async def write_log(
+    url: str, policy: str, records: int, directory: Path, seed: int = 1, host_type: type[Host] | None = None
+) -> tuple[Engine, Engine]:
     """Runs both replicas until there are so many decisions, and exports their log."""
-    replicas = await engines(url, policy)
-    host = Host(replicas, policy, seed)
+    replicas = await engines(url, **(host_type or Host).options)
+    host = (host_type or Host)(replicas, policy, seed)
     now_s = SystemClock().now_s()
-    await replicas[0].report_nodes(CLUSTER, [host.node(i, now_s) for i in range(NODES)], full=True)
-    if policy == EXPLORING:
-        named = ("harmony-sample", "random", "load-balance", "search")
-        settings = ClusterSettings(exploration_rate=0.6, explorers=tuple(ExplorerSettings(name) for name in named))
-        await replicas[0].update_settings(CLUSTER, settings)
+    await replicas[0].report_nodes(CLUSTER, [host.node(i, now_s) for i in range(host.nodes)], full=True)
+    await replicas[0].update_settings(CLUSTER, host.settings())
     store = replicas[0]._parts.store
     assert isinstance(store, RedisStore)
     decided, position = 0, "0"
@@ -192,29 +214,47 @@ def policies_of(engine: Engine) -> Policies:
     return Policies(placer.policies, placer.explorers, placer.interference, placer.fallback)
 
 
-def check(log: ExportedLog, policies: Policies, most: int = 0) -> Found:
-    """Makes every decision again."""
+def check(log: ExportedLog, engine: Engine, most: int = 0) -> Found:
+    """Makes every decision again, with the policies of the engine."""
     found = Found()
     for record in log.records():
         if most and found.total >= most:
             break
-        problem = _problem(log, record, policies)
+        try:
+            problem = _problem(log, record, engine)
+        except NotRebuiltError as error:
+            problem = str(error)
         if problem:
-            found.problems.append(f"{record.decision_id}: {problem}")
+            found.problems.append(f"{record.rpc} {record.decision_id}: {problem}")
         else:
             found.same += 1
+        found.calls[f"{record.rpc} {record.meta.policy}"] += 1
+        found.refused += record.outcome in ("WAIT", "NO_FIT")
+        found.sliced += len(record.reads) > 1
         found.cut += any(draw.info.get("cut") for draw in record.draws)
         found.conflicts += bool(record.asked and record.asked.conflicts)
         found.in_flight += bool(record.reads and record.reads[0].assumed)
     return found
 
 
-def _problem(log: ExportedLog, record: DecisionRecord, policies: Policies) -> str:
+def _problem(log: ExportedLog, record: DecisionRecord, engine: Engine) -> str:
+    if record.admit is not None:
+        given = record.admit.plan
+        again = admit_again(record, log.view_at(record), engine._admitting.policies)
+        return "" if given == again else f"{record.meta.policy}: {again} and not {given}"
+    if record.partition is not None:
+        shares = partition_again(record, log.view_at(record), engine._partition)
+        return "" if record.partition.plan == shares else f"{shares} and not {record.partition.plan}"
+    if record.scope == Scope.NODE:
+        assert record.place is not None
+        units = tuple(assign_again(record, log.view_at(record), engine._placing.subtasks))
+        return "" if record.place.decisions == units else f"{units} and not {record.place.decisions}"
+    return _problem_of_place(log, record, policies_of(engine))
+
+
+def _problem_of_place(log: ExportedLog, record: DecisionRecord, policies: Policies) -> str:
     assert record.place is not None
-    try:
-        again = decide_again(record, log.view_at(record), policies)
-    except NotRebuiltError as error:
-        return str(error)
+    again = decide_again(record, log.views_of(record), policies)
     given = {decided.job_id: decided for decided in record.place.decisions}
     drawn = {draw.job_id for draw in record.draws}
     for each in again:
@@ -222,37 +262,31 @@ def _problem(log: ExportedLog, record: DecisionRecord, policies: Policies) -> st
         tasks = logged.assignments if each.job_id in drawn else None
         if each.tasks != tasks:
             return f"{each.job_id} is placed on {_nodes(each.tasks)} and not on {_nodes(tasks)}"
+        if each.tasks is None and (each.outcome, each.blockers) != (logged.outcome, logged.blockers):
+            return f"{each.job_id} is refused for {each.blockers} and not for {logged.blockers}"
+        if each.tasks is not None and each.propensity != logged.propensity:
+            return f"{each.job_id} has probability {each.propensity} and not {logged.propensity}"
     missing = drawn - {each.job_id for each in again}
     return f"not decided again: {missing}" if missing else ""
 
 
-def _nodes(tasks: Sequence[object] | None) -> object:
-    return None if tasks is None else [(t.task, t.node, t.gpu_indices) for t in tasks]  # type: ignore[attr-defined]
+def _nodes(tasks: Sequence[Assignment] | None) -> object:
+    return None if tasks is None else [(task.task, task.node, task.gpu_indices) for task in tasks]
 
 
-async def _run(policy: str, records: int) -> None:
+async def run(name: str, policy: str, records: int, host_type: type[Host]) -> None:
+    """Writes a log of its own, checks it, and prints a line."""
     server = RedisServer().start()
     try:
         with tempfile.TemporaryDirectory() as directory:
-            replicas = await write_log(server.url, policy, records, Path(directory))
-            found = check(ExportedLog(Path(directory)), policies_of(replicas[0]), records)
+            replicas = await write_log(server.url, policy, records, Path(directory), host_type=host_type)
+            found = check(ExportedLog(Path(directory)), replicas[0], records)
             for engine in replicas:
                 await engine.close()
-            print(
-                f"{policy:16} {found.same} of {found.total} the same; {found.conflicts} after conflicts, "
-                f"{found.in_flight} beside gangs in flight, {found.cut} searches cut by the clock",
-                *found.problems[:5],
-                sep="\n    ",
-                flush=True,
-            )
+            notes = {"refused": found.refused, "in slices": found.sliced, "after conflicts": found.conflicts}
+            notes |= {"beside gangs in flight": found.in_flight, "searches cut by the clock": found.cut}
+            told = [f"{count} {what}" for what, count in {**found.calls, **notes}.items() if count]
+            print(f"{name:28} {found.same} of {found.total} the same:", ", ".join(told), flush=True)
+            print(*found.problems[:5], sep="\n    ", flush=True)
     finally:
         server.stop()
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--records", type=int, default=1000)
-    parser.add_argument("policies", nargs="*")
-    given = parser.parse_args()
-    for name in given.policies or POLICIES:
-        asyncio.run(_run(name, given.records))

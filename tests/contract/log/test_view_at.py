@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.log.replicas import EXPLORING, POLICIES, check, policies_of, write_log
+from tests.contract.log.calls import cases
+from tests.contract.log.replicas import EXPLORING, POLICIES, check, write_log
 from tests.fakes.servers.redis_server import RedisServer
 
 from placewise_log.reading import ExportedLog
 
-RECORDS = 30
+RECORDS, OTHERS = 30, 18
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +27,22 @@ async def test_the_view_the_seed_and_the_policy_give_the_logged_answer(
     server.client().flushall()
     replicas = await write_log(server.url, policy, RECORDS, tmp_path)
     assert policy == EXPLORING or policy in replicas[0].place_policies
-    found = check(ExportedLog(tmp_path), policies_of(replicas[0]))
+    found = check(ExportedLog(tmp_path), replicas[0])
     for engine in replicas:
         await engine.close()
     assert found.problems == []
     assert found.same >= RECORDS
     assert found.in_flight > 0, "nobody decided beside a gang in flight"
+
+
+@pytest.mark.parametrize("case", [name for name in cases() if name.startswith(("admit", "node", "partition"))])
+async def test_other_calls_are_decided_again(case: str, server: RedisServer, tmp_path: Path) -> None:
+    server.client().flushall()
+    policy, host_type = cases()[case]
+    replicas = await write_log(server.url, policy, OTHERS, tmp_path, host_type=host_type)
+    found = check(ExportedLog(tmp_path), replicas[0])
+    for engine in replicas:
+        await engine.close()
+    assert found.problems == []
+    call = {"admit": "AdmitOrWait", "partition": "Partition", "node": "Place"}[case.split(maxsplit=1)[0]]
+    assert found.calls[f"{call} {policy}"] >= OTHERS / 3

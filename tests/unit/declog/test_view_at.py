@@ -7,9 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.fakes.cluster import make_job
+from tests.fakes.cluster import make_job, make_node
+from tests.fakes.declog import task_on
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
 
+from placewise_core.domain.cluster import RunningJob, RunState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.job import JobId
 from placewise_log.coverage import Coverage
@@ -17,6 +19,7 @@ from placewise_log.reading import ExportedLog, view_at
 from placewise_log.rebuilding import NotRebuiltError
 from placewise_log.record import DecisionRecord
 from placewise_log.repeating import Policies, decide_again
+from placewise_log.repeating_calls import admit_again
 from placewise_service.declog.export import export
 from placewise_service.declog.problems import Problems
 from placewise_service.declog.upkeep.stats import stats_of
@@ -72,8 +75,8 @@ async def test_another_policy_is_asked_what_it_would_have_placed(tmp_path: Path)
         await ask_place(engine, place(make_job("b", 1), policy="consolidate"))
         log = await exported(engine, tmp_path)
         _, asked = records(log)
-        (same,) = decide_again(asked, log.view_at(asked), policies_of(engine))
-        (other,) = decide_again(asked, log.view_at(asked), policies_of(engine), "load-balance")
+        (same,) = decide_again(asked, log.views_of(asked), policies_of(engine))
+        (other,) = decide_again(asked, log.views_of(asked), policies_of(engine), "load-balance")
     assert same.tasks == asked.place.decisions[0].assignments  # type: ignore[union-attr]
     assert other.tasks is not None
     assert other.tasks[0].node != same.tasks[0].node
@@ -89,8 +92,31 @@ async def test_a_dry_run_asks_as_though_its_job_held_nothing_and_leaves_the_orde
         log = await exported(engine, tmp_path)
         asked = records(log)[-1]
         assert set(log.view_at(asked).jobs) == {"b"}
-        (again,) = decide_again(asked, log.view_at(asked), policies_of(engine))
+        (again,) = decide_again(asked, log.views_of(asked), policies_of(engine))
     assert again.tasks == asked.place.decisions[0].assignments  # type: ignore[union-attr]
+
+
+async def test_other_dry_runs_see_the_jobs_that_they_ask_about(tmp_path: Path) -> None:
+    async with running_engine(nodes=2) as engine:
+        await ask_place(engine, place(make_job("a", 2)))
+        await ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job("a", 2), make_job("b")), is_dry_run=True))
+        log = await exported(engine, tmp_path)
+        asked = records(log)[-1]
+        assert set(log.view_at(asked).jobs) == {"a"}
+        again = admit_again(asked, log.view_at(asked), engine._admitting.policies)
+    assert again == asked.admit.plan  # type: ignore[union-attr]
+
+
+async def test_a_gang_assumed_twice_is_on_the_view_from_the_first_time(tmp_path: Path) -> None:
+    async with running_engine(nodes=2) as engine:
+        live = await engine._parts.views.get(CLUSTER)
+        gang = RunningJob(make_job("a", 2), (task_on("n0", 0),), RunState.RESERVED, "r", decision_id="d")
+        live.assume([gang])
+        version = live.view.version
+        await engine.report_nodes(CLUSTER, [make_node("n5")], full=False)
+        live.assume([gang])
+        (read,) = engine._parts.read(live, 0.0)
+    assert (read.assumed, read.version) == ((("r", version),), version + 1)
 
 
 async def test_admissions_have_their_view_too(tmp_path: Path) -> None:

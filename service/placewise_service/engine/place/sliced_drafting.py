@@ -7,7 +7,9 @@ one fork from its first job to its last: its answer is about the moment at which
 """
 
 import asyncio
+import copy
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices
@@ -105,18 +107,24 @@ class _Work:
     def ask(self, slices: Slices) -> None:
         """Places all jobs on a fork, which is then forgotten with everything on it."""
         view, context = self.live.view.fork(), self.context
-        self.draft.reads += self.parts.read(self.live, context.now_s)
-        context.slices = slices
+        self._begin(slices)
         for job in self.command.jobs:
             view.remove_job(job.id)
             slices.pause()
         self.placer.decide_all(self.command, view, self.policy, context, self.draft, self.settled)
         self.placer.predict(self.draft, view, slices)
 
+    def _begin(self, slices: Slices) -> None:
+        """Notes the view at the first slice. What co-runs it knows counts for all jobs."""
+        draft, context, view = self.draft, self.context, self.live.view
+        draft.reads += self.parts.read(self.live, context.now_s)
+        context.slices = slices
+        draft.interference = context.interference = self.placer.interference.of(view.co_runs, self.command.jobs)
+
     def decide_all(self, slices: Slices) -> None:
         """Decides every job of the command; what finds its place is assumed on the live view."""
         placer, context, draft, live = self.placer, self.context, self.draft, self.live
-        context.slices = slices
+        self._begin(slices)
         exploration = placer.exploration(self.command, live.view, draft)
         jobs = self.policy.order(self.command.jobs, live.view.fork(), context)
         for i, job in enumerate(jobs):
@@ -154,7 +162,9 @@ class _Work:
     def _decide_apart(self, job: Job, exploration: Exploration) -> None:
         """In slices, on a fork of the view, until the gang fits on the view as well."""
         live, context = self.live, self.context
-        for _ in range(ATTEMPTS):
+        randomness, notes = copy.deepcopy(context.randomness), _copied(context.notes)
+        for _ in range(ATTEMPTS):  # each as though there had been none before: the log repeats the last one alone
+            context.randomness, context.notes = copy.deepcopy(randomness), _copied(notes)
             part = Draft(self.draft.decision_id, interference=context.interference)
             part.held_before, part.is_observed = len(self.draft.holds), self.draft.is_observed
             part.is_seeded = self.draft.is_seeded
@@ -172,3 +182,7 @@ class _Work:
         raise StaleSnapshotError(
             "the cluster changed during each of three attempts: try again", {"cluster": self.command.cluster}
         )
+
+
+def _copied(notes: Mapping[object, Any]) -> dict[object, Any]:
+    return {owner: copy.copy(note) for owner, note in notes.items()}

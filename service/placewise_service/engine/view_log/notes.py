@@ -35,6 +35,7 @@ class ViewNotes:
 
     def assume(self, job: RunningJob, version: int) -> None:
         """The view has taken a gang that no event tells of yet."""
+        self._assumed.pop(job.id, None)  # the new one is the last
         self._assumed[job.id] = (job.reservation_id, version)
 
     def refuse(self, job: RunningJob) -> None:
