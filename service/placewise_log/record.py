@@ -132,7 +132,8 @@ class AdmitSeen:
     `repeats`: the jobs that the queue knew from an earlier question. `left_out`: unchanged refusals of the queue that
     the log left out before this decision. Of observed decisions alone: idle GPUs, nodes in use with at least one of
     them, S(n) of the shapes of each job that was scored, and the shapes that fitted each job when it had its turn.
-    `settings` are those of the queue, `is_seeded`: the caller gave the seed.
+    `settings` are those of the queue, `is_seeded`: the caller gave the seed. `first_refusal` is the decision that
+    another replica, or this one before its restart, logged of the same refusal; "" for none.
     """
 
     repeats: tuple[str, ...] = ()
@@ -143,6 +144,7 @@ class AdmitSeen:
     shapes: Mapping[str, tuple[ShapeScore, ...]] = field(default_factory=dict)
     settings: QueueSettings | None = None
     is_seeded: bool = False
+    first_refusal: str = ""
 
 
 @final

@@ -13,16 +13,19 @@ class Asked(enum.StrEnum):
 
 @frozen
 class AskedJob:
-    """One answer about a job, by a decision."""
+    """One answer about a job, by a decision. `refusal` stands for all that a WAIT says about its jobs and why."""
 
     kind: Asked
     job: str
     decision: str
+    refusal: str = ""
 
 
 @frozen
 class JobLinks:
-    """Decisions about a job: the AdmitOrWait that admitted it, the first Place that asked about it; "" for none."""
+    """Decisions about a job: the AdmitOrWait that admitted it, the first Place that asked about it, the last WAIT if it
+    said the same; "" for none."""
 
     admit_decision: str
     first_place: str
+    refused: str = ""

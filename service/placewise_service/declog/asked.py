@@ -13,7 +13,8 @@ from placewise_core.domain.asked import Asked, AskedJob, JobLinks
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import AdmitDecision, Verdict
 from placewise_core.domain.job import Job
-from placewise_log.record import DecisionRecord, Entry, PlaceSeen
+from placewise_log.record import AdmitSeen, DecisionRecord, Entry, PlaceSeen
+from placewise_service.declog.refusals import refusal_of
 
 _MOST: Final = 16_384  # jobs remembered
 _NONE: Final = JobLinks("", "")
@@ -77,15 +78,20 @@ def _questions(entry: Entry) -> list[AskedJob]:
         return []
     if entry.admit is not None:
         kinds = {Verdict.ADMIT: Asked.ADMITTED, Verdict.WAIT: Asked.WAITS}
-        given = entry.admit.plan.admissions
-        return [AskedJob(kinds[each.verdict], each.job_id, entry.decision_id) for each in given]
+        given, refusal = entry.admit.plan.admissions, refusal_of(entry)
+        return [AskedJob(kinds[each.verdict], each.job_id, entry.decision_id, refusal) for each in given]
     return [AskedJob(Asked.PLACED, job.id, entry.decision_id) for job in entry.jobs] if entry.place is not None else []
 
 
 def _with_links(entry: Entry, found: Iterator[JobLinks]) -> Entry:
-    links = {asked.job: next(found, _NONE) for asked in _questions(entry) if asked.kind is Asked.PLACED}
+    links = {asked.job: next(found, _NONE) for asked in _questions(entry) if asked.kind is not Asked.ADMITTED}
     if not links or not isinstance(entry, DecisionRecord):
         return entry
+    if entry.admit is not None:
+        refused = {known.refused for known in links.values()}
+        first = refused.pop() if len(refused) == 1 and refusal_of(entry) else ""
+        seen_then = entry.seen or AdmitSeen()
+        return replace(entry, seen=replace(seen_then, first_refusal=first)) if first else entry
     seen = entry.asked or PlaceSeen()
     again = {job for job, known in links.items() if known.first_place not in ("", entry.decision_id)}
     repeats = tuple([job.id for job in entry.jobs if job.id in again or job.id in seen.repeats])

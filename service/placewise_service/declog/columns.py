@@ -117,6 +117,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "unit_jobs": ("", f"job, or divisible task, of each of `units`, {_UNITS}"),
         "unit_subtasks": ("", "subtask of each of `units`, of Place with scope NODE"),
         "unit_predicted_s": ("s", "predicted time of every share, of Partition"),
+        "first_refusal": ("", "the record of the same refusal that another replica wrote; null for none"),
         "job_verdicts": ("", f"ADMIT or WAIT, {_ADMIT}"),
         "job_is_repeat": ("", _REPEAT),
         "job_gpus": ("", f"GPUs given, 0 for WAIT, {_ADMIT}"),

@@ -1,6 +1,7 @@
 """Refusals of AdmitOrWait that repeat themselves. The log has the first of them and counts the others."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -8,6 +9,8 @@ import msgspec
 from placewise_core.basics.bounded import Bounded
 from placewise_core.domain.commands import AdmitCommand
 from placewise_core.domain.decision import AdmitPlan, DecisionMeta, Verdict
+from placewise_core.domain.job import Job
+from placewise_log.record import DecisionRecord
 
 _MOST: Final = 4096  # lists of jobs remembered
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -32,7 +35,7 @@ class Refusals:
         if not _is_refusal(plan):
             return ""
         content, first = self._last.get(_question(command), (b"", ""))
-        return first if first and content == _content(command, plan, meta) else ""
+        return first if first and content == _content_of(command, plan, meta) else ""
 
     def leave_out(self, command: AdmitCommand) -> None:
         """Counts an unchanged refusal."""
@@ -41,9 +44,17 @@ class Refusals:
 
     def take_up(self, command: AdmitCommand, plan: AdmitPlan, meta: DecisionMeta) -> int:
         """Remembers a decision that is logged; how many refusals of its queue were left out since the last one."""
-        content = _content(command, plan, meta) if _is_refusal(plan) else b""
+        content = _content_of(command, plan, meta) if _is_refusal(plan) else b""
         self._last[_question(command)] = (content, meta.decision_id if content else "")
         return self._left_out.pop((command.cluster, command.queue), 0)
+
+
+def refusal_of(record: DecisionRecord) -> str:
+    """A digest of all that a refusal says about its jobs and why; "" for another decision."""
+    if record.admit is None or not _is_refusal(record.admit.plan):
+        return ""
+    plan, how = record.admit.plan, (record.is_dry_run, record.is_explaining)
+    return _content(record.jobs, plan, record.meta, *how).hex()
 
 
 def _is_refusal(plan: AdmitPlan) -> bool:
@@ -55,11 +66,21 @@ def _question(command: AdmitCommand) -> _Question:
     return command.cluster, command.queue, _digest(ids.encode())
 
 
-def _content(command: AdmitCommand, plan: AdmitPlan, meta: DecisionMeta) -> bytes:
+def _content_of(command: AdmitCommand, plan: AdmitPlan, meta: DecisionMeta) -> bytes:
+    return _content(command.jobs, plan, meta, command.is_dry_run, command.is_explaining)
+
+
+def _content(
+    jobs: Sequence[Job],
+    plan: AdmitPlan,
+    meta: DecisionMeta,
+    is_dry_run: bool,
+    is_explaining: bool,
+) -> bytes:
     reasons = [[(why.reason, why.resource) for why in given.blockers] for given in plan.admissions]
-    how = (meta.policy, meta.bundle_digest, meta.caller, command.is_dry_run, command.is_explaining)
+    how = (meta.policy, meta.bundle_digest, meta.caller, is_dry_run, is_explaining)
     draws = [given.draw for given in plan.admissions]
-    return _digest(_encode((command.jobs, reasons, how, draws)))
+    return _digest(_encode((jobs, reasons, how, draws)))
 
 
 def _digest(data: bytes) -> bytes:

@@ -136,6 +136,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "unit_jobs": pa.list_(pa.string()),
             "unit_subtasks": pa.list_(pa.string()),
             "unit_predicted_s": pa.list_(pa.float64()),
+            "first_refusal": pa.string(),
         }
     ),
     OUTCOMES: pa.schema(
@@ -394,6 +395,7 @@ def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
         "free_gpus": seen.free_gpus,
         "free_nodes": seen.free_nodes,
         "refusals_left_out": seen.left_out,
+        "first_refusal": seen.first_refusal or None,
         "job_verdicts": [given.verdict.value for given in plan.admissions],
         "job_is_repeat": [given.job_id in seen.repeats if is_known else None for given in plan.admissions],
         "job_gpus": [given.gpus for given in plan.admissions],

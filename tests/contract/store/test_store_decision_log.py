@@ -73,14 +73,35 @@ def places(job: str, decision: str) -> AskedJob:
 
 
 async def test_the_store_links_a_place_with_the_admission_and_the_first_place(store: StateStore) -> None:
-    assert await store.link_jobs(CLUSTER, [admits("a", "1"), admits("a", "2"), waits("b", "2")]) == []
+    assert await store.link_jobs(CLUSTER, [admits("a", "1"), admits("a", "2"), waits("b", "2")]) == [JobLinks("", "")]
     first = [places("a", "3"), places("b", "3"), places("a", "4"), places("a", "3")]
     found = [JobLinks("1", ""), JobLinks("", ""), JobLinks("1", "3"), JobLinks("1", "3")]
     assert await store.link_jobs(CLUSTER, first) == found
-    assert await store.link_jobs(CLUSTER, [waits("a", "5"), places("a", "6")]) == [JobLinks("", "3")]
+    assert await store.link_jobs(CLUSTER, [waits("a", "5"), places("a", "6")]) == [JobLinks("", "3")] * 2
     assert await store.link_jobs(CLUSTER, [places("b", "2"), places("b", "7")]) == [
         JobLinks("", "3"),
         JobLinks("", "2"),
+    ]
+
+
+async def test_the_store_knows_the_first_of_unchanged_refusals(store: StateStore) -> None:
+    def refused(job: str, decision: str, refusal: str) -> AskedJob:
+        return AskedJob(Asked.WAITS, job, decision, refusal)
+
+    nothing, first = JobLinks("", ""), JobLinks("", "", "1")
+    assert await store.link_jobs(CLUSTER, [refused("a", "1", "x"), refused("b", "1", "x")]) == [nothing] * 2
+    again = [refused("a", "2", "x"), refused("a", "3", "x"), refused("b", "3", "y")]
+    assert await store.link_jobs(CLUSTER, again) == [first, first, nothing]
+    assert await store.link_jobs(CLUSTER, [refused("b", "4", "y"), refused("b", "5", "x"), refused("b", "6", "y")]) == [
+        JobLinks("", "", "3"),
+        nothing,
+        nothing,
+    ]
+    assert await store.link_jobs(CLUSTER, [admits("a", "7"), refused("a", "8", "x")]) == [nothing]
+    assert await store.link_jobs(CLUSTER, [refused("a", "9", "x"), waits("a", "10"), waits("a", "11")]) == [
+        JobLinks("", "", "8"),
+        nothing,
+        nothing,
     ]
 
 

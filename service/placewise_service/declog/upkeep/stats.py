@@ -110,10 +110,13 @@ def stats_of(directory: Path, problems: Problems) -> LogStats:
     """The numbers of one directory. Files that cannot be read are problems, and left out."""
     stats = LogStats()
     logged = Coverage(_rows(directory, VIEWS, ("kind", "cluster", "name", "first_version", "last_version"), problems))
-    columns = ("rpc", "outcome", "shadow_of", "refusals_left_out", "alternatives", *_VIEW_COLUMNS)
-    for rpc, outcome, shadow_of, left_out, alternatives, *read in _rows(directory, DECISIONS, columns, problems):
+    columns = ("rpc", "outcome", "shadow_of", "first_refusal", "refusals_left_out", "alternatives", *_VIEW_COLUMNS)
+    for rpc, outcome, shadow_of, first, left_out, alternatives, *read in _rows(directory, DECISIONS, columns, problems):
         if shadow_of is not None:
             stats.shadows += 1
+            continue
+        if first is not None:  # another replica wrote it first
+            stats.refusals_left_out += 1 + (left_out or 0)
             continue
         stats.views["not logged" if read[-1] is None else "complete" if logged.has(*read) else "dropped"] += 1
         stats.decisions[f"{rpc} {outcome}"] += 1

@@ -299,11 +299,13 @@ class RedisStore:
     async def link_jobs(self, cluster: str, questions: Sequence[AskedJob]) -> Sequence[JobLinks]:
         k = keys_of(cluster)
         with translate_redis_errors(cluster):
-            parts = [part for asked in questions for part in (asked.kind.value, asked.job, asked.decision)]
+            parts = [
+                part for asked in questions for part in (asked.kind.value, asked.job, asked.decision, asked.refusal)
+            ]
             args: list[Argument] = [MOST_LINKED, self._options.links_ttl_s, *parts]
             found = await script("link_jobs").run(self._scripts, (k.meta, k.links, k.older_links), args)
         ids = [each.decode() for each in found]
-        return [JobLinks(*pair) for pair in zip(ids[::2], ids[1::2], strict=True)]
+        return [JobLinks(*each) for each in zip(ids[::3], ids[1::3], ids[2::3], strict=True)]
 
     async def copy_events(self, cluster: str) -> tuple[bool, int]:
         k = keys_of(cluster)

@@ -1,31 +1,41 @@
 -- link_jobs.lua: remembers which decisions of the log asked about which jobs. No event: the log is no part of the view.
 -- KEYS    1 meta, 2 links, 3 older_links
 -- ARGV    1 most jobs of `links` before they become the older ones, 2 seconds until idle links are forgotten, then per
---         question: "admit", "wait" or "place", job, decision id
--- Returns for each "place" in turn: the decision that admitted the job, the first Place that asked about it; "" for none
+--         question: "admit", "wait" or "place", job, decision id, digest of a refusal ("" if it is none)
+-- Returns for each "place" and "wait" in turn: the decision that admitted the job, the first Place that asked about it,
+--         the first decision of an unchanged refusal; "" for none
 -- Cost    O(questions)
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return {}
 end
 local found = {}
-for i = 3, #ARGV, 3 do
-  local kind, job, decision = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+for i = 3, #ARGV, 4 do
+  local kind, job, decision, refusal = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local kept = redis.call('HGET', KEYS[2], job) or redis.call('HGET', KEYS[3], job)
   local links = kept and cmsgpack.unpack(kept) or {'', ''}
+  local refused = ''
   if kind == 'wait' then
     links[1] = ''
+    if refusal ~= '' and links[4] == refusal then
+      refused = links[3]
+    else
+      links[3], links[4] = decision, refusal
+    end
   elseif kind == 'admit' and links[1] == '' then
     links[1] = decision
-  elseif kind == 'place' then
+  end
+  if kind ~= 'admit' then
     found[#found + 1] = links[1]
     found[#found + 1] = links[2]
-    if links[2] == '' or decision < links[2] then
-      links[2] = decision
-    end
+    found[#found + 1] = refused
   end
-  if kept or kind ~= 'wait' then
-    redis.call('HSET', KEYS[2], job, cmsgpack.pack(links))
+  if kind == 'place' and (links[2] == '' or decision < links[2]) then
+    links[2] = decision
   end
+  if kind ~= 'wait' then
+    links[3], links[4] = nil, nil
+  end
+  redis.call('HSET', KEYS[2], job, cmsgpack.pack(links))
 end
 if redis.call('HLEN', KEYS[2]) > tonumber(ARGV[1]) then
   redis.call('RENAME', KEYS[2], KEYS[3])
