@@ -15,6 +15,9 @@ from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job, JobId, Priority
 from placewise_core.partition.policy import PartitionContext
 from placewise_core.view.view import ClusterView
+from placewise_training.reproduce.claims import ClaimVerdict, judged
+from placewise_training.reproduce.design import Outcome
+from placewise_training.reproduce.elastic import qos
 from placewise_training.reproduce.elastic.believed import BelievedSpeed
 from placewise_training.reproduce.elastic.measured_costs import ALPHA_NETWORKS, alpha_figure, computed_millions
 from placewise_training.reproduce.elastic.trials import Trialled, run_elastic
@@ -28,6 +31,7 @@ from placewise_training.reproduce.heat.splitters import (
     TrueShares,
     served_policy,
 )
+from placewise_training.reproduce.results import Results
 from placewise_training.sim.divisible import DivisibleWorkload, EqualSplit, HeatSimulation, Splitter, heat_cluster
 from placewise_training.sim.hardware import qos_cluster
 from placewise_training.sim.policies import admission_policy
@@ -233,3 +237,31 @@ def test_alpha_is_judged_on_batches_left_out() -> None:
         assert values["mean_error"] <= values["max_error"] < 0.5
         assert len(curves["measured"][0]) == values["batches"] >= 3
         assert curves["measured"][1] != curves["estimated"][1]
+
+
+def test_claims_about_qos_are_judged_as_printed_and_as_shipped() -> None:
+    claims = {claim.key: claim for claim in qos.paper(is_quick=True).claims}
+    results = Results()
+    rates = {qos.PRINTED: 0.9, qos.QOS: 0.2, **dict.fromkeys(qos.BASELINES, 0.4)}
+    for method, rate in rates.items():
+        for seed in range(3):
+            values = {"qos_rate": rate, "makespan": 1.0 - rate, "decide_ms": 2000.0 * rate}
+            results.add(("density", "20", method), seed, Outcome(values))
+            for setting, scale in (("5/35/60", 1.0), ("30/50/20", 1.5 - rate)):
+                results.add(("shares", setting, method), seed, Outcome({"qos_rate": scale * rate}))
+    for key, printed, shipped in (
+        ("qos_rate", ClaimVerdict.REPRODUCED, ClaimVerdict.NOT),
+        ("makespan", ClaimVerdict.REPRODUCED, ClaimVerdict.NOT),
+        ("shares", ClaimVerdict.REPRODUCED, ClaimVerdict.NOT),
+        ("overhead", ClaimVerdict.NOT, ClaimVerdict.REPRODUCED),
+    ):
+        assert claims[key].text.startswith("As printed: ")
+        assert claims[f"{key}_shipped"].is_beyond
+        assert judged(claims[key], results).verdict is printed, key
+        assert judged(claims[f"{key}_shipped"], results).verdict is shipped, key
+
+
+def test_both_forms_of_qos_are_in_every_figure() -> None:
+    for experiment in qos.paper(is_quick=True).experiments:
+        if experiment.key not in ("completions", "model_error"):
+            assert {qos.PRINTED, qos.QOS} <= set(experiment.methods)

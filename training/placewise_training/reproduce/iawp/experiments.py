@@ -21,9 +21,10 @@ from placewise_training.reproduce.iawp.claims import (
     SPEEDUPS_ONLY,
     TWO_METRICS,
     WRITTEN,
+    WRITTEN_NCF,
     claims,
 )
-from placewise_training.reproduce.iawp.metrics import by_completion, by_ncf, ncf_losses
+from placewise_training.reproduce.iawp.metrics import by_completion, by_ncf, by_random_ncf, ncf_losses
 from placewise_training.reproduce.ldwp.runs import (
     BASELINES,
     CONSOLIDATE,
@@ -183,7 +184,8 @@ def _metrics(tasks: int, is_quick: bool) -> Experiment:
 
     def trial(setting: str, method: str, seed: int) -> Outcome:
         asked = saturating("mixed", tasks, seed, "train" if method == DAMAGED else "judge")
-        units = IawpUnits(_filled(method, is_quick))
+        rules: type[SubtaskRound] = AsWritten if method in (WRITTEN, WRITTEN_NCF) else ContentionRound
+        units = IawpUnits(_filled(method, seed, is_quick), SubtaskScheduler(rules=rules))
         played = _play(setting, profiled(asked, _KEPT[method]), units, seed)
         return _compared(played, setting, "mixed", tasks, seed)
 
@@ -197,15 +199,20 @@ def _metrics(tasks: int, is_quick: bool) -> Experiment:
         trial,
         note=f"“{TWO_METRICS}”: SM and DRAM alone, as a short profile leaves them, nothing filled in. “{NCF}”: the "
         "rest by the paper's NCF, pre-trained on drawn variants of all kinds and trained on with these rows. "
-        f"“{COMPLETED}”: by the net of the shipped bundle, which was trained on none of these values. “{DAMAGED}”: "
-        "every metric that of the training truth, which differs as one site's subtasks do from another's.",
+        f"“{WRITTEN_NCF}”: Algorithm 2 as the paper runs it, two random metrics of each kind profiled, others for each "
+        f"seed. “{COMPLETED}”: by the net of the shipped bundle, which was trained on none of these values. "
+        f"“{DAMAGED}”: every metric as the training truth has it, which differs as one site's subtasks do from "
+        "another's.",
     )
 
 
-def _filled(method: str, is_quick: bool) -> SubtaskMetrics | None:
+def _filled(method: str, seed: int, is_quick: bool) -> SubtaskMetrics | None:
     """The source of metrics that the requests lack. Raises NeedsBundleError if a net is missing."""
+    steps = 200 if is_quick else 2500
     if method == NCF:
-        return by_ncf(("sm", "dram"), steps=200 if is_quick else 2500)
+        return by_ncf(("sm", "dram"), steps)
+    if method == WRITTEN_NCF:
+        return by_random_ncf(seed, steps)
     return by_completion() if method == COMPLETED else None
 
 
@@ -216,6 +223,8 @@ _KEPT: Mapping[str, Callable[[str], bool]] = {
     TWO_METRICS: lambda name: name in ("sm", "dram"),
     NO_METRICS: lambda name: False,
     NCF: lambda name: name in ("sm", "dram"),
+    WRITTEN: lambda name: True,
+    WRITTEN_NCF: lambda name: False,
     COMPLETED: lambda name: name in ("sm", "dram"),
 }
 

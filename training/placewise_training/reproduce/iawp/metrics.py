@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.subtasks.completed_metrics import CompletedMetrics
 from placewise_core.subtasks.metrics import METRICS, KnownMetrics, SubtaskMetrics
 from placewise_core.subtasks.scale import from_unit, to_unit
@@ -27,12 +28,30 @@ def by_completion() -> SubtaskMetrics:
 @functools.cache
 def by_ncf(known: tuple[str, ...], steps: int) -> SubtaskMetrics:
     """The paper's NCF, trained on with the judging truth's rows, of which only `known` are given."""
-    from placewise_training.stdm.data import subtask_matrix  # noqa: PLC0415 (torch takes seconds to import)
+    kinds, rows = _judged_rows()
+    return _completed(kinds, np.where([name in known for name in METRICS], rows, np.nan), steps)
+
+
+@functools.cache
+def by_random_ncf(seed: int, steps: int) -> SubtaskMetrics:
+    """The same with two random metrics of each kind, which a short profile measures with its error."""
+    from placewise_training.stdm.data import profile_rows  # noqa: PLC0415 (torch takes seconds to import)
+    from placewise_training.stdm.train import Args  # noqa: PLC0415
+
+    kinds, rows = _judged_rows()
+    return _completed(kinds, profile_rows(rows, Args().known, np.random.default_rng((seed, 56))), steps)
+
+
+def _judged_rows() -> tuple[Sequence[str], FloatArray]:
+    """The kinds that have a GPU version, and their metrics as the judging truth has them."""
+    kinds = {name: truth.profile() for name, truth in subtask_truths("judge").items() if truth.has_gpu_version}
+    return tuple(kinds), np.array([to_unit(profile) for profile in kinds.values()])
+
+
+def _completed(kinds: Sequence[str], partial: FloatArray, steps: int) -> SubtaskMetrics:
+    from placewise_training.stdm.data import subtask_matrix  # noqa: PLC0415
     from placewise_training.stdm.train import Args, complete_by_ncf  # noqa: PLC0415
 
-    kinds = {name: truth.profile() for name, truth in subtask_truths("judge").items() if truth.has_gpu_version}
-    rows = np.array([to_unit(profile) for profile in kinds.values()])
-    partial = np.where([name in known for name in METRICS], rows, np.nan)
     args = Args(sgd_steps=steps)
     found, _ = complete_by_ncf(subtask_matrix(args.draws).values, partial, args)
     return KnownMetrics({name: from_unit(row) for name, row in zip(kinds, found, strict=True)})
