@@ -1,4 +1,4 @@
-"""The rule that chooses the default admission, and that what it names is there."""
+"""The rule that chooses the default admission and that of pipelines, and that what it names is there."""
 
 from dataclasses import replace
 
@@ -9,9 +9,12 @@ from placewise_core.admit.greedy import GreedyAdmission
 from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.job import Job, JobId
 from placewise_core.speed.throughput import ThroughputModel
+from placewise_training.reproduce import choose_pipelines
 from placewise_training.reproduce.choose import CANDIDATES, WORKLOADS, Run, judge, keeps_bound, run
 from placewise_training.reproduce.elastic.trials import JobLog
 from placewise_training.sim.jobs import SimJob
+from placewise_training.sim.pipelines.choosers import PolicyChooser
+from placewise_training.sim.policies import placement_policy
 
 
 def runs(**jct_s: tuple[float, float]) -> list[Run]:
@@ -62,3 +65,22 @@ def test_a_run_keeps_the_bound_and_ends() -> None:
     assert made.jct_s > 0
     assert made.keeps_bound
     assert len(WORKLOADS) == 13
+
+
+@pytest.mark.parametrize("policy", choose_pipelines.CANDIDATES)
+def test_pipelines_end_under_each_candidate_while_nodes_come_and_go(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = replace(choose_pipelines.WORKLOADS["8, 11, 9 nodes"], tasks=40, add_min=0.3, remove_min=0.6)
+    monkeypatch.setattr(choose_pipelines, "WORKLOADS", {"few": load})
+    assert choose_pipelines.run("few", "sigma 1", policy, 1).jct_s > 0
+
+
+def test_measured_times_are_wrong_by_a_factor_of_each_kind() -> None:
+    chooser = PolicyChooser(placement_policy("ect"))
+    exact, wrong, other = (
+        choose_pipelines.MeasuredTimes(chooser, sigma, seed).core_s for sigma, seed in ((0.0, 1), (1.0, 1), (1.0, 2))
+    )
+    factors = {round(wrong[name] / exact[name], 6) for name in exact}
+    assert len(factors) == len(exact)
+    assert wrong != other

@@ -166,15 +166,18 @@ def judge(runs: Sequence[Run]) -> tuple[list[Row], str]:
     return rows, next((row.policy for row in rows if row.may_be_chosen), "")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+def choose(
+    about: str, candidates: Sequence[str], workloads: Sequence[str], make: Callable[[str, str, str, int], Run]
+) -> None:
+    """The command: makes every run of the workloads, prints the rows and the choice, and writes all of it."""
+    parser = argparse.ArgumentParser(description=about.split("\n", 1)[0])
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument("--workload", action="append", choices=list(WORKLOADS), help="only these")
+    parser.add_argument("--workload", action="append", choices=workloads, help="only these")
     args = parser.parse_args()
     runs = []
-    for workload in args.workload or WORKLOADS:
+    for workload in args.workload or workloads:
         for lengths in LENGTHS:
-            runs += [run(workload, lengths, policy, seed) for policy in CANDIDATES for seed in SEEDS]
+            runs += [make(workload, lengths, policy, seed) for policy in candidates for seed in SEEDS]
         print(workload, flush=True)
     rows, chosen = judge(runs)
     for row in rows:
@@ -190,4 +193,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    choose(__doc__, CANDIDATES, list(WORKLOADS), run)
