@@ -1,5 +1,8 @@
 """The reward model: it does not care about order, its trainer learns, and a stopped run goes on from its checkpoint."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +167,22 @@ def test_a_stopped_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
     assert {name: resumed[name] for name in ("data", "metrics", "doubt")} == {
         name: whole[name] for name in ("data", "metrics", "doubt")
     }
+
+
+@pytest.mark.slow
+def test_the_command_gives_the_same_file_in_another_process(tmp_path: Path) -> None:
+    """Whatever the order of sets and the folder; another seed gives another file."""
+    few = "--simulations 2 --held-back 0.5 --judged-simulations 1 --steps 6 --validate-every 3 --batch 8 --width 32"
+    few += " --heads 4 --doubt-steps 2 --practice 1"
+    made: list[bytes] = []
+    for hash_seed, seed in (("1", "0"), ("2", "0"), ("1", "1")):
+        out = tmp_path / f"{hash_seed}-{seed}"
+        command = [sys.executable, "-m", "placewise_service.cli", "train", "reward", "--out", str(out), "--seed", seed]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        subprocess.run([*command, *few.split()], check=True, capture_output=True, env=environment, timeout=600)
+        made.append((out / "reward.onnx").read_bytes())
+    assert made[0] == made[1]
+    assert made[0] != made[2]
 
 
 def test_a_checkpoint_of_another_net_is_refused(tmp_path: Path) -> None:

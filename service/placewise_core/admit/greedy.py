@@ -160,7 +160,7 @@ class GreedyAdmission(ABC):
                 candidates.append(self._waiting(job, position, state))
         for waiting, admission in self._dispatch(candidates, state):
             found[waiting.position] = admission if state.draws is None else state.draws.shown(admission)
-        return _planned([found[position] for position in range(len(jobs))], state, queue)
+        return _planned([found[position] for position in sorted(found)], state, queue)
 
     def begin(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> Round:
         """The round of one request."""
@@ -236,10 +236,13 @@ class GreedyAdmission(ABC):
         if overdue := self._reserve_overdue([waiting.job for waiting in ordered], state):
             by_id = {waiting.job.id: waiting for waiting in ordered}
             ordered = [by_id[job.id] for job in _first(overdue, [waiting.job for waiting in ordered])]
+        is_explained = not state.context.starts_only
         for rank, waiting in enumerate(spaced(ordered, state.context.slices, 1), start=1):
             if waits and self.stops_at_first_wait and not self.backfills:
                 answers.append((waiting, self._wait(waiting, rank, state, blockers.behind(waits))))
                 waits += 1
+                continue
+            if not (is_explained or self._needs_head(state)) and state.pool.options(waiting.job) is NO_OPTIONS:
                 continue
             pool = state.pool_for(waiting.job)
             options = pool.options(waiting.job)
@@ -255,11 +258,9 @@ class GreedyAdmission(ABC):
                     continue
             if chosen is None:
                 self._reserve(waiting, pool, state)
-                why = blockers.does_not_fit(waiting.job, pool, state.context.now_s)
-                if pool is not state.pool and len(state.pool.options(waiting.job)):
-                    why = (blockers.KEPT_FOR_HEAD, *why)
-                answers.append((waiting, self._wait(waiting, rank, state, why)))
                 waits += 1
+                if is_explained:
+                    answers.append((waiting, self._wait(waiting, rank, state, _blockers(waiting.job, pool, state))))
                 continue
             if rank < len(ordered) or self.backfills:  # no job follows the last one
                 state.take(waiting.job, pool, options, chosen)
@@ -291,6 +292,13 @@ def _first(overdue: Sequence[Job], jobs: Sequence[Job]) -> Sequence[Job]:
     """The jobs with those first."""
     late = {job.id for job in overdue}
     return [*overdue, *[job for job in jobs if job.id not in late]]
+
+
+def _blockers(job: Job, pool: Pool, state: Round) -> tuple[Blocker, ...]:
+    """Why the job does not fit into the pool."""
+    why = blockers.does_not_fit(job, pool, state.context.now_s)
+    is_kept = pool is not state.pool and len(state.pool.options(job)) > 0
+    return (blockers.KEPT_FOR_HEAD, *why) if is_kept else why
 
 
 def _planned(admissions: Sequence[Admission], state: Round, queue: QueueState) -> AdmitPlan:
