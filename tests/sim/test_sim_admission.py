@@ -48,7 +48,8 @@ def test_whoever_reads_only_starts_gets_the_same_starts(name: str) -> None:
                 simulation.now_s, until_s // 10, QueueSettings(), np.random.default_rng(0), starts_only=starts_only
             )
             plan = policy.admit(jobs, simulation.view, QueueState("q", delay_s=1e6), context)
-            answers.append([a for a in plan.admissions if a.verdict is Verdict.ADMIT])
+            starts = [a for a in plan.admissions if a.verdict is Verdict.ADMIT]
+            answers.append([(a.job_id, a.gpus, a.nodes, a.gpus_per_node, a.rank) for a in starts])
         assert answers[0] == answers[1]
 
 

@@ -198,7 +198,8 @@ class GreedyAdmission(ABC):
                     self._reserve(waiting, pool, state)
                     needs_head = self._needs_head(state)
                 continue
-            state.take(job, pool, options, chosen)
+            if self.backfills or position + 1 < len(jobs):  # no job follows the last one
+                state.take(job, pool, options, chosen)
             needs_head = self._needs_head(state)
             started.append(self._start(waiting, len(started) + 1, options, chosen, state))
         return started
@@ -268,14 +269,15 @@ class GreedyAdmission(ABC):
         return answers
 
     def _start(self, waiting: Waiting, rank: int, options: Options, i: int, state: Round) -> Admission:
+        shape = int(options.gpus[i]), int(options.nodes[i]), int(options.gpus_per_node[i])
+        if state.context.starts_only:
+            return Admission(waiting.job.id, Verdict.ADMIT, *shape, rank)
         latency_s = float(state.latency_s(waiting, options)[i])
         return Admission(
             waiting.job.id,
             Verdict.ADMIT,
-            gpus=int(options.gpus[i]),
-            nodes=int(options.nodes[i]),
-            gpus_per_node=int(options.gpus_per_node[i]),
-            rank=rank,
+            *shape,
+            rank,
             expected_finish_time_s=state.context.now_s + latency_s,
             slack_s=self.slack_s(waiting, latency_s, state),
             profile_model=waiting.match.label,

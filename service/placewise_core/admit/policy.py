@@ -44,7 +44,7 @@ def slot_of(queue: QueueState, now_s: float, settings: QueueSettings) -> int:
 class AdmitContext:
     """Inputs of one admission besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's.
     `slices` may be other than one only if the view is the request's own. `starts_only`: the caller reads the jobs that
-    start and no others, so a plan may leave out those that wait. In `shapes` a policy notes, if `is_explaining`, which
+    start with shape and rank, so a plan may leave out all else. In `shapes` a policy notes, if `is_explaining`, which
     shapes fitted a job when it had its turn."""
 
     now_s: float

@@ -5,7 +5,7 @@ Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -125,6 +125,18 @@ class NodeArrays:
         self._jobs_on[m] = {job_id: list(tasks) for job_id, tasks in self._jobs_on[m].items()}
         self._idle_gpus[m] = list(self._idle_gpus[m])
         self._is_borrowed[m] = 0
+
+    def _vacate(self, m: int, gpus: Sequence[int]) -> None:
+        """GPUs, in ascending order, that served one job serve nobody."""
+        for g in gpus:
+            del self._tenants[m][g]
+        at = gpus_at(m, gpus)
+        self.gpu_tenant_count[at] = 0
+        self.gpu_is_exclusive[at] = False
+        self.gpu_fraction_free[at] = 1.0
+        self.gpu_memory_free[at] = self.gpu_memory[at]
+        self.gpu_co_tenants[at] = 0
+        self._idle_gpus[m] = sorted([*self._idle_gpus[m], *[g for g in gpus if self.gpu_exists[m, g]]])
 
     def _move_last(self, m: int, job_id: JobId) -> None:
         """Moves a job behind the others of node m: sums over its jobs run in this order."""
@@ -394,6 +406,24 @@ def tenant_of(job: Job, assignment: Assignment) -> GpuTenant:
     )
 
 
-def is_alike(one: Assignment, other: Assignment) -> bool:
-    """True for tasks that take the same amounts of the same node; which GPUs may differ."""
+def runs_of_alike(assignments: Sequence[Assignment]) -> Iterator[Sequence[Assignment]]:
+    """Tasks that follow each other and take the same amounts of the same node; which GPUs may differ."""
+    start = 0
+    while start < len(assignments):
+        first, end = assignments[start], start + 1
+        while end < len(assignments) and _is_alike(first, assignments[end]):
+            end += 1
+        yield assignments[start:end]
+        start = end
+
+
+def _is_alike(one: Assignment, other: Assignment) -> bool:
     return one.node == other.node and one.demand is other.demand and len(one.gpu_indices) == len(other.gpu_indices)
+
+
+def gpus_at(m: int, gpus: Sequence[int]) -> tuple[int, int | slice | Sequence[int]]:
+    """The index of GPUs, in ascending order, of node m. A slice is the faster one."""
+    first, last = gpus[0], gpus[-1]
+    if len(gpus) == 1:
+        return m, first
+    return m, slice(first, last + 1) if last - first == len(gpus) - 1 else gpus

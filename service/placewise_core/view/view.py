@@ -43,7 +43,8 @@ from placewise_core.view.nodes import (
     TELEMETRY_COLUMNS,
     CoTenants,
     GpuTenant,
-    is_alike,
+    gpus_at,
+    runs_of_alike,
     telemetry_row,
     tenant_of,
 )
@@ -184,8 +185,8 @@ class ClusterView(SlotArrays):
         """Frees a job's resources; None if it holds nothing."""
         running = self.jobs.pop(job_id, None)
         if running is not None:
-            for assignment in running.assignments:
-                self.unclaim(running.job, assignment)
+            for tasks in runs_of_alike(running.assignments):
+                self._unclaim_alike(running.job, tasks)
             if running.job.gpu_sharing.co_runs:
                 self.co_runs.remove(running.job)
         return running
@@ -196,13 +197,8 @@ class ClusterView(SlotArrays):
 
     def claim_all(self, job: Job, assignments: Sequence[Assignment]) -> None:
         """As `claim` for each. Tasks alike that follow each other on one node are taken in one step: sums are exact."""
-        start = 0
-        while start < len(assignments):
-            first, end = assignments[start], start + 1
-            while end < len(assignments) and is_alike(first, assignments[end]):
-                end += 1
-            self.claim_alike(job, assignments[start:end])
-            start = end
+        for tasks in runs_of_alike(assignments):
+            self.claim_alike(job, tasks)
 
     def claim_alike(self, job: Job, tasks: Sequence[Assignment]) -> None:
         """As `claim` for each of several tasks that take the same amounts of one node."""
@@ -228,23 +224,30 @@ class ClusterView(SlotArrays):
 
     def unclaim(self, job: Job, assignment: Assignment) -> None:
         """The inverse of claim: exact, as amounts are quantised."""
-        m = self.index.get(assignment.node)
+        self._unclaim_alike(job, (assignment,))
+
+    def _unclaim_alike(self, job: Job, tasks: Sequence[Assignment]) -> None:
+        first, count = tasks[0], len(tasks)
+        m = self.index.get(first.node)
         if m is None or job.id not in self._jobs_on[m]:
             return
         if self._is_borrowed[m]:
             self._own(m)
-        demand = self.demand_vector(assignment.demand)
+        demand = self.demand_vector(first.demand)
         free = self.free[:, m]
         if demand is not None:
-            free += demand
-        for g in assignment.gpu_indices:
-            self._drop_tenant(m, g, job.id)
-        tasks = self._jobs_on[m][job.id]
-        tasks.remove((job.model, assignment.demand))
-        self.cpu_task_count[m] -= not assignment.gpu_indices
-        if not tasks:
+            free += demand if count == 1 else count * demand
+        if first.gpu_indices:
+            self._drop_tenant(m, [g for task in tasks for g in task.gpu_indices], job.id)
+        else:
+            self.cpu_task_count[m] -= count
+        there = self._jobs_on[m][job.id]
+        if len(there) == count:
             del self._jobs_on[m][job.id]
-        self.task_count[m] -= 1
+        else:
+            for _ in range(count):
+                there.remove((job.model, first.demand))
+        self.task_count[m] -= count
         self._touch(m, free)
 
     def _tenant(self, job: Job, assignment: Assignment) -> GpuTenant:
@@ -276,22 +279,24 @@ class ClusterView(SlotArrays):
     def _occupy(self, m: int, gpus: Sequence[int], tenant: GpuTenant) -> None:
         """As _set_tenants for GPUs, in ascending order, that serve nobody yet."""
         self._tenants[m].update(dict.fromkeys(gpus, (tenant,)))
-        first, last = gpus[0], gpus[-1]
-        at: tuple[int, int | slice | Sequence[int]] = (m, first)
-        if len(gpus) > 1:  # a slice is the faster index
-            at = (m, slice(first, last + 1) if last - first == len(gpus) - 1 else gpus)
+        at = gpus_at(m, gpus)
         self.gpu_tenant_count[at] = 1
         self.gpu_is_exclusive[at] = not tenant.is_sharing
         self.gpu_fraction_free[at] = 1.0 - tenant.fraction
         self.gpu_memory_free[at] = self.gpu_memory[at] - tenant.memory_gib
         self.gpu_co_tenants[at] = self._number_of_co_tenants((tenant,)) if tenant.is_sharing else 0
 
-    def _drop_tenant(self, m: int, g: int, job_id: JobId) -> None:
-        held = self._tenants[m].get(g, ())
-        for i, tenant in enumerate(held):
-            if tenant.job_id == job_id:
-                self._set_tenants(m, g, (*held[:i], *held[i + 1 :]))
-                return
+    def _drop_tenant(self, m: int, gpus: Sequence[int], job_id: JobId) -> None:
+        by_gpu = self._tenants[m]
+        if all(len(held := by_gpu.get(g, ())) == 1 and held[0].job_id == job_id for g in gpus):
+            self._vacate(m, sorted(set(gpus)))
+            return
+        for g in gpus:
+            held = by_gpu.get(g, ())
+            for i, tenant in enumerate(held):
+                if tenant.job_id == job_id:
+                    self._set_tenants(m, g, (*held[:i], *held[i + 1 :]))
+                    break
 
     def _set_tenants(self, m: int, g: int, tenants: tuple[GpuTenant, ...]) -> None:
         by_gpu = self._tenants[m]

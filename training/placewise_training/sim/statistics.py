@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 # Bins 0.4 % wide: a quantile is off by at most 0.2 % of itself, and memory does not grow with the number of values.
 _LOG_STEP = math.log(1.004)
@@ -103,6 +102,8 @@ def estimate(values: Sequence[float]) -> Estimate:
         raise ValueError(f"not metric values: {values}")
     if array.size == 1:
         return Estimate(float(array[0]), 0.0, 1)
+    from scipy import stats  # noqa: PLC0415 (scipy.stats takes a second to import, and one seed needs none of it)
+
     spread = float(array.std(ddof=1)) / math.sqrt(array.size)
     return Estimate(float(array.mean()), float(stats.t.ppf(0.975, array.size - 1)) * spread, int(array.size))
 

@@ -8,7 +8,7 @@ from tests.fakes.place_cases import arrays, gang, node, running, view_of
 
 from placewise_core.domain.cluster import Gpu, NodeState, Telemetry
 from placewise_core.domain.events import ClusterDeleted, Event, JobsEnded, NodesReported
-from placewise_core.domain.job import GpuSharing, Resources
+from placewise_core.domain.job import GpuSharing, NodeId, Resources
 from placewise_core.view.view import CPU, GPUS, MEMORY
 
 
@@ -25,6 +25,35 @@ def test_a_claim_takes_and_a_give_back_restores_every_array() -> None:
     view.remove_job(held.id)
     for name, value in arrays(view).items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_job_gives_back_at_once_what_its_tasks_give_back_one_by_one(seed: int) -> None:
+    """Gangs on whole and shared GPUs, in any order, on nodes with others; two of one job may share a GPU."""
+    rng = np.random.default_rng(seed)
+    views = [view_of([node(name, gpus=8, max_jobs_per_gpu=4) for name in "ab"]) for _ in range(2)]
+    jobs = []
+    for i in range(6):
+        demand, sharing = Resources(1, 1 / 4 if i % 3 else 1, 1), GpuSharing(i % 3 > 0, 10.0)
+        first = running(f"r{i}", "a", [], demand, gpu_sharing=sharing)
+        gpus = rng.permutation(8)[: int(rng.integers(1, 6))].tolist()
+        tasks = [
+            replace(first.assignments[0], task=f"w{k}", node=NodeId(str(rng.choice(["a", "b"]))), gpu_indices=(g,))
+            for k, g in enumerate([*gpus, *gpus[:1]] if i % 3 else gpus)
+        ]
+        jobs.append(replace(first, assignments=tuple(sorted(tasks, key=lambda task: task.node))))
+    for view in views:
+        for job in jobs:
+            view.add_job(job)
+    for i in rng.permutation(6).tolist():
+        for task in jobs[i].assignments:
+            views[0].unclaim(jobs[i].job, task)
+        views[1].remove_job(jobs[i].id)
+        one_by_one, at_once = arrays(views[0]), arrays(views[1])
+        for name, value in at_once.items():
+            if "stamp" not in name:
+                np.testing.assert_array_equal(value, one_by_one[name], err_msg=name)
+        assert [views[0].idle_gpus(m) for m in range(2)] == [views[1].idle_gpus(m) for m in range(2)]
 
 
 def test_load_is_the_sum_of_shares_of_what_the_node_has() -> None:
