@@ -427,8 +427,8 @@ def test_a_short_job_passes_one_that_does_not_fit_and_a_long_one_does_not() -> N
         assert check_places(world, client, jobs) == len(jobs)
 
 
-def test_admission_by_proteus_takes_one_job_per_slot() -> None:
-    """Backlog control holds jobs although the cluster is empty: a wait is a wait, and every job gets its turn."""
+def test_admission_by_proteus_paper_takes_one_job_per_slot() -> None:
+    """Proteus as printed holds jobs although the cluster is empty: a wait is a wait, and every job gets its turn."""
     slot_s = 2
     of_the_cluster = 'admit_policy = ""'
     with (
@@ -436,7 +436,7 @@ def test_admission_by_proteus_takes_one_job_per_slot() -> None:
         Client(f"127.0.0.1:{world.grpc_port}") as client,
     ):
         queue = QueueSettings(queue="main", v=0.5, epsilon_seconds=600, slot_duration=Duration(seconds=slot_s))
-        settings = ClusterSettings(admit_policy="proteus", queues=[queue])
+        settings = ClusterSettings(admit_policy="proteus-paper", queues=[queue])
         client.update_cluster_settings(UpdateClusterSettingsRequest(cluster=CLUSTER, settings=settings))
         comment = "--comment=gpu_seconds=600"
         ids = [world.slurm.submit("true", "-N1", "--gres=gpu:1", comment) for _ in range(6)]
@@ -447,7 +447,7 @@ def test_admission_by_proteus_takes_one_job_per_slot() -> None:
         assert all(times[i]["start"] >= times[i]["update"] for i in ids)
         assert check_places(world, client, jobs) == len(ids)
         waits = sorted(round(times[i]["update"] - times[i]["submit"], 1) for i in ids)
-        print(f"\nproteus: one job per {slot_s} s slot on an empty cluster, waits {waits} s")
+        print(f"\nproteus-paper: one job per {slot_s} s slot on an empty cluster, waits {waits} s")
 
 
 def test_dry_run_only_says_what_it_would_do(capsys: pytest.CaptureFixture[str]) -> None:
