@@ -1,8 +1,8 @@
 """Remembers in the queue's state which shapes were admitted, so that Place honours them. Decides nothing."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from placewise_core.admit.policies.lyapunov import joined
 from placewise_core.domain.decision import AdmitPlan, Verdict
 from placewise_core.domain.job import Job
 
@@ -27,4 +27,4 @@ def with_shapes(plan: AdmitPlan, jobs: Sequence[Job], slot: int) -> AdmitPlan:
     if not new:
         return plan
     kept = {job: answer for job, answer in known.items() if slot - answer[2] < _KEPT_SLOTS}
-    return replace(plan, queue=replace(plan.queue, admitted={**kept, **new}))
+    return AdmitPlan(plan.admissions, joined(plan.queue, {}, {**kept, **new}, plan.queue.decided_slot))

@@ -43,6 +43,11 @@ class Backfill:
         return self._head is None or self._is_served
 
     @property
+    def has_head(self) -> bool:
+        """True if a job waits, or one is known to have waited."""
+        return self._head is not None or self._queue.head is not None
+
+    @property
     def head(self) -> HeadReservation | None:
         """The queue's head after this request."""
         head, before = self._head, self._queue.head

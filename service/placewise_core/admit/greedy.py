@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 
@@ -32,6 +33,7 @@ EXPECTED_FACTOR = {Priority.URGENT: 0.0, Priority.PRIOR: 1.0, Priority.NORMAL: 2
 THETA = 0.5
 _MOST_SCORED = 64  # shapes of a job that the log has
 _KEPT_RATES = 1024  # kinds of jobs and shapes whose speed is remembered
+_Count = TypeVar("_Count", float, FloatArray)
 _Rates = Bounded[tuple[str, str, int, bytes], FloatArray]
 
 
@@ -100,11 +102,13 @@ class Round:
 
     def cer(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) equations (10) and (11): PR / (θ·GPUs/(N·G) + (1 − θ)·nodes/N), PR relative to one GPU."""
-        n_g = self.facts.nodes * self.facts.gpus_per_node
-        cost = (
-            THETA * np.maximum(options.gpus, 1) / n_g + (1.0 - THETA) * np.maximum(options.nodes, 1) / self.facts.nodes
-        )
-        return np.asarray(self.rate(waiting, options) / cost)
+        share = self.cost(np.maximum(options.gpus, 1), np.maximum(options.nodes, 1))
+        return np.asarray(self.rate(waiting, options) / share)
+
+    def cost(self, gpus: _Count, nodes: _Count) -> _Count:
+        """θ·GPUs/(N·G) + (1 − θ)·nodes/N."""
+        facts = self.facts
+        return THETA * gpus / (facts.nodes * facts.gpus_per_node) + (1.0 - THETA) * nodes / facts.nodes
 
 
 class GreedyAdmission(ABC):
@@ -263,25 +267,28 @@ class GreedyAdmission(ABC):
                 if is_explained:
                     answers.append((waiting, self._wait(waiting, rank, state, _blockers(waiting.job, pool, state))))
                 continue
-            if rank < len(ordered) or self.backfills:  # no job follows the last one
+            if rank < len(ordered) or (state.backfill is not None and state.backfill.has_head):  # else none follows
                 state.take(waiting.job, pool, options, chosen)
             answers.append((waiting, self._start(waiting, rank, options, chosen, state)))
         return answers
 
     def _start(self, waiting: Waiting, rank: int, options: Options, i: int, state: Round) -> Admission:
-        shape = int(options.gpus[i]), int(options.nodes[i]), int(options.gpus_per_node[i])
+        gpus, nodes, per_node = int(options.gpus[i]), int(options.nodes[i]), int(options.gpus_per_node[i])
         if state.context.starts_only:
-            return Admission(waiting.job.id, Verdict.ADMIT, *shape, rank)
-        latency_s = float(state.latency_s(waiting, options)[i])
+            return Admission(waiting.job.id, Verdict.ADMIT, gpus, nodes, per_node, rank)
+        speedup = float(state.rate(waiting, options)[i])
+        latency_s = float(state.throughput.latency_at(waiting.single_s, speedup))
         return Admission(
             waiting.job.id,
             Verdict.ADMIT,
-            *shape,
+            gpus,
+            nodes,
+            per_node,
             rank,
             expected_finish_time_s=state.context.now_s + latency_s,
             slack_s=self.slack_s(waiting, latency_s, state),
             profile_model=waiting.match.label,
-            cer=float(state.cer(waiting, options)[i]),
+            cer=speedup / state.cost(max(gpus, 1), max(nodes, 1)),
         )
 
     def _wait(self, waiting: Waiting, rank: int, state: Round, why: tuple[Blocker, ...]) -> Admission:

@@ -103,6 +103,7 @@ class NodeArrays:
         self.layout_stamp = 0  # grows when nodes come, go or change their GPUs
         self.telemetry_stamp = 0  # grows with every telemetry report
         self._last_demand: tuple[Resources | None, FloatArray | None] = (None, None)
+        self._digested: tuple[tuple[int, ...], int] = ((), 0)  # what it was worked out from, and the digest
         self.lineage = object()  # the same in a view and its forks
         # By policy: results kept for its next decision on this view. The policy checks that they still hold.
         self.notes: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
@@ -163,7 +164,13 @@ class NodeArrays:
 
     def _digest(self, step: int, first: int, before: int) -> int:
         """32 bits over usage and telemetry of every `step`-th node from `first` on, and over `before`."""
-        at, found = slice(first, None, step), before
+        stamps = (self.usage_stamp, self.telemetry_stamp, self.layout_stamp, step, first)
+        if self._digested[0] != stamps:
+            self._digested = (stamps, self._digest_nodes(slice(first, None, step)))
+        return zlib.crc32(before.to_bytes(4), self._digested[1])
+
+    def _digest_nodes(self, at: slice) -> int:
+        found = 0
         for columns in (self.free, self.telemetry):
             found = zlib.crc32(columns[:, at].tobytes(), found)
         for rows in (self.gpu_tenant_count, self.gpu_memory_free, self.task_count, self.is_ready, self.observe_time_s):

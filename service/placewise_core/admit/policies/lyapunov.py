@@ -51,9 +51,11 @@ def followed(
     queue: QueueState, slot: int, settings: QueueSettings, listed: Collection[str], started: Collection[str]
 ) -> QueueState:
     """The state at a later slot of a queue whose jobs may start at any time: Q is the work of those that are `listed`
-    and have not `started`, and (8) counts the work of those that started as served."""
+    and have not `started`, and (8) counts the work of those that started as served. Shapes of jobs that are no longer
+    listed are forgotten."""
     if queue.slot < 0:
         return replace(queue, slot=slot)
+    admitted = {job: answer for job, answer in queue.admitted.items() if job in listed}
     served_s = math.fsum([cost for job, cost in queue.waiting.items() if job in started])
     waiting = {job: cost for job, cost in queue.waiting.items() if job in listed and job not in started}
     backlog_s = math.fsum(waiting.values())
@@ -66,7 +68,7 @@ def followed(
         slot,
         queue.seq,
         waiting,
-        admitted=queue.admitted,
+        admitted=admitted,
         decided_slot=slot,
         head=queue.head,
     )
