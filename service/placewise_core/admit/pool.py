@@ -56,6 +56,11 @@ class Options:
         return self.nodes.tobytes() + self.gpus.tobytes()
 
     @cached_property
+    def on_fewest_nodes(self) -> IntArray:
+        """Indices of the shapes on as few nodes as any."""
+        return np.flatnonzero(self.nodes == self.nodes.min())
+
+    @cached_property
     def consolidated(self) -> "Options":
         """For each GPU count the shape on fewest nodes (K' ≤ K)."""
         if self.takes or len(self) < 2:

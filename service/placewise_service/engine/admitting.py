@@ -229,7 +229,7 @@ class Admitting:
         if observed is not None and not command.is_explaining:
             plan = _unexplained(plan)
         elapsed_ms = self.parts.elapsed_ms(asked.started_s)
-        draws = [given.draw for given in plan.admissions if given.draw is not None]
+        draws = [given.draw for given in plan.admissions if given.draw is not None] if context.exploration.rate else []
         meta = self.parts.meta(
             policy.name,
             live,

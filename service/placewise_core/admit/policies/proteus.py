@@ -17,7 +17,7 @@ from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.policies.lyapunov import drift_plus_penalty, followed, joined
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Options
-from placewise_core.basics.arrays import BoolArray, FloatArray
+from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.basics.slices import spaced
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, DriftPlusPenalty
@@ -68,16 +68,24 @@ class Proteus(GreedyAdmission):
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
         if len(options) == 1:
             return 0
-        return least(self.scores(waiting, options, state, state.waiting - 1), _on_fewest_nodes(options))
+        return least(self.weighed_s(waiting, options, state), options.on_fewest_nodes)
+
+    def weighed_s(self, waiting: Waiting, options: Options, state: Round) -> FloatArray:
+        """(K,) (V + (W + Z/τ)·n/N)·C(n): S(n) times τ without the terms that are the same for every n. In seconds."""
+        each = self._weight(state, state.waiting - 1) / max(1, state.facts.total_gpus)
+        return state.latency_s(waiting, options) * (state.context.settings.v + each * options.gpus)
+
+    def _weight(self, state: Round, others: int) -> float:
+        """W + Z/τ while so many other jobs wait."""
+        return max(0, others) + state.queue.delay_s / state.context.settings.tau_s
 
     def scores(self, waiting: Waiting, options: Options, state: Round, others: int) -> FloatArray:
         """(K,) S(n) of every shape while so many other jobs wait."""
         settings, tau_s = state.context.settings, state.context.settings.tau_s
         cost_s = state.latency_s(waiting, options)
-        weight = max(0, others) + state.queue.delay_s / tau_s
         share = np.maximum(options.gpus, 1) / max(1, state.facts.total_gpus)
         printed = drift_plus_penalty(cost_s, waiting.single_s, state.queue, settings)
-        return printed + weight * share * cost_s / tau_s
+        return printed + self._weight(state, others) * share * cost_s / tau_s
 
     def _start(self, waiting: Waiting, rank: int, options: Options, i: int, state: Round) -> Admission:
         admission = super()._start(waiting, rank, options, i, state)
@@ -88,16 +96,12 @@ class Proteus(GreedyAdmission):
     def _explained(self, waiting: Waiting, options: Options, state: Round) -> tuple[DriftPlusPenalty, ...]:
         """S(n) of the shapes that were compared. The job itself waits no more."""
         costs_s, scores = state.latency_s(waiting, options), self.scores(waiting, options, state, state.waiting)
-        rows = zip(options.gpus, scores, costs_s, _on_fewest_nodes(options), strict=True)
-        found = [DriftPlusPenalty(int(n), float(s), float(c)) for n, s, c, is_compared in rows if is_compared]
+        compared = options.on_fewest_nodes
+        rows = zip(options.gpus[compared], scores[compared], costs_s[compared], strict=True)
+        found = [DriftPlusPenalty(int(n), float(s), float(c)) for n, s, c in rows]
         return (DriftPlusPenalty(0, 0.0, 0.0), *found[:_EXPLAINED_COUNTS])
 
 
-def least(scores: FloatArray, among: BoolArray) -> int:
+def least(scores: FloatArray, among: IntArray) -> int:
     """Index of the least score among these shapes; of equals, of that with the fewest GPUs."""
-    return int(np.where(among, scores, np.inf).argmin())
-
-
-def _on_fewest_nodes(options: Options) -> BoolArray:
-    """(K,) shapes on as few nodes as any."""
-    return np.asarray(options.nodes == options.nodes.min())
+    return int(among[scores[among].argmin()])

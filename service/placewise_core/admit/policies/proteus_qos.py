@@ -4,6 +4,8 @@ Jobs go by slack. Each that fits starts at once, in the shape of least S(n) amon
 in time.
 """
 
+import numpy as np
+
 from placewise_core.admit.greedy import Round, Waiting
 from placewise_core.admit.policies.proteus import Proteus, least
 from placewise_core.admit.policies.qos import QosAware
@@ -22,7 +24,7 @@ class ProteusQos(Proteus, QosAware):
         if not in_time.any():
             return super().choose(waiting, options, state)
         is_on_fewest = options.nodes == options.nodes[in_time].min()
-        return least(self.scores(waiting, options, state, state.waiting - 1), in_time & is_on_fewest)
+        return least(self.weighed_s(waiting, options, state), np.flatnonzero(in_time & is_on_fewest))
 
 
 class ProteusQosSavable(ProteusQos, QosSavable):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes, start
 
+from placewise_core.admit.answers import with_shapes
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.cluster import QueueSettings, QueueState
@@ -124,3 +125,15 @@ def test_work_that_no_node_could_ever_do_is_no_backlog() -> None:
     assert plan.admissions[0].blockers[0].reason is Reason.NO_FEASIBLE_SHAPE
     assert plan.admissions[1].verdict is Verdict.ADMIT
     assert set(plan.queue.waiting) == {"a"}
+
+
+def test_the_shape_of_a_job_that_is_no_longer_listed_is_forgotten_at_the_next_slot() -> None:
+    """A caller that asks about new jobs again and again and places none must not make each answer dearer."""
+    view, queue = cluster_of(gpu_nodes(2, 4)), QueueState("q")
+    jobs = [job(f"j{i}", elastic=ElasticRange(1, 8)) for i in range(4)]
+    for slot, asked in enumerate(jobs):
+        plan = ask([asked], view, queue, NOW_S + 10.0 * slot)
+        queue = with_shapes(plan, [asked], int(NOW_S / 10) + slot).queue
+        assert list(queue.admitted) == [asked.id]
+    within = with_shapes(ask(jobs[:1], view, queue, NOW_S + 31.0), jobs[:1], int(NOW_S / 10) + 3).queue
+    assert list(within.admitted) == ["j3", "j0"]
