@@ -103,7 +103,7 @@ class NodeArrays:
         self.layout_stamp = 0  # grows when nodes come, go or change their GPUs
         self.telemetry_stamp = 0  # grows with every telemetry report
         self._last_demand: tuple[Resources | None, FloatArray | None] = (None, None)
-        self._digested: tuple[tuple[int, ...], int] = ((), 0)  # what it was worked out from, and the digest
+        self._digested: tuple[tuple[int, ...], int] = ((), 0)  # stamps, and the digest at them
         self.lineage = object()  # the same in a view and its forks
         # By policy: results kept for its next decision on this view. The policy checks that they still hold.
         self.notes: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
