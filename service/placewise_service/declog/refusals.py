@@ -34,8 +34,8 @@ class Refusals:
         """Id of the decision in the log that this one repeats; "" if it has to be logged itself."""
         if not _is_refusal(plan):
             return ""
-        content, first = self._last.get(_question(command), (b"", ""))
-        return first if first and content == _content_of(command, plan, meta) else ""
+        known = self._last.get(_question(command))  # most questions are new
+        return known[1] if known is not None and known[0] == _content_of(command, plan, meta) else ""
 
     def leave_out(self, command: AdmitCommand) -> None:
         """Counts an unchanged refusal."""
