@@ -79,15 +79,16 @@ class SlicedPlacer:
         if command.is_dry_run:
             await self.slicing.run(work.ask, context.deadline_s)
             return draft
-        async with live.alone:  # two large requests on one cluster would undo each other's decisions
-            try:
-                await self.slicing.run(work.decide_all, context.deadline_s)
-            except BaseException:
-                await live.give_back(draft.holds)
-                raise
-            finally:
-                live.open()
-        await asyncio.sleep(0)  # packing the request to the store takes a moment, too
+        try:
+            async with live.alone:  # two large requests on one cluster would undo each other's decisions
+                try:
+                    await self.slicing.run(work.decide_all, context.deadline_s)
+                finally:
+                    live.open()
+            await asyncio.sleep(0)  # packing the request to the store takes a moment, too
+        except BaseException:
+            await live.give_back(draft.holds)
+            raise
         return draft
 
 
