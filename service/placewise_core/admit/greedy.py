@@ -267,8 +267,10 @@ class GreedyAdmission(ABC):
                 if is_explained:
                     answers.append((waiting, self._wait(waiting, rank, state, _blockers(waiting.job, pool, state))))
                 continue
-            if rank < len(ordered) or (state.backfill is not None and state.backfill.has_head):  # else none follows
+            if rank < len(ordered) or (state.backfill is not None and state.backfill.has_head):
                 state.take(waiting.job, pool, options, chosen)
+            else:  # no job follows
+                state.waiting -= 1
             answers.append((waiting, self._start(waiting, rank, options, chosen, state)))
         return answers
 

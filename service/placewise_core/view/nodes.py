@@ -164,13 +164,12 @@ class NodeArrays:
 
     def _digest(self, step: int, first: int, before: int) -> int:
         """32 bits over usage and telemetry of every `step`-th node from `first` on, and over `before`."""
-        stamps = (self.usage_stamp, self.telemetry_stamp, self.layout_stamp, step, first)
+        stamps = (self.usage_stamp, self.telemetry_stamp, self.layout_stamp, step, first, before)
         if self._digested[0] != stamps:
-            self._digested = (stamps, self._digest_nodes(slice(first, None, step)))
-        return zlib.crc32(before.to_bytes(4), self._digested[1])
+            self._digested = (stamps, self._digest_nodes(slice(first, None, step), before))
+        return self._digested[1]
 
-    def _digest_nodes(self, at: slice) -> int:
-        found = 0
+    def _digest_nodes(self, at: slice, found: int) -> int:
         for columns in (self.free, self.telemetry):
             found = zlib.crc32(columns[:, at].tobytes(), found)
         for rows in (self.gpu_tenant_count, self.gpu_memory_free, self.task_count, self.is_ready, self.observe_time_s):
