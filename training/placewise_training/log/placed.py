@@ -11,22 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.job import Job
 from placewise_log.record import CorruptEntryError, Parts, decode
+from placewise_training.log.store import LogError, LogStore
 
 DECISION_COLUMNS = ("id", "rpc", "time", "policy", "is_dry_run", "shadow_of", "alternatives", "record")
 JOINED_COLUMNS = ("decision_id", "job_id", "unit", "status", "is_overridden")
 REWARD = "neighbourhood_reward_20min"
 _ROWS_AT_ONCE = 1024
-
-
-class LogError(Exception):
-    """The exported log, or a file of it, cannot be read. One line that names it and the remedy."""
-
-    exit_code = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,36 +52,25 @@ class PlacedJob:
 
 def placed_jobs(directory: Path, reward: str = REWARD) -> Iterator[PlacedJob]:
     """In no order. Dry runs and decisions in a shadow are left out. Raises LogError."""
-    decisions = opened(directory / "decisions", DECISION_COLUMNS)
+    store = LogStore(directory)
+    decisions = store.dataset("decisions", DECISION_COLUMNS)
     wanted = (pc.field("rpc") == "Place") & pc.field("alternatives").is_valid()
     wanted &= ~pc.field("is_dry_run") & pc.field("shadow_of").is_null()
     try:
         ids = decisions.to_table(columns=["id"], filter=wanted).column("id")
-        outcomes = _outcomes(directory / "joined", ids, reward)
+        outcomes = _outcomes(store, ids, reward)
         for batch in decisions.to_batches(columns=list(DECISION_COLUMNS), filter=wanted, batch_size=_ROWS_AT_ONCE):
             for row in batch.to_pylist():
                 yield from _jobs_of(row, outcomes)
     except (pa.ArrowException, OSError) as error:
-        raise LogError(f"{directory}: {error}; export the log again") from error
+        raise store.error(error) from error
 
 
-def opened(folder: Path, columns: tuple[str, ...]) -> ds.Dataset:
-    """A table of the log that has these columns. Raises LogError."""
-    if not folder.is_dir():
-        raise LogError(f"{folder} does not exist: `placewise log export {folder.parent}` writes it")
-    try:
-        found = ds.dataset(folder, format="parquet", partitioning="hive")
-    except (pa.ArrowException, OSError) as error:
-        raise LogError(f"{folder}: {error}; export the log again") from error
-    missing = [name for name in columns if name not in found.schema.names]
-    if missing:
-        raise LogError(f"{folder} has no column {missing[0]}: export the log with this version")
-    return found
-
-
-def _outcomes(folder: Path, ids: pa.ChunkedArray, reward: str) -> dict[tuple[str, str], tuple[str, bool, float | None]]:
+def _outcomes(
+    store: LogStore, ids: pa.ChunkedArray, reward: str
+) -> dict[tuple[str, str], tuple[str, bool, float | None]]:
     """(status, is overridden, reward) by decision and job."""
-    joined = opened(folder, (*JOINED_COLUMNS, reward))
+    joined = store.dataset("joined", (*JOINED_COLUMNS, reward))
     table = joined.to_table(
         columns=[*JOINED_COLUMNS, reward],
         filter=pc.field("decision_id").isin(ids.combine_chunks()) & (pc.field("unit") == ""),

@@ -48,13 +48,14 @@ _PER_MODEL_SIGMA, _CPU_SIGMA = 0.3, 0.35
 class Sample:
     """One placement: tokens (P, F), job and node (P,), speed (P,) of each token's job in units of linear speed.
 
-    Speed 0: a witness, which nothing is asked about.
+    Speed 0: a witness, which nothing is asked about. With `is_bound` that of the new job, 0, is at most this.
     """
 
     tokens: Float32
     job: NDArray[np.int64]
     node: NDArray[np.int64]
     speed: Float32
+    is_bound: bool = False
 
 
 @dataclass(slots=True)
@@ -232,18 +233,21 @@ def records(
 
 
 def collate(samples: Sequence[Sample]) -> Mapping[str, NDArray[np.generic]]:
-    """Padded: tokens (B, P, F), job, node, speed (B, P), and weight (B, P) that counts every job but witnesses once."""
+    """Padded: tokens (B, P, F), job, node, speed (B, P), weight (B, P) that counts every job but witnesses once, and
+    bound (B, P): the speed is at most this."""
     count, longest = len(samples), max(len(sample.job) for sample in samples)
     tokens = np.zeros((count, longest, samples[0].tokens.shape[1]), dtype=np.float32)
     job, node = (np.full((count, longest), -1, dtype=np.int64) for _ in range(2))
     speed, weight = np.ones((count, longest), dtype=np.float32), np.zeros((count, longest), dtype=np.float32)
+    bound = np.zeros((count, longest), dtype=np.bool_)
     for b, sample in enumerate(samples):
         p = len(sample.job)
         tokens[b, :p], job[b, :p], node[b, :p] = sample.tokens, sample.job, sample.node
         is_asked = sample.speed > 0
         speed[b, :p] = np.where(is_asked, sample.speed, 1.0)
         weight[b, :p] = is_asked / np.bincount(sample.job)[sample.job]
-    return {"tokens": tokens, "job": job, "node": node, "speed": speed, "weight": weight}
+        bound[b, :p] = sample.is_bound & (sample.job == 0)
+    return {"tokens": tokens, "job": job, "node": node, "speed": speed, "weight": weight, "bound": bound}
 
 
 def fingerprint(samples: Sequence[Sample]) -> str:
@@ -251,6 +255,7 @@ def fingerprint(samples: Sequence[Sample]) -> str:
     digest = hashlib.sha256()
     for sample in samples:
         digest.update(sample.tokens.tobytes() + sample.job.tobytes() + sample.speed.tobytes())
+        digest.update(b"bound" if sample.is_bound else b"")
     return digest.hexdigest()
 
 

@@ -1,0 +1,94 @@
+"""Jobs of the Place decisions of a log, each with its run and its outcome; counts those that are left out.
+
+An unfinished job is never left out: its run says up to when it is known. An override keeps the placement that was
+answered, and is marked.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import pyarrow.compute as pc
+
+from placewise_core.domain.commands import Scope
+from placewise_core.domain.decision import JobDecision
+from placewise_core.domain.job import Job
+from placewise_core.speed.linear_speed import linear_speed, workers_of
+from placewise_log.record import PLACE, CorruptEntryError, DecisionRecord, decode
+from placewise_training.log.index import Logged, LogIndex, Outcome
+from placewise_training.log.store import LogStore
+
+NOT_HELD: Final = "NOT_HELD"
+_ROWS: Final = 64  # records may hold observations, of tens of kilobytes each
+_COLUMNS: Final = ("rpc", "is_dry_run", "shadow_of", "record")
+
+
+class Placed(NamedTuple):
+    """One job that Place put somewhere. `run` is None if it never started, as far as the log knows."""
+
+    record: DecisionRecord
+    job: Job
+    decided: JobDecision
+    outcome: Outcome
+    run: Logged | None
+
+
+@dataclass(slots=True)
+class Places:
+    """`counts` has, after an iteration, the rows that it gave (`placed`, of which `overridden`, `unfinished` and
+    `dangling`) and those that it left out, by reason."""
+
+    store: LogStore
+    index: LogIndex
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __iter__(self) -> Iterator[Placed]:
+        """Raises LogError."""
+        self.counts.clear()
+        for record in self._records():
+            if record.is_dry_run or record.shadow_of:
+                self.counts["dry run" if record.is_dry_run else "shadow"] += len(record.jobs)
+                continue
+            if record.scope == Scope.NODE or record.place is None:
+                continue
+            yield from self._placed(record)
+
+    def linear_speeds(self) -> None:
+        """One pass over the decisions, so that the index knows the linear speed of each job."""
+        for record in self._records():
+            rows = ((record.decision_id, job.id, linear_speed(job, workers_of(job))) for job in record.jobs)
+            self.index.remember_linear(row for row in rows if row[2] > 0)
+
+    def _placed(self, record: DecisionRecord) -> Iterator[Placed]:
+        assert record.place is not None
+        jobs = {job.id: job for job in record.jobs}
+        for decided in record.place.decisions:
+            outcome = self.index.outcome(record.decision_id, decided.job_id)
+            if not decided.assignments or outcome is None or outcome.status == NOT_HELD:
+                self.counts["not held"] += 1
+                continue
+            run = self.index.run(record.decision_id, decided.job_id)
+            self.counts["placed"] += 1
+            self.counts["overridden"] += outcome.is_overridden
+            self.counts["dangling"] += outcome.status == "DANGLING"
+            self.counts["unfinished"] += run is not None and not run.end
+            yield Placed(record, jobs[decided.job_id], decided, outcome, run)
+
+    def _records(self) -> Iterator[DecisionRecord]:
+        yield from records(self.store, PLACE)
+
+
+def records(store: LogStore, rpc: str) -> Iterator[DecisionRecord]:
+    """Every decision of one call, dry runs and shadows too, file by file. Raises LogError."""
+    for batch in store.batches("decisions", _COLUMNS, pc.field("rpc") == rpc, rows=_ROWS):
+        for data in batch.column("record"):
+            try:
+                yield decode(data.as_py())
+            except CorruptEntryError as error:
+                raise store.error(error) from error
+
+
+def nodes_of(decided: JobDecision) -> Sequence[str]:
+    """The node of each task, as answered."""
+    return tuple(task.node for task in decided.assignments)

@@ -1,0 +1,102 @@
+"""Shares of divisible tasks and subtasks of pipelines from a log, each with the time that it took on its unit.
+
+Shares are what the capability of units is fitted to; subtask times, by kind and unit, are the entries that the NCF
+completes. One that has not ended took at least as long as is known.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+
+from placewise_core.domain.commands import JobEventKind, Scope
+from placewise_core.domain.decision import Outcome
+from placewise_log.record import PARTITION, PLACE, CorruptEntryError, OutcomeRecord, decode_entry
+from placewise_training.log.index import LogIndex
+from placewise_training.log.places import records
+from placewise_training.log.store import LogStore
+
+
+class ShareTime(NamedTuple):
+    """`scale` of work on a unit ("node/unit"), seconds predicted and taken; None while the share has not ended."""
+
+    time_s: float
+    decision_id: str
+    task_id: str
+    unit: str
+    scale: float
+    predicted_s: float
+    actual_s: float | None
+
+
+class ShareHeat(NamedTuple):
+    """A share that ended, as its host reported it: seconds, seconds of overhead, and the highest °C of its unit
+    meanwhile. 0: not reported."""
+
+    time_s: float
+    kind: str
+    unit: str
+    scale: float
+    seconds: float
+    overhead_s: float
+    peak_celsius: float
+
+
+class SubtaskTime(NamedTuple):
+    """A subtask of a kind and size on a unit ("node/unit"): seconds taken, None while it has not ended. `is_on_gpu`
+    tells its version."""
+
+    time_s: float
+    job_id: str
+    kind: str
+    size: float
+    unit: str
+    is_on_gpu: bool
+    actual_s: float | None
+
+
+def share_times(store: LogStore, index: LogIndex) -> Iterator[ShareTime]:
+    """Of every Partition but dry runs, decision by decision of one file at a time. Raises LogError."""
+    for record in records(store, PARTITION):
+        if record.partition is None or record.task is None or record.is_dry_run:
+            continue
+        for share in record.partition.plan.shares:
+            unit = f"{share.node}/{share.unit}"
+            actual_s = index.share_s(record.decision_id, record.task.id, unit)
+            yield ShareTime(
+                record.time_s, record.decision_id, record.task.id, unit, share.scale, share.predicted_s, actual_s
+            )
+
+
+def share_heat(store: LogStore) -> Iterator[ShareHeat]:
+    """Every report of the end of a share. Raises LogError."""
+    for batch in store.batches("outcomes", ("kind", "record"), pc.field("kind") == JobEventKind.SHARE_FINISHED.value):
+        for data in batch.column("record"):
+            try:
+                entry = decode_entry(data.as_py())
+            except CorruptEntryError as error:
+                raise store.error(error) from error
+            if isinstance(entry, OutcomeRecord) and entry.event.share is not None:
+                share = entry.event.share
+                yield ShareHeat(
+                    entry.event.event_time_s or entry.receive_time_s, share.task_kind, f"{share.node}/{share.unit}",
+                    share.scale, share.seconds, share.overhead_s, share.peak_celsius,
+                )  # fmt: skip
+
+
+def subtask_times(store: LogStore, index: LogIndex) -> Iterator[SubtaskTime]:
+    """Of every Place with scope NODE but dry runs. Raises LogError."""
+    for record in records(store, PLACE):
+        if record.place is None or record.scope != Scope.NODE or record.is_dry_run:
+            continue
+        subtasks = {(job.id, each.id): each for job in record.jobs for each in job.subtasks}
+        for decided in record.place.decisions:
+            if decided.outcome is not Outcome.PLACED:
+                continue
+            for task in decided.assignments:
+                known = subtasks.get((decided.job_id, task.subtask))
+                if known is None:
+                    continue
+                seconds = index.subtask_s(record.decision_id, decided.job_id, task.subtask)
+                unit, is_on_gpu = f"{task.node}/{task.cpu_unit}", task.cpu_unit.startswith("gpu")
+                yield SubtaskTime(record.time_s, decided.job_id, known.kind, known.size, unit, is_on_gpu, seconds)
