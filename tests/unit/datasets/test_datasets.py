@@ -28,11 +28,11 @@ from placewise_training.log.co_runs import CoRunRows
 from placewise_training.log.index import LogIndex
 from placewise_training.log.places import Places
 from placewise_training.log.policy_steps import PolicyStepRows
-from placewise_training.log.reward_rows import RewardRows
 from placewise_training.log.store import LogError, LogStore
 from placewise_training.log.throughput_rows import ThroughputRows
 from placewise_training.log.units import ShareTime, share_heat, share_times, subtask_times
 from placewise_training.reward.data import collate
+from placewise_training.reward.from_log import RewardRows
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.speed.base import NodeLoad, Spot

@@ -34,7 +34,7 @@ Alone = tuple[str, str, float]
 
 @dataclass(frozen=True, slots=True)
 class SiteStep:
-    """One measured step; `params_millions` is 0 if the file does not say."""
+    """One measured step; `params_millions` is 0 if the file does not say. With `is_bound` it takes at least so long."""
 
     gpu_type: str
     model: str
@@ -42,6 +42,7 @@ class SiteStep:
     local_batch: float
     step_s: float
     params_millions: float
+    is_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Rows:
     """Measured steps of one (network, GPU model); all arrays are (N,).
 
     `placement` is GPUs per node as digits in ascending order, `widest` the most of them on one node, cross and within
-    the shares of equation (8)'s path lengths.
+    the shares of equation (8)'s path lengths. Where `is_bound` is true, the throughput is at most this.
     """
 
     placement: NDArray[np.str_]
@@ -53,6 +53,11 @@ class Rows:
     within: Array
     local_batch: Array
     throughput: Array
+    is_bound: NDArray[np.bool_]
+
+    def missed(self, errors: Array) -> Array:
+        """(N,) errors of predictions, predicted over measured: a prediction below a bound is none."""
+        return np.asarray(np.where(self.is_bound, np.maximum(errors, 0.0), errors))
 
     def take(self, mask: NDArray[np.bool_]) -> "Rows":
         return Rows(*(getattr(self, name)[mask] for name in self.__slots__))
@@ -69,8 +74,13 @@ class Group:
     rows: Rows
 
 
-def rows_of(placements: Sequence[str], local_batch: Sequence[float], step_s: Sequence[float]) -> Rows:
-    """Rows from the three columns of the table."""
+def rows_of(
+    placements: Sequence[str],
+    local_batch: Sequence[float],
+    step_s: Sequence[float],
+    is_bound: Sequence[bool] | None = None,
+) -> Rows:
+    """Rows from the columns of the table; without `is_bound` all of them are values."""
     per_node = [np.array([float(digit) for digit in placement]) for placement in placements]
     gpus = np.array([each.sum() for each in per_node])
     shares = np.array([path_shares(each) for each in per_node])
@@ -84,6 +94,7 @@ def rows_of(placements: Sequence[str], local_batch: Sequence[float], step_s: Seq
         within=shares[:, 1],
         local_batch=batch,
         throughput=gpus * batch / np.asarray(step_s, dtype=np.float64),
+        is_bound=np.array(is_bound if is_bound is not None else [False] * len(placements), dtype=np.bool_),
     )
 
 
@@ -104,7 +115,9 @@ def site_groups(steps: Sequence[SiteStep]) -> tuple[list[Group], int]:
         params = params_millions(model, params)
         if params <= 0:
             raise TraceError(STEPS, 1, 1, "params_millions", f"is needed, as the size of {model!r} is not known")
-        columns = ([getattr(step, name) for step in several] for name in ("placement", "local_batch", "step_s"))
+        columns = (
+            [getattr(step, name) for step in several] for name in ("placement", "local_batch", "step_s", "is_bound")
+        )
         groups.append(Group("site", gpu, model, params, rows_of(*columns)))
     return groups, left_out
 

@@ -42,7 +42,7 @@ def fit_qos(rows: Rows) -> QosForm:
         k0, k1, k2, across, inside = x
         comm = across * rows.cross + inside * rows.within
         predicted = (rows.gpus - comm) * (k0 + k1 * b + k2 * b**2)
-        return np.asarray(predicted / rows.throughput - 1.0)
+        return rows.missed(np.asarray(predicted / rows.throughput - 1.0))
 
     middle = float(np.median(per_gpu))
     start = np.array([0.3 * middle, middle, -0.3 * middle, 0.3, 0.1])
@@ -65,7 +65,7 @@ def fit_overlap(rows: Rows) -> OverlapForm:
 
     def residuals(x: Array) -> Array:
         predicted = _overlap(x).throughput(rows.local_batch, rows.gpus, rows.nodes)
-        return np.asarray(np.log(predicted / rows.throughput))
+        return rows.missed(np.asarray(np.log(predicted / rows.throughput)))
 
     step = rows.gpus * rows.local_batch / rows.throughput
     a, c, middle = step.min() / 2, np.median(step / rows.local_batch), np.median(step)
@@ -91,7 +91,7 @@ def fit_knots(rows: Rows) -> KnotForm:
     def residuals(x: Array) -> Array:
         error = np.log(step * layout.form(x).throughput(rows.local_batch, rows.gpus, rows.nodes, rows.widest))
         error -= np.log(rows.gpus * rows.local_batch)
-        return np.concatenate([_soft(error), weights * (x - start)])
+        return np.concatenate([_soft(rows.missed(error)), weights * (x - start)])
 
     found = []
     for level in (0.5, 0.1):  # of the synchronisation over the median step: it may be most of a step, or hidden

@@ -27,7 +27,7 @@ def held_out_logs(rows: Rows, fit: Callable[[Rows], F], predict: Callable[[F, Ro
     for k in range(folds):
         test = np.isin(rows.placement, shuffled[k::folds])
         held_back = rows.take(test)
-        logs[test] = np.log(predict(fit(rows.take(~test)), held_back) / held_back.throughput)
+        logs[test] = held_back.missed(np.log(predict(fit(rows.take(~test)), held_back) / held_back.throughput))
     return logs
 
 
@@ -51,6 +51,9 @@ def repeats(rows: Rows) -> tuple[Array, Array]:
     """(N,) how often a row's configuration was measured, and the relative error of predicting it by the geometric mean
     of its other repeats (NaN if there are none)."""
     names = np.char.add(np.char.add(rows.placement, "@"), rows.local_batch.astype(str))
+    names = np.where(
+        rows.is_bound, np.char.add(names, np.arange(len(names)).astype(str)), names
+    )  # a bound is no repeat
     _, which, counts = np.unique(names, return_inverse=True, return_counts=True)
     count = counts[which].astype(np.float64)
     logs = np.log(rows.throughput)

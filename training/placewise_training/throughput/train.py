@@ -18,6 +18,7 @@ from placewise_training.data.site_rows import STEPS, read_site_rows
 from placewise_training.throughput import judge as throughput_error
 from placewise_training.throughput.data import TABLE, Array, Group, fingerprint, measured_groups, site_groups, with_own
 from placewise_training.throughput.fit import FITS
+from placewise_training.throughput.from_log import incumbent, judged, log_steps, with_others
 from placewise_training.throughput.judge import (
     clusters_of,
     held_out_logs,
@@ -43,13 +44,20 @@ class Args:
     out: Path = field(default=Path("var/train/throughput"), metadata={"help": "Folder for throughput.json."})
     splits: int = field(default=3, metadata={"help": "Splits of the placements into five folds."})
     measured: Path | None = field(default=None, metadata={"help": "Folder with the site's own rows (steps.csv)."})
+    log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
+    only_log: bool = field(default=False, metadata={"help": "Learn from the log alone."})
+    start: Path | None = field(
+        default=None, metadata={"help": "Bundle whose profiles stay for networks and GPUs that no row is of."}
+    )
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
-    """Fits and judges; the document that is also written to `out`."""
+    """Fits and judges; the document that is also written to `out`. Raises ValueError for a log that holds too little,
+    LogError for one that cannot be read."""
     own = read_site_rows(args.measured)
-    own_groups, left_out = site_groups(own.steps)
-    groups = with_own(own_groups, measured_groups())
+    logged = log_steps(args.log) if args.log else None
+    own_groups, left_out = site_groups((*own.steps, *(logged.learn if logged else ())))
+    groups = _groups(args, own_groups)
     errors: dict[str, list[Array]] = {form: [] for form in FITS}
     corrected: dict[str, list[Array]] = {form: [] for form in FITS}
     profiles = []
@@ -67,11 +75,31 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         profiles.append(profile)
     show("done", len(groups), len(groups))
     report = _document(args, groups, _joined(errors), _joined(corrected), profiles)
+    if args.start:
+        report["profiles"] = with_others(profiles, incumbent(args.start))
+    if logged:
+        report["log"] = {
+            "where": args.log,
+            "rows": len(logged.learn),
+            "counts": dict(logged.counts),
+            "later": judged(logged.later, incumbent(args.start), report),
+        }
     if own.steps:
-        report |= {"data": own.data(STEPS), "site_rows": {"used": len(own.steps) - left_out, "too_few": left_out}}
+        report |= {
+            "data": own.data(STEPS),
+            "site_rows": {"used": sum(len(group.rows.gpus) for group in own_groups), "too_few": left_out},
+        }
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / REPORT).write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", "utf-8")
     return report
+
+
+def _groups(args: Args, own: Sequence[Group]) -> list[Group]:
+    if not args.only_log:
+        return with_own(own, measured_groups())
+    if not args.log or not own:
+        raise ValueError("--only-log needs a log (--log) with 12 steps of one network on one GPU model")
+    return list(own)
 
 
 def _profile(group: Group) -> dict[str, Any]:

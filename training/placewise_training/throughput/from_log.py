@@ -1,0 +1,74 @@
+"""Steps from a decision log for the throughput model, and its error on the later ones beside the incumbent's."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from placewise_core.basics.arrays import FloatArray
+from placewise_core.domain.job import Job, JobId
+from placewise_core.speed.throughput import ThroughputModel
+from placewise_models.folder import shipped_bundle
+from placewise_training.data.site_rows import SiteStep
+from placewise_training.log.index import LogIndex
+from placewise_training.log.later import gain, parted
+from placewise_training.log.store import LogStore
+from placewise_training.log.throughput_rows import ThroughputRow, ThroughputRows
+from placewise_training.throughput.data import rows_of
+from placewise_training.throughput.fit import FITS
+
+REPORT = "throughput.json"
+
+
+class LogSteps(NamedTuple):
+    """Steps to fit, later ones to judge by, and the rows of the log by reason."""
+
+    learn: tuple[SiteStep, ...]
+    later: tuple[ThroughputRow, ...]
+    counts: Mapping[str, int]
+
+
+def log_steps(where: str) -> LogSteps:
+    """Raises LogError, and ValueError for too few rows."""
+    store = LogStore(where)
+    with LogIndex(store) as index:
+        rows = ThroughputRows(store, index)
+        found = sorted(rows, key=lambda row: row.time_s)
+    parts = parted([row.time_s for row in found], choose=0.0)
+    learn = tuple(replace(found[i].step, is_bound=found[i].is_bound) for i in np.flatnonzero(parts.learn))
+    return LogSteps(learn, tuple(found[i] for i in np.flatnonzero(parts.judge)), rows.counts)
+
+
+def incumbent(start: Path | None) -> Mapping[str, Any]:
+    """The throughput.json to begin with: that of a bundle's or run's folder, or the shipped one. Raises OSError,
+    ValueError."""
+    folder = start or shipped_bundle()
+    path = folder / REPORT if folder.is_dir() else folder
+    found: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def with_others(profiles: Sequence[Mapping[str, Any]], start: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The profiles, and those of the incumbent whose network and GPU model are not among them."""
+    mine = {(each["model"], each["gpu_model"]) for each in profiles}
+    return [*profiles, *(each for each in start["profiles"] if (each["model"], each["gpu_model"]) not in mine)]
+
+
+def judged(later: Sequence[ThroughputRow], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The errors of both documents on later steps, |ln(predicted / measured)|; below a bound there is none."""
+    error_before, error_after = (_errors(later, ThroughputModel(document)) for document in (before, after))
+    return gain(error_before, error_after, np.array([row.time_s for row in later]))
+
+
+def _errors(later: Sequence[ThroughputRow], model: ThroughputModel) -> FloatArray:
+    found = np.empty(len(later))
+    for i, (step, _, is_bound) in enumerate(later):
+        job = Job(JobId(""), model=step.model, params_millions=step.params_millions)
+        rows = rows_of([step.placement], [step.local_batch], [step.step_s], [is_bound])
+        form = model.match(job, step.gpu_type).profile.form
+        predicted = FITS[model.form_name].predict(form, rows)
+        found[i] = abs(rows.missed(np.log(predicted / rows.throughput)))[0]
+    return found
