@@ -69,6 +69,14 @@ def test_a_redis_that_is_killed_breaks_no_promise(capfd: pytest.CaptureFixture[s
     assert code in (0, 5)  # 5: recovery took longer than the limit, which a busy machine may cause
 
 
+def test_a_shadow_is_measured_where_few_gangs_fit(capfd: pytest.CaptureFixture[str]) -> None:
+    few = ["--nodes", "8", "--jobs", "4", "--tasks", "8", "--turns", "1", "--seconds", "1", "--concurrency", "16"]
+    assert invoke(["bench", "shadow", *few, "--json"]) in (0, Exit.NEGATIVE)
+    figures = json.loads(capfd.readouterr().out)
+    assert (figures["errors"], figures["answers_equal"]) == (0, True)
+    assert figures["calls"] > 50
+
+
 def test_a_shadow_is_measured_by_turns(capfd: pytest.CaptureFixture[str]) -> None:
     few = ["--nodes", "60", "--jobs", "4", "--tasks", "2", "--turns", "2", "--seconds", "1"]
     # NEGATIVE: beyond the limits of the ratios, as a busy machine may be.

@@ -69,6 +69,8 @@ class Paced:
         self._plan = plan
         self._client = AsyncClient(plan.target, timeout_s=_TIMEOUT_S, retry=None)
         self._numbers = count()
+        free = plan.workload.free_gangs  # more at once would find no room
+        self._room, self._together = asyncio.Semaphore(free), max(1, min(_RELEASED_TOGETHER, free // 2))
         self._placed: list[JobEvent] = []
         self._errors = 0
 
@@ -121,29 +123,36 @@ class Paced:
         return Turn(is_shadowed, float(p50), float(p99), len(times_ms) / seconds, len(times_ms), errors)
 
     async def _ask(self, due_s: float, times_ms: list[float]) -> None:
+        await self._room.acquire()
         try:
             answer = await self._client.place(self._plan.workload.place(next(self._numbers)))
         except PlacewiseError:
             self._errors += 1
+            self._room.release()
             return
         times_ms.append((time.perf_counter() - due_s) * 1000.0)
-        self._note(answer)
-        if len(self._placed) >= _RELEASED_TOGETHER:
+        if not self._note(answer):
+            self._room.release()
+        if len(self._placed) >= self._together:
             await self._release(self._placed)
 
-    def _note(self, answer: PlaceResponse) -> None:
-        for decision in answer.decisions:
-            self._errors += decision.outcome != PLACED
-            if decision.reservation_id:
-                event = JobEvent(job_id=decision.job_id, kind=JobEvent.CANCELLED)
-                event.reservation_id = decision.reservation_id
-                self._placed.append(event)
+    def _note(self, answer: PlaceResponse) -> bool:
+        """True if the job of the answer holds something, until it is released."""
+        (decision,) = answer.decisions
+        self._errors += decision.outcome != PLACED
+        if decision.reservation_id:
+            event = JobEvent(job_id=decision.job_id, kind=JobEvent.CANCELLED)
+            event.reservation_id = decision.reservation_id
+            self._placed.append(event)
+        return bool(decision.reservation_id)
 
     async def _release(self, events: list[JobEvent]) -> None:
         released, self._placed = events, []
         if released:
             request = ReportJobEventsRequest(cluster=self._plan.workload.cluster, events=released)
             await self._client.report_job_events(request)
+            for _ in released:
+                self._room.release()
 
     async def _compared(self, is_shadowed: bool) -> list[bytes]:
         """The placements of the same questions, one after another."""
@@ -152,8 +161,10 @@ class Paced:
         for number in range(_COMPARED):
             request = self._plan.workload.place(-2 - number - _COMPARED * is_shadowed)
             request.seed = number
+            await self._room.acquire()
             answer = await self._client.place(request)
-            self._note(answer)
+            if not self._note(answer):
+                self._room.release()
             found.append(b"".join(task.SerializeToString(deterministic=True) for task in _tasks(answer)))
             await self._release(self._placed)
         return found

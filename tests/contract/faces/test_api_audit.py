@@ -106,6 +106,8 @@ async def test_a_record_names_the_caller_and_what_was_done(tmp_path: Path) -> No
         ("UpdateClusterSettings", {"placePolicy": "tetris"}, "place_policy"),
         ("ActivateBundle", {}, "other"),
         ("SetShadow", {"name": "other"}, "other"),
+        ("SetShadow", {"policy": "tetris"}, "tetris"),
+        ("SetShadow", {"name": "other", "policy": "harmony"}, "other/harmony"),
     ],
 )
 async def test_every_change_is_on_record(call: str, body: Any, subject: str) -> None:

@@ -140,7 +140,8 @@ def _is_recorded(call: FinishedCall) -> bool:
 
 
 def _subject(message: Any) -> str:
-    """The subject of a call: the first of its jobs, nodes, …, and the number of others; a bundle; names of settings."""
+    """The subject of a call: the first of its jobs, nodes, …, and the number of others; a bundle, a policy, or both as
+    bundle/policy; names of settings."""
     kind: Any = type(message)
     field = _telling_field(kind)
     if field in _LISTS:
@@ -149,6 +150,8 @@ def _subject(message: Any) -> str:
         return f"{getattr(rows[0], _LISTS[field])}{more}" if rows else ""
     if field == "update_mask":
         return ",".join(message.update_mask.paths)
+    if field == "name" and "policy" in kind.DESCRIPTOR.fields_by_name:
+        return "/".join([part for part in (message.name, message.policy) if part])
     return str(getattr(message, field)) if field else ""
 
 
