@@ -121,7 +121,9 @@ async def test_iawp_paper_reads_the_net_of_its_bundle(run: Path, tmp_path: Path)
         engine._parts.registry._on_activate(bundle)
         decided = await ask_place(engine, asked)
         assert (decided.meta.policy, decided.meta.fallback_reason) == ("iawp-paper", "")
-        metrics = engine._placing.subtasks["iawp-paper"].metrics_of(next(iter(engine._parts.views._live.values())).view)
+        metrics = engine._parts.registry.shadows.active.subtasks["iawp-paper"].metrics_of(
+            next(iter(engine._parts.views._live.values())).view
+        )
         assert set(metrics.of(pipeline().subtasks[0])) == set(METRICS)
 
 

@@ -30,6 +30,7 @@ from placewise_client.aio import AsyncClient
 from placewise_service.bench.echo import SERVICE as ECHO_SERVICE
 from placewise_service.bench.workload import Workload
 
+SAMPLE = -1  # number of the question that set_up asks
 _MOST_IN_BATCH = 32
 _WARM_UP_ROUNDS = 2
 _NODES_PER_REPORT = 1000
@@ -161,7 +162,7 @@ async def set_up(target: str, rpc: str, workload: Workload) -> bytes:
         if running:
             await client.report_job_events(ReportJobEventsRequest(cluster=workload.cluster, events=running))
         if rpc == "Place":
-            request = workload.place(-1)
+            request = workload.place(SAMPLE)
             request.reserve_ttl.FromSeconds(1)  # the sample must not hold its GPUs for the whole run
             return (await client.place(request)).SerializeToString()
         if rpc == "AdmitOrWait":

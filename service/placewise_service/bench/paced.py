@@ -21,6 +21,7 @@ from placewise.v1.cluster_pb2 import Assignment, JobEvent, ReportJobEventsReques
 from placewise.v1.decision_pb2 import PLACED, PlaceResponse
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import PlacewiseError
+from placewise_service.bench.load import SAMPLE
 from placewise_service.bench.workload import Workload
 
 _TIMEOUT_S = 60.0
@@ -77,6 +78,8 @@ class Paced:
     async def run(self) -> PacedResult:
         """All turns; the first, at saturation, warms up and sets the pace."""
         plan = self._plan
+        sample = plan.workload.place(SAMPLE).jobs[0].id  # would stand in the way for a second
+        await self._report([JobEvent(job_id=sample, kind=JobEvent.CANCELLED)])
         answers = [await self._compared(is_shadowed) for is_shadowed in (False, True)]
         await self._set_shadow(False)
         await self._saturated(False)
@@ -149,10 +152,13 @@ class Paced:
     async def _release(self, events: list[JobEvent]) -> None:
         released, self._placed = events, []
         if released:
-            request = ReportJobEventsRequest(cluster=self._plan.workload.cluster, events=released)
-            await self._client.report_job_events(request)
+            await self._report(released)
             for _ in released:
                 self._room.release()
+
+    async def _report(self, events: Sequence[JobEvent]) -> None:
+        request = ReportJobEventsRequest(cluster=self._plan.workload.cluster, events=events)
+        await self._client.report_job_events(request)
 
     async def _compared(self, is_shadowed: bool) -> list[bytes]:
         """The placements of the same questions, one after another."""

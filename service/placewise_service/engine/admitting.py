@@ -76,7 +76,6 @@ class Admitting:
     """Answers AdmitOrWait."""
 
     parts: EngineParts
-    policies: Mapping[str, AdmissionPolicy]
     slicing: Slicing
     turns: dict[tuple[str, str], _Turns] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
@@ -129,8 +128,9 @@ class Admitting:
 
     def _policy(self, command: AdmitCommand, view: ClusterView) -> AdmissionPolicy:
         name = command.policy or view.settings.admit_policy or self.parts.options.admit_policy
-        check_policy_exists(name, self.policies, "policy")
-        return self.policies[name]
+        policies = self.parts.registry.policies_of(command.cluster).admission
+        check_policy_exists(name, policies, "policy")
+        return policies[name]
 
     async def _begin_turn(self, key: tuple[str, str]) -> None:
         """One call at a time per queue on this replica: it would only refuse itself the second commit."""

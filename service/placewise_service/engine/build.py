@@ -94,9 +94,6 @@ def build_engine(
             slot_s=options.queue.slot_s,
             monotonic_s=clock.monotonic_s,
         ),
-        subtasks=served.subtasks,
-        admission=served.admission,
-        partition=served.partition,
         explorers=of_bundles,
     )
 
@@ -130,8 +127,17 @@ class _Policies:
 
     @property
     def all(self) -> PolicySet:
-        """Those of Place; follows `use`."""
-        return PolicySet(self.placement, self.learned, self.interference, self)
+        """All of them; follows `use`."""
+        return PolicySet(
+            self.placement,
+            self.learned,
+            self.interference,
+            self,
+            self.explorers,
+            self.admission,
+            self.partition,
+            self.subtasks,
+        )
 
     def use(self, bundle: Bundle) -> None:
         """Builds everything that rests on a bundle, then swaps. Raises BundleError; the old bundle then stays."""

@@ -21,9 +21,9 @@ from placewise_core.domain.errors import (
 )
 from placewise_models.bundle import Bundle
 from placewise_service.engine.parts import check_policy_exists
-from placewise_service.engine.registry import BundleRegistry, BundleStatus
-from placewise_service.engine.shadows import Shadow
-from placewise_service.state.store import BundleChoice, ShadowChoice, StateStore
+from placewise_service.engine.registry import BundleRegistry, BundleStatus, Serving
+from placewise_service.engine.shadows import PolicySet, Shadow
+from placewise_service.state.store import ActiveChoice, BundleChoice, ShadowChoice, StateStore
 
 log = structlog.get_logger(__name__)
 
@@ -50,22 +50,29 @@ class SharedBundles:
         """Every bundle that this process finds, verified again, with its state here."""
         return await asyncio.to_thread(self._registry.list)
 
-    async def activate(self, name: str) -> BundleStatus:
-        """Lets a bundle answer, here at once and everywhere soon.
+    async def activate(self, name: str, cluster: str = "") -> BundleStatus:
+        """Lets a bundle answer, here at once and everywhere soon: for one cluster, or for all that have none of their
+        own. "" as a bundle ends the cluster's own.
 
         Raises NotFoundError, InvalidRequestError for a bundle that is refused here (nothing changes then anywhere),
         StateUnavailableError.
         """
         async with self._lock:
-            return await self._activate(name)
+            return await (self._activate_for(cluster, name) if cluster else self._activate(name))
 
-    async def rollback(self) -> BundleStatus:
-        """Back to the bundle that served before. Raises NotFoundError if there was none, and as activate does."""
+    async def rollback(self, cluster: str = "") -> BundleStatus:
+        """Back to the bundle that served before, which for a cluster may be that of all. Raises NotFoundError if there
+        was none, and as activate does."""
         async with self._lock:
-            name = (await self._store.bundles()).previous
-            if not name:
+            choice = await self._store.bundles()
+            if cluster:
+                own = choice.actives.get(cluster)
+                if own is None:
+                    raise NotFoundError(f"no bundle was activated for {cluster!r} alone", {"cluster": cluster})
+                return await self._activate_for(cluster, own.previous)
+            if not choice.previous:
                 raise NotFoundError("no bundle was active before this one")
-            return await self._activate(name)
+            return await self._activate(choice.previous)
 
     async def set_shadow(self, name: str, cluster: str = "", policy: str = "") -> BundleStatus | None:
         """Lets a bundle, or a policy of the one that answers, decide and log without answering; both "" end that. For
@@ -79,7 +86,8 @@ class SharedBundles:
             chosen = ShadowChoice(name, self._pinned(name, bundle) if bundle else "", policy)
             known: dict[ShadowChoice, Shadow | None] = {}
             if chosen != ShadowChoice():
-                known[chosen] = _checked(self._registry.shadows.ready(bundle, policy))
+                shadow = self._registry.shadows.ready(bundle, policy)
+                known[chosen] = _checked(shadow, shadow.policies or self._registry.policies_of(cluster))
             await self._publish(lambda choice: choice.with_shadow(cluster, chosen))
             await self._use_shadows(self._seen, known)
             return self._registry.status(bundle) if bundle is not None else None
@@ -89,12 +97,20 @@ class SharedBundles:
         """The shadows that were chosen, by cluster; "" for all others. A process that is refused one has none."""
         return self._seen.all_shadows
 
+    @property
+    def actives(self) -> Mapping[str, ActiveChoice]:
+        """The bundles that were chosen for single clusters."""
+        return self._seen.actives
+
     async def forget(self, cluster: str) -> None:
-        """Ends the shadow of a cluster that was deleted. Raises StateUnavailableError."""
+        """Ends the shadow and the own bundle of a cluster that was deleted. Raises StateUnavailableError."""
         async with self._lock:
-            if cluster in (await self._store.bundles()).shadows:
-                await self._publish(lambda choice: choice.with_shadow(cluster, ShadowChoice()))
-                await self._use_shadows(self._seen, {})
+            choice = await self._store.bundles()
+            if cluster in choice.shadows or cluster in choice.actives:
+                await self._publish(
+                    lambda found: found.with_shadow(cluster, ShadowChoice()).with_active(cluster, "", "")
+                )
+                await self._adopt(self._seen)
 
     async def refresh(self, is_retrying: bool = False) -> None:
         """Takes up a choice made elsewhere. Raises StateUnavailableError."""
@@ -119,6 +135,18 @@ class SharedBundles:
         status = self._registry.activate(bundle)
         await self._publish(lambda choice: self._activated(choice, name, self._pinned(name, bundle)))
         return status
+
+    async def _activate_for(self, cluster: str, name: str) -> BundleStatus:
+        """Lets a bundle answer for a cluster; for "", that of all."""
+        if not name:
+            await self._publish(lambda choice: choice.with_active(cluster, "", ""))
+            self._registry.serve({other: own for other, own in self._registry.own.items() if other != cluster})
+            return self._registry.status(self._registry.bundle)
+        bundle = await self._unaltered(name, (await self._store.bundles()).digest_of(name))
+        serving, digest = self._registry.serving(bundle), self._pinned(name, bundle)
+        await self._publish(lambda choice: choice.with_active(cluster, name, digest))
+        self._registry.serve({**self._registry.own, cluster: serving})
+        return self._registry.status(bundle)
 
     async def _unaltered(self, name: str, digest: str) -> Bundle:
         """The bundle, verified. Raises InvalidRequestError where its digest is another than that it was chosen under,
@@ -163,8 +191,25 @@ class SharedBundles:
         # The serving bundle is not read again: even if its files changed since, it is the chosen one.
         is_served = self._registry.serves(name, digest)
         self.problem = "" if is_served else await self._refusal(self._registry.activate, name, digest)
+        self.problem = await self._use_actives(choice) or self.problem
         are_all_here = await self._use_shadows(choice, {})
         self._is_behind = bool(self.problem) or not are_all_here
+
+    async def _use_actives(self, choice: BundleChoice) -> str:
+        """Puts the bundles of single clusters into force; why one is refused here, or "". Its cluster keeps the last
+        good one. No answer waits."""
+        own, problem = dict[str, Serving](), ""
+        for cluster, chosen in choice.actives.items():
+            serving = self._registry.own.get(cluster)
+            if serving is None or not chosen.digest or serving.bundle.digest != chosen.digest:
+                try:
+                    serving = self._registry.serving(await self._unaltered(chosen.bundle, chosen.digest))
+                except (NotFoundError, InvalidRequestError) as error:
+                    problem = _refused(chosen.bundle, error)
+            if serving is not None:
+                own[cluster] = serving
+        self._registry.serve(own)
+        return problem
 
     async def _use_shadows(self, choice: BundleChoice, known: dict[ShadowChoice, Shadow | None]) -> bool:
         """Puts the chosen shadows into force, `known` of them ready; False if one is refused here. No answer waits."""
@@ -192,15 +237,19 @@ class SharedBundles:
         try:
             take(await self._unaltered(name, digest))
         except (NotFoundError, InvalidRequestError) as error:
-            log.error("a bundle that was chosen is refused here; the last good one serves", reason=error.message)
-            return f"the bundle {name!r} was chosen and is refused here: {error.message}"
+            return _refused(name, error)
         return ""
 
 
-def _checked(shadow: Shadow) -> Shadow:
+def _refused(name: str, error: PlacewiseError) -> str:
+    log.error("a bundle that was chosen is refused here; the last good one serves", reason=error.message)
+    return f"the bundle {name!r} was chosen and is refused here: {error.message}"
+
+
+def _checked(shadow: Shadow, policies: PolicySet) -> Shadow:
     """The same. Raises InvalidRequestError for a policy that does not exist, or that its own bundle has no net for."""
-    check_policy_exists(shadow.policy, shadow.policies.placement, "policy")
-    if shadow.bundle is not None and shadow.policy and shadow.policy not in shadow.policies.learned:
+    check_policy_exists(shadow.policy, policies.placement, "policy")
+    if shadow.bundle is not None and shadow.policy and shadow.policy not in policies.learned:
         raise InvalidRequestError(
             f"the bundle {shadow.bundle.name!r} has no net for {shadow.policy!r}: leave the bundle out", "policy"
         )

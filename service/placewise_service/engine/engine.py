@@ -11,13 +11,12 @@ import asyncio
 import contextlib
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import structlog
 
-from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.admit.registry import CHANGED_ORDERS
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
@@ -27,7 +26,6 @@ from placewise_core.domain.decision import AdmitDecision, PartitionDecision, Par
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError, StateUnavailableError
 from placewise_core.domain.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy, partitioned
-from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.view import ClusterView
 from placewise_log.logs import Log
 from placewise_log.record import DecisionRecord, ViewRead, decode
@@ -87,9 +85,6 @@ class Engine:
         self,
         parts: EngineParts,
         placer: Placer,
-        subtasks: Mapping[str, SubtaskScheduler],
-        admission: Mapping[str, AdmissionPolicy],
-        partition: Mapping[str, PartitionPolicy],
         explorers: BundleExplorers,
     ) -> None:
         self._parts = parts
@@ -97,11 +92,8 @@ class Engine:
         slicing = self._slicing = Slicing(parts.clock.monotonic_s)
         self._studying, self._shadowed = Studying(parts.clock), Studying(parts.clock)
         shadowing = Shadowing(parts.registry, self._shadowed, parts.sink, parts.telemetry, parts.clock)
-        self._placing = Placing(
-            parts, placer, SlicedPlacer(parts, placer, slicing), subtasks, self._studying, shadowing
-        )
-        self._admitting = Admitting(parts, admission, slicing)
-        self._partition = partition
+        self._placing = Placing(parts, placer, SlicedPlacer(parts, slicing), self._studying, shadowing)
+        self._admitting = Admitting(parts, slicing)
         self._growth = Growth(parts)
         self._view_log = ViewLog(parts.views, parts.store, parts.clock, parts.telemetry.view_log_drops)
         self._reporter = Reporter(
@@ -124,10 +116,7 @@ class Engine:
             sink=DecisionSink(store),
             asked=AskedJobs(),
         )
-        placing = self._placing
-        return Engine(
-            parts, placing.placer, placing.subtasks, self._admitting.policies, self._partition, self._explorers
-        )
+        return Engine(parts, self._placing.placer, self._explorers)
 
     async def start(self) -> None:
         """Takes up the bundles in force, loads the views of the clusters that exist, begins to expire reservations."""
@@ -180,8 +169,9 @@ class Engine:
 
     async def partition(self, command: PartitionCommand, deadline_s: float = math.inf) -> PartitionDecision:
         """Splits a divisible task over the idle units, or moves late shares to those at work."""
-        check_policy_exists(command.policy, self._partition, "policy")
-        parts, policy = self._parts, self._partition[command.policy or PARTITION_POLICY]
+        parts, policies = self._parts, self._parts.registry.policies_of(command.cluster).partition
+        check_policy_exists(command.policy, policies, "policy")
+        policy = policies[command.policy or PARTITION_POLICY]
         started_s = parts.begin(deadline_s)
         live = await parts.views.get(command.cluster)
         await parts.hear_time(live, command.now_s, command.is_dry_run)
@@ -230,9 +220,9 @@ class Engine:
         """Names of the placement policies that the bundle in force allows."""
         return self._placing.placer.policies.keys()
 
-    def check_place_policy(self, name: str, field: str) -> None:
-        """Raises InvalidRequestError for a placement policy that does not exist, as `place` would."""
-        check_policy_exists(name, self._placing.placer.policies, field)
+    def check_place_policy(self, cluster: str, name: str, field: str) -> None:
+        """Raises InvalidRequestError for a placement policy that does not exist there, as `place` would."""
+        check_policy_exists(name, self._parts.registry.policies_of(cluster).placement, field)
 
     async def report_nodes(
         self, cluster: str, nodes: Sequence[Node], full: bool, now_s: float | None = None
@@ -290,10 +280,11 @@ class Engine:
 
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> ClusterSettings:
         """Replaces the cluster's settings. Raises InvalidRequestError for an unknown policy."""
-        self.check_place_policy(settings.place_policy, "settings.place_policy")
-        check_policy_exists(settings.admit_policy, self._admitting.policies, "settings.admit_policy")
+        policies = self._parts.registry.policies_of(cluster)
+        check_policy_exists(settings.place_policy, policies.placement, "settings.place_policy")
+        check_policy_exists(settings.admit_policy, policies.admission, "settings.admit_policy")
         for i, explorer in enumerate(settings.explorers):
-            await self._check_explorer(explorer.policy, f"settings.explorers[{i}].policy")
+            await self._check_explorer(cluster, explorer.policy, f"settings.explorers[{i}].policy")
         before = {name: self.queue_settings(cluster, name) for name in settings.queues}
         await self._growth.check_cluster(cluster)
         await self._check_clock(cluster, settings)
@@ -365,12 +356,13 @@ class Engine:
     def _named_explorers(self) -> Collection[str]:
         """Explorers of all clusters that are no policies: bundles."""
         named = {each.policy for live in self._parts.views for each in live.view.settings.explorers}
-        policies = self._placing.placer.explorers.keys() - self._explorers.loaded.keys()
-        return named - policies
+        registry = self._parts.registry
+        in_force = (registry.shadows.active, *(own.policies for own in registry.own.values()))
+        return named - {name for policies in in_force for name in policies.explorers}
 
-    async def _check_explorer(self, name: str, field: str) -> None:
+    async def _check_explorer(self, cluster: str, name: str, field: str) -> None:
         """Raises InvalidRequestError unless the name is that of a policy or of a bundle, which it loads."""
-        explorers = self._placing.placer.explorers
+        explorers = self._placing.placer_for(cluster).explorers
         if name in explorers:
             return
         try:

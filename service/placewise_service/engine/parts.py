@@ -116,7 +116,7 @@ class EngineParts:
         caller: str = "",
     ) -> DecisionMeta:
         """The metadata of a decision on the view at `version`."""
-        bundle = self.registry.bundle
+        bundle = self.registry.bundle_of(live.cluster)
         return DecisionMeta(
             decision_id=decision_id or uuid7(),
             policy=policy,

@@ -1,7 +1,7 @@
 """Which bundle answers in this process and which one shadows. A bundle that fails verification never gets in."""
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from placewise_core.domain.errors import InvalidRequestError, NotFoundError
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
 from placewise_models.folder import bundle_folder, is_alias
 from placewise_models.signing import PublicKey
-from placewise_service.engine.shadows import Shadows
+from placewise_service.engine.shadows import PolicySet, Shadows
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +35,14 @@ class BundleStatus:
     refusal: str = ""
 
 
+@frozen
+class Serving:
+    """A bundle that answers for single clusters, and its policies."""
+
+    bundle: Bundle
+    policies: PolicySet
+
+
 class BundleRegistry:
     """Bundles are the subdirectories of `root`; aliases lead to them. `list` and `verified` read files and block;
     `activate` only swaps, as `shadows` do, and belongs on the event loop, so that no request sees half of a bundle.
@@ -54,6 +62,7 @@ class BundleRegistry:
     ) -> None:
         self.configured = configured
         self.shadows = shadows
+        self.own: Mapping[str, Serving] = {}  # by cluster; empty as a rule: then one bundle answers for all
         self._root = root
         self._keys = tuple(keys)
         self._on_activate = on_activate
@@ -70,6 +79,32 @@ class BundleRegistry:
     @property
     def bundle(self) -> Bundle:
         return self._active
+
+    def bundle_of(self, cluster: str) -> Bundle:
+        """The bundle that answers for a cluster."""
+        own = self.own.get(cluster)
+        return self._active if own is None else own.bundle
+
+    def policies_of(self, cluster: str) -> PolicySet:
+        """Its policies."""
+        own = self.own.get(cluster)
+        return self.shadows.active if own is None else own.policies
+
+    def serving(self, bundle: Bundle) -> Serving:
+        """A verified bundle, ready to answer for a cluster. Raises InvalidRequestError if nothing can be built from
+        it."""
+        kept = (own for own in self.own.values() if own.bundle.directory == bundle.directory)
+        try:
+            return next(kept, None) or Serving(bundle, self.shadows.built(bundle))
+        except BundleError as error:
+            raise InvalidRequestError(str(error), "name") from error
+
+    def serve(self, own: Mapping[str, Serving]) -> None:
+        """Lets these bundles answer for these clusters, and the active one for all others."""
+        for cluster, serving in own.items():
+            if self.own.get(cluster) is not serving:
+                log.info("bundle active", bundle=serving.bundle.name, digest=serving.bundle.digest, cluster=cluster)
+        self.own = dict(own)
 
     def list(self) -> tuple[BundleStatus, ...]:
         """Every bundle under the root, by name, verified again."""
@@ -109,8 +144,12 @@ class BundleRegistry:
         log.info("bundle active", bundle=bundle.name, digest=bundle.digest, signed_by=bundle.signed_by)
         return self.status(bundle)
 
+    @property
+    def _in_force(self) -> Sequence[Bundle]:
+        return (self._active, *(own.bundle for own in self.own.values()))
+
     def _listed(self, path: Path) -> BundleStatus:
-        in_use = (self._active, *self.shadows.bundles)
+        in_use = (*self._in_force, *self.shadows.bundles)
         serving = next((bundle for bundle in in_use if bundle.directory == path.resolve()), None)
         try:
             found = load(path, self._keys)
@@ -123,7 +162,7 @@ class BundleRegistry:
 
     def status(self, bundle: Bundle) -> BundleStatus:
         """A verified bundle as listed."""
-        if bundle.directory == self._active.directory:
+        if any(bundle.directory == other.directory for other in self._in_force):
             return BundleStatus(bundle.name, BundleState.ACTIVE, bundle)
         is_shadow = any(bundle.directory == other.directory for other in self.shadows.bundles)
         return BundleStatus(bundle.name, BundleState.SHADOW if is_shadow else BundleState.AVAILABLE, bundle)

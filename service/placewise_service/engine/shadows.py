@@ -2,13 +2,17 @@
 
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field
 
+from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.gang.neighbours import SoloSpeed
 from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.policies.search import BestOfK
 from placewise_core.speed.completed_interference import InterferenceSource
+from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_models.bundle import Bundle, BundleError
 
 
@@ -34,13 +38,17 @@ class Agreement(enum.StrEnum):
 
 @frozen
 class PolicySet:
-    """The placement policies of a bundle, by name, and the predictions that they and their answers rest on. `learned`
-    names those that rest on nets of the bundle, the most important one first."""
+    """The policies of a bundle, by call and name, and the predictions that placements and their answers rest on.
+    `learned` names the placement policies that rest on nets of the bundle, the most important one first."""
 
     placement: Mapping[str, PlacementPolicy]
     learned: Sequence[str]
     interference: InterferenceSource
     solo_speed: SoloSpeed
+    explorers: Mapping[str, PlacementPolicy] = field(default_factory=dict)
+    admission: Mapping[str, AdmissionPolicy] = field(default_factory=dict)
+    partition: Mapping[str, PartitionPolicy] = field(default_factory=dict)
+    subtasks: Mapping[str, SubtaskScheduler] = field(default_factory=dict)
 
     @property
     def reward_model(self) -> BestOfK | None:
@@ -51,18 +59,18 @@ class PolicySet:
 
 @frozen
 class Shadow:
-    """A policy of the bundle that is shadowing, or of the one in force if `bundle` is None. `policy` names it; "" is
-    the policy that answered if it rests on the bundle's nets, else the first one that does."""
+    """A policy of the bundle that is shadowing, with its `policies`; both None: of the bundle in force. `policy` names
+    it; "" is the policy that answered if it rests on the bundle's nets, else the first one that does."""
 
-    policies: PolicySet
+    policies: PolicySet | None = None
     bundle: Bundle | None = None
     policy: str = ""
 
-    def policy_for(self, answered: str) -> PlacementPolicy | None:
-        """The policy that decides where `answered` did; None if the bundle in force does not have it."""
-        learned = self.policies.learned
+    def policy_for(self, answered: str, policies: PolicySet) -> PlacementPolicy | None:
+        """Of the shadow's `policies`, the one that decides where `answered` did; None if they lack it."""
+        learned = policies.learned
         name = self.policy or (answered if answered in learned else next(iter(learned), ""))
-        return self.policies.placement.get(name)
+        return policies.placement.get(name)
 
 
 class Shadows:
@@ -73,7 +81,7 @@ class Shadows:
 
     def __init__(self, active: PolicySet, built: Callable[[Bundle], PolicySet]) -> None:
         self.active = active
-        self._built = built
+        self.built = built
         self.by_cluster: Mapping[str, Shadow] = {}  # empty as a rule: then a decision asks no further
 
     def of(self, cluster: str) -> Shadow | None:
@@ -93,12 +101,14 @@ class Shadows:
     def ready(self, bundle: Bundle | None, policy: str) -> Shadow:
         """A shadow to be put into force. Raises InvalidRequestError if nothing can be built from the bundle, or it has
         no net that places jobs."""
+        if bundle is None:
+            return Shadow(policy=policy)
         kept = (shadow.policies for shadow in self.by_cluster.values() if shadow.bundle is bundle)
         try:
-            policies = next(kept, None) or (self.active if bundle is None else self._built(bundle))
+            policies = next(kept, None) or self.built(bundle)
         except BundleError as error:
             raise InvalidRequestError(str(error), "name") from error
-        if bundle is not None and not policies.learned:
+        if not policies.learned:
             raise InvalidRequestError(f"the bundle {bundle.name!r} has no net that places jobs: name another", "name")
         return Shadow(policies, bundle, policy)
 

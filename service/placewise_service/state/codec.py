@@ -39,7 +39,7 @@ from placewise_log.changes import (
 )
 from placewise_log.sums import DamagedError, check_event, summed
 from placewise_service.state.holdings import Hold, NodeCapacity
-from placewise_service.state.store import BundleChoice, ShadowChoice
+from placewise_service.state.store import ActiveChoice, BundleChoice, ShadowChoice
 
 # Nodes per chunk of a report's body: a chunk is packed, and decoded, in about a millisecond.
 NODES_PER_CHUNK = 200
@@ -55,6 +55,7 @@ _settings = msgspec.msgpack.Decoder(ClusterSettings)
 _metrics = msgspec.msgpack.Decoder(dict[str, float])
 _progress = msgspec.msgpack.Decoder(tuple[float, float, float])
 _shadows = msgspec.json.Decoder(dict[str, ShadowChoice])
+_actives = msgspec.json.Decoder(dict[str, ActiveChoice])
 
 encode = _encoder.encode
 decode_node = _node.decode
@@ -186,3 +187,13 @@ def with_shadows(choice: BundleChoice, text: bytes) -> BundleChoice:
     usual = shadows.pop("", ShadowChoice())
     policy = usual.policy if usual.bundle == choice.shadow else ""
     return replace(choice, shadow_policy=policy, shadows=shadows)
+
+
+def encode_actives(choice: BundleChoice) -> bytes:
+    """The bundles of single clusters."""
+    return msgspec.json.encode(choice.actives)
+
+
+def with_actives(choice: BundleChoice, text: bytes) -> BundleChoice:
+    """The choice with the bundles of single clusters in `text`. Raises msgspec.DecodeError if that is damaged."""
+    return replace(choice, actives=_actives.decode(text) if text else {})

@@ -13,7 +13,7 @@ from placewise_core.basics.frozen import frozen
 # Names of the clusters that exist. It is no part of any mutation: clusters() checks each name against its meta key.
 REGISTRY = "pw:clusters"
 # hash: seq, the names of the active, the previous and the shadow bundle, for every process alike, and their digests;
-# JSON of the shadows by cluster.
+# JSON of the shadows, and of the active bundles, by cluster.
 BUNDLES = "pw:bundles"
 
 

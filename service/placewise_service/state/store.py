@@ -127,11 +127,23 @@ class ShadowChoice:
 
 
 @frozen
+class ActiveChoice:
+    """The bundle that answers for one cluster, by name and digest, as in BundleChoice; and the one that did before, ""
+    for that of all clusters."""
+
+    bundle: str
+    digest: str = ""
+    previous: str = ""
+    previous_digest: str = ""
+
+
+@frozen
 class BundleChoice:
     """Which bundles all processes are to use, by name; "" = the configured one, or none. `seq` counts the choices.
 
     The digests say which contents were meant; "" = those of each process, as for an alias and for a choice that a
-    process without digests stored. `shadow` and `shadow_policy` are of every cluster that is not in `shadows`.
+    process without digests stored. `shadow` and `shadow_policy` are of every cluster that is not in `shadows`, `active`
+    of every one that is not in `actives`.
     """
 
     seq: int = 0
@@ -143,6 +155,20 @@ class BundleChoice:
     shadow_digest: str = ""
     shadow_policy: str = ""
     shadows: Mapping[str, ShadowChoice] = field(default_factory=dict)
+    actives: Mapping[str, ActiveChoice] = field(default_factory=dict)
+
+    def with_active(self, cluster: str, bundle: str, digest: str) -> "BundleChoice":
+        """The choice with this bundle for a cluster; "" for that of all clusters."""
+        others, before = {name: own for name, own in self.actives.items() if name != cluster}, self.actives.get(cluster)
+        if not bundle:
+            return replace(self, actives=others)
+        if before is None:
+            own = ActiveChoice(bundle, digest)
+        elif before.bundle == bundle:
+            own = replace(before, digest=digest)
+        else:
+            own = ActiveChoice(bundle, digest, before.bundle, before.digest)
+        return replace(self, actives={**others, cluster: own})
 
     @property
     def all_shadows(self) -> Mapping[str, ShadowChoice]:
@@ -162,6 +188,8 @@ class BundleChoice:
         """The digest under which `name` is or was chosen; "" for any."""
         return {
             **{other.bundle: other.digest for other in self.shadows.values()},
+            **{own.previous: own.previous_digest for own in self.actives.values()},
+            **{own.bundle: own.digest for own in self.actives.values()},
             self.shadow: self.shadow_digest,
             self.previous: self.previous_digest,
             self.active: self.active_digest,

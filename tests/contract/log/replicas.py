@@ -240,14 +240,14 @@ def check(log: ExportedLog, engine: Engine, most: int = 0) -> Found:
 def _problem(log: ExportedLog, record: DecisionRecord, engine: Engine) -> str:
     if record.admit is not None:
         given = record.admit.plan
-        again = admit_again(record, log.view_at(record), engine._admitting.policies)
+        again = admit_again(record, log.view_at(record), engine._parts.registry.shadows.active.admission)
         return "" if given == again else f"{record.meta.policy}: {again} and not {given}"
     if record.partition is not None:
-        shares = partition_again(record, log.view_at(record), engine._partition)
+        shares = partition_again(record, log.view_at(record), engine._parts.registry.shadows.active.partition)
         return "" if record.partition.plan == shares else f"{shares} and not {record.partition.plan}"
     if record.scope == Scope.NODE:
         assert record.place is not None
-        units = tuple(assign_again(record, log.view_at(record), engine._placing.subtasks))
+        units = tuple(assign_again(record, log.view_at(record), engine._parts.registry.shadows.active.subtasks))
         return "" if record.place.decisions == units else f"{units} and not {record.place.decisions}"
     return _problem_of_place(log, record, policies_of(engine))
 

@@ -14,8 +14,9 @@ from placewise_core.domain.events import QueueAdvanced, SettingsChanged, Subtask
 from placewise_core.domain.job import CoRun
 from placewise_core.speed.co_runs import CoRunBook, PairSpeeds, rows_of
 from placewise_core.view.view import ClusterView
+from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.keys import keys_of
-from placewise_service.state.store import MOST_FORGOTTEN, BundleChoice, ShadowChoice, StateStore
+from placewise_service.state.store import MOST_FORGOTTEN, ActiveChoice, BundleChoice, ShadowChoice, StateStore
 
 
 async def test_a_queue_moves_once_per_seq(harness: Harness, store: StateStore) -> None:
@@ -115,6 +116,26 @@ async def test_shadows_of_clusters_are_part_of_the_choice(harness: Harness) -> N
     ended = kept.with_shadow("lab", ShadowChoice()).with_shadow("", ShadowChoice())
     assert await store.choose_bundles(ended)
     assert await harness.other().bundles() == BundleChoice(2, "a")
+
+
+async def test_bundles_of_single_clusters_are_part_of_the_choice(harness: Harness) -> None:
+    store = harness.store
+    choice = BundleChoice(0, "a").with_active("lab", "b", "1" * 64).with_active("farm", "c", "")
+    assert await store.choose_bundles(choice)
+    kept = await harness.other().bundles()
+    assert kept == replace(choice, seq=1)
+    assert kept.actives == {"lab": ActiveChoice("b", "1" * 64), "farm": ActiveChoice("c")}
+    later = kept.with_active("lab", "d", "2" * 64).with_active("farm", "", "")
+    assert await store.choose_bundles(later)
+    kept = await harness.other().bundles()
+    assert kept.actives == {"lab": ActiveChoice("d", "2" * 64, "b", "1" * 64)}
+    assert [kept.digest_of(name) for name in ("d", "b", "c")] == ["2" * 64, "1" * 64, ""]
+    if harness.raw is not None:  # a process that knows none of them keeps them
+        harness.raw.hset("pw:bundles", mapping={"seq": 3, "active": "e"})
+        assert await store.bundles() == BundleChoice(3, "e", actives=kept.actives)
+        harness.raw.hset("pw:bundles", "actives", b"[]")
+        with pytest.raises(CorruptStateError):
+            await store.bundles()
 
 
 async def test_a_process_that_knows_no_policies_of_shadows_chooses_another_bundle(harness: Harness) -> None:

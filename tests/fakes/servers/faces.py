@@ -50,7 +50,7 @@ from placewise_service.api.identity.auth import Authenticator, Open
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.registry import BundleState, BundleStatus
 from placewise_service.settings import LimitSettings, ServerSettings
-from placewise_service.state.store import Overcommit, ShadowChoice
+from placewise_service.state.store import ActiveChoice, Overcommit, ShadowChoice
 from placewise_service.telemetry import Telemetry
 
 DECISION_ID = "01932a6e-7c00-7b4e-9d1c-3f2a5b6c7d8e"
@@ -101,13 +101,17 @@ class FakeBundles:
     async def list(self) -> Sequence[BundleStatus]:
         return tuple(self._status(name) for name in ("default", "other"))
 
-    async def activate(self, name: str) -> BundleStatus:
+    @property
+    def actives(self) -> Mapping[str, ActiveChoice]:
+        return {}
+
+    async def activate(self, name: str, cluster: str = "") -> BundleStatus:
         if name not in ("default", "other"):
             raise NotFoundError("no such bundle", {"bundle": name})
         self.active = name
         return self._status(name)
 
-    async def rollback(self) -> BundleStatus:
+    async def rollback(self, cluster: str = "") -> BundleStatus:
         if self.active == "default":
             raise NotFoundError("no bundle was active before this one")
         return await self.activate("default")
@@ -185,14 +189,14 @@ class FakeEngine:
         queue = QueueState(command.queue, 3600.0, 60.0, slot=7, waiting={job.id: 60.0 for job in command.jobs})
         return Pending(AdmitDecision(AdmitPlan(admissions, queue), _meta("proteus", view.version)))
 
-    async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool) -> Report:
+    async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool, now_s: float | None = None) -> Report:
         old = {} if full or cluster not in self.views else {n.id: n for n in self.views[cluster].nodes}
         version = self.views[cluster].version + 1 if cluster in self.views else 1
         merged = {**old, **{node.id: node for node in nodes}}
         self.views[cluster] = ClusterView(ClusterRecords(cluster, version, "e", tuple(merged.values())))
         return Report(version, len(nodes), 0)
 
-    async def report_job_events(self, cluster: str, events: Sequence[JobEvent]) -> Report:
+    async def report_job_events(self, cluster: str, events: Sequence[JobEvent], now_s: float | None = None) -> Report:
         view = self._view(cluster)
         self.events.extend(events)
         return Report(view.version, len(events), 0)
@@ -230,7 +234,7 @@ class FakeEngine:
     async def clusters(self) -> Sequence[str]:
         return sorted(self.views)
 
-    def check_place_policy(self, name: str, field: str) -> None:
+    def check_place_policy(self, cluster: str, name: str, field: str) -> None:
         pass
 
     def queue_settings(self, cluster: str, queue: str) -> QueueSettings:

@@ -95,7 +95,7 @@ class Service:
     @property
     def admit_policies(self) -> list[str]:
         """Every admission policy."""
-        return sorted(self.engine._admitting.policies)
+        return sorted(self.engine._parts.registry.shadows.active.admission)
 
     def pass_time(self, seconds: float) -> None:
         """Moves the wall clock alone: a view is stale by the other one, as soon as it has not heard of the store."""

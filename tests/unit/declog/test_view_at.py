@@ -103,7 +103,7 @@ async def test_other_dry_runs_see_the_jobs_that_they_ask_about(tmp_path: Path) -
         log = await exported(engine, tmp_path)
         asked = records(log)[-1]
         assert set(log.view_at(asked).jobs) == {"a"}
-        again = admit_again(asked, log.view_at(asked), engine._admitting.policies)
+        again = admit_again(asked, log.view_at(asked), engine._parts.registry.shadows.active.admission)
     assert again == asked.admit.plan  # type: ignore[union-attr]
 
 

@@ -73,7 +73,9 @@ async def test_a_decision_in_slices_is_the_one_in_one_go(policy: str, change: di
         view = live.view.fork()
         whole = placing.placer.draft(command, view, chosen, PlaceContext(1_000_000.0, 7), "d")
         answers = placing.placer.answers(whole, command, view)
-        sliced = await placing.sliced.draft(command, live, chosen, PlaceContext(1_000_000.0, 7), "d", {})
+        sliced = await placing.sliced.draft(
+            placing.placer, command, live, chosen, PlaceContext(1_000_000.0, 7), "d", {}
+        )
     assert tuple(sliced.answers[job.id] for job in jobs) == answers
     assert sliced.holds == whole.holds
     outcomes = [decision.outcome for decision in answers]
@@ -95,7 +97,9 @@ async def test_sharing_and_exploring_gangs_are_decided_alike_in_slices() -> None
         live, placing = await live_view(engine), engine._placing
         chosen = placing.placer.policies["consolidate"]
         whole = placing.placer.draft(command, live.view.fork(), chosen, PlaceContext(1_000_000.0, 7), "d")
-        sliced = await placing.sliced.draft(command, live, chosen, PlaceContext(1_000_000.0, 7), "d", {})
+        sliced = await placing.sliced.draft(
+            placing.placer, command, live, chosen, PlaceContext(1_000_000.0, 7), "d", {}
+        )
     assert is_large(jobs, NODES, False)
     assert sliced.holds == whole.holds
     assert len(sliced.holds) == 2

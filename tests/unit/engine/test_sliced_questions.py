@@ -95,7 +95,7 @@ async def test_a_partition_pauses_between_its_steps_over_all_units(monkeypatch: 
     node = replace(make_node("n0", gpus=4), telemetry=Telemetry(gpu_celsius=60.0, limit_celsius=90.0))
     view = ClusterView(ClusterRecords("c", 1, "life", (node,), ()))
     async with running_engine(clock=ManualClock(1000.0)) as engine:
-        policy = engine._partition[engine_module.PARTITION_POLICY]
+        policy = engine._parts.registry.shadows.active.partition[engine_module.PARTITION_POLICY]
         plan = policy.partition(TASK, view, PartitionContext(1000.0, ("n0",), slices=Noting()))
     assert plan.shares
     works = [step for step in steps if step != "pause"]

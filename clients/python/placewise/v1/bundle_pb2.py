@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from placewise.v1 import decision_pb2 as placewise_dot_v1_dot_decision__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19placewise/v1/bundle.proto\x12\x0cplacewise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bplacewise/v1/decision.proto\"\xf3\x02\n\x06\x42undle\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.placewise.v1.Bundle.State\x12\x16\n\x0e\x66\x65\x61ture_schema\x18\x03 \x01(\t\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x06sha256\x18\x05 \x03(\x0b\x32 .placewise.v1.Bundle.Sha256Entry\x12\x0f\n\x07refusal\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x11\n\tsigned_by\x18\x08 \x01(\t\x1a-\n\x0bSha256Entry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\r\n\tAVAILABLE\x10\x01\x12\n\n\x06\x41\x43TIVE\x10\x02\x12\n\n\x06SHADOW\x10\x03\x12\x0b\n\x07REFUSED\x10\x04\"\x14\n\x12ListBundlesRequest\"c\n\x13ListBundlesResponse\x12%\n\x07\x62undles\x18\x01 \x03(\x0b\x32\x14.placewise.v1.Bundle\x12%\n\x07shadows\x18\x02 \x03(\x0b\x32\x14.placewise.v1.Shadow\"9\n\x06Shadow\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06\x62undle\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\"%\n\x15\x41\x63tivateBundleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\">\n\x16\x41\x63tivateBundleResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\"\x17\n\x15RollbackBundleRequest\">\n\x16RollbackBundleResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\"A\n\x10SetShadowRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\"9\n\x11SetShadowResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\":\n\x12GetDecisionRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x02 \x01(\t\"\x94\x02\n\x13GetDecisionResponse\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x01 \x01(\t\x12\x0b\n\x03rpc\x18\x02 \x01(\t\x12/\n\x0b\x64\x65\x63ide_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x05place\x18\x04 \x01(\x0b\x32\x1b.placewise.v1.PlaceResponseH\x00\x12\x34\n\tpartition\x18\x05 \x01(\x0b\x32\x1f.placewise.v1.PartitionResponseH\x00\x12:\n\radmit_or_wait\x18\x06 \x01(\x0b\x32!.placewise.v1.AdmitOrWaitResponseH\x00\x42\n\n\x08\x64\x65\x63ision\":\n\x14ListDecisionsRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\"M\n\x15ListDecisionsResponse\x12\x34\n\tdecisions\x18\x01 \x03(\x0b\x32!.placewise.v1.GetDecisionResponse\"\xba\x01\n\x0eReadLogRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x10\n\x08\x65xported\x18\x04 \x01(\t\x12-\n\x03log\x18\x05 \x01(\x0e\x32 .placewise.v1.ReadLogRequest.Log\"4\n\x03Log\x12\x13\n\x0fLOG_UNSPECIFIED\x10\x00\x12\r\n\tDECISIONS\x10\x01\x12\t\n\x05VIEWS\x10\x02\",\n\x08LogEntry\x12\x10\n\x08position\x18\x01 \x01(\t\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"{\n\x0fReadLogResponse\x12\'\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x16.placewise.v1.LogEntry\x12\x10\n\x08\x65xported\x18\x02 \x01(\t\x12-\n\tread_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xe1\x04\n\rBundleService\x12R\n\x0bListBundles\x12 .placewise.v1.ListBundlesRequest\x1a!.placewise.v1.ListBundlesResponse\x12[\n\x0e\x41\x63tivateBundle\x12#.placewise.v1.ActivateBundleRequest\x1a$.placewise.v1.ActivateBundleResponse\x12[\n\x0eRollbackBundle\x12#.placewise.v1.RollbackBundleRequest\x1a$.placewise.v1.RollbackBundleResponse\x12L\n\tSetShadow\x12\x1e.placewise.v1.SetShadowRequest\x1a\x1f.placewise.v1.SetShadowResponse\x12R\n\x0bGetDecision\x12 .placewise.v1.GetDecisionRequest\x1a!.placewise.v1.GetDecisionResponse\x12X\n\rListDecisions\x12\".placewise.v1.ListDecisionsRequest\x1a#.placewise.v1.ListDecisionsResponse\x12\x46\n\x07ReadLog\x12\x1c.placewise.v1.ReadLogRequest\x1a\x1d.placewise.v1.ReadLogResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19placewise/v1/bundle.proto\x12\x0cplacewise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bplacewise/v1/decision.proto\"\xf3\x02\n\x06\x42undle\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.placewise.v1.Bundle.State\x12\x16\n\x0e\x66\x65\x61ture_schema\x18\x03 \x01(\t\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x06sha256\x18\x05 \x03(\x0b\x32 .placewise.v1.Bundle.Sha256Entry\x12\x0f\n\x07refusal\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x11\n\tsigned_by\x18\x08 \x01(\t\x1a-\n\x0bSha256Entry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\r\n\tAVAILABLE\x10\x01\x12\n\n\x06\x41\x43TIVE\x10\x02\x12\n\n\x06SHADOW\x10\x03\x12\x0b\n\x07REFUSED\x10\x04\"\x14\n\x12ListBundlesRequest\"\x91\x01\n\x13ListBundlesResponse\x12%\n\x07\x62undles\x18\x01 \x03(\x0b\x32\x14.placewise.v1.Bundle\x12%\n\x07shadows\x18\x02 \x03(\x0b\x32\x14.placewise.v1.Shadow\x12,\n\x0bown_bundles\x18\x03 \x03(\x0b\x32\x17.placewise.v1.OwnBundle\",\n\tOwnBundle\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06\x62undle\x18\x02 \x01(\t\"9\n\x06Shadow\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06\x62undle\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\"6\n\x15\x41\x63tivateBundleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\">\n\x16\x41\x63tivateBundleResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\"(\n\x15RollbackBundleRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\">\n\x16RollbackBundleResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\"A\n\x10SetShadowRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\"9\n\x11SetShadowResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\":\n\x12GetDecisionRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x02 \x01(\t\"\x94\x02\n\x13GetDecisionResponse\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x01 \x01(\t\x12\x0b\n\x03rpc\x18\x02 \x01(\t\x12/\n\x0b\x64\x65\x63ide_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x05place\x18\x04 \x01(\x0b\x32\x1b.placewise.v1.PlaceResponseH\x00\x12\x34\n\tpartition\x18\x05 \x01(\x0b\x32\x1f.placewise.v1.PartitionResponseH\x00\x12:\n\radmit_or_wait\x18\x06 \x01(\x0b\x32!.placewise.v1.AdmitOrWaitResponseH\x00\x42\n\n\x08\x64\x65\x63ision\":\n\x14ListDecisionsRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\"M\n\x15ListDecisionsResponse\x12\x34\n\tdecisions\x18\x01 \x03(\x0b\x32!.placewise.v1.GetDecisionResponse\"\xba\x01\n\x0eReadLogRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x10\n\x08\x65xported\x18\x04 \x01(\t\x12-\n\x03log\x18\x05 \x01(\x0e\x32 .placewise.v1.ReadLogRequest.Log\"4\n\x03Log\x12\x13\n\x0fLOG_UNSPECIFIED\x10\x00\x12\r\n\tDECISIONS\x10\x01\x12\t\n\x05VIEWS\x10\x02\",\n\x08LogEntry\x12\x10\n\x08position\x18\x01 \x01(\t\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"{\n\x0fReadLogResponse\x12\'\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x16.placewise.v1.LogEntry\x12\x10\n\x08\x65xported\x18\x02 \x01(\t\x12-\n\tread_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xe1\x04\n\rBundleService\x12R\n\x0bListBundles\x12 .placewise.v1.ListBundlesRequest\x1a!.placewise.v1.ListBundlesResponse\x12[\n\x0e\x41\x63tivateBundle\x12#.placewise.v1.ActivateBundleRequest\x1a$.placewise.v1.ActivateBundleResponse\x12[\n\x0eRollbackBundle\x12#.placewise.v1.RollbackBundleRequest\x1a$.placewise.v1.RollbackBundleResponse\x12L\n\tSetShadow\x12\x1e.placewise.v1.SetShadowRequest\x1a\x1f.placewise.v1.SetShadowResponse\x12R\n\x0bGetDecision\x12 .placewise.v1.GetDecisionRequest\x1a!.placewise.v1.GetDecisionResponse\x12X\n\rListDecisions\x12\".placewise.v1.ListDecisionsRequest\x1a#.placewise.v1.ListDecisionsResponse\x12\x46\n\x07ReadLog\x12\x1c.placewise.v1.ReadLogRequest\x1a\x1d.placewise.v1.ReadLogResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,38 +43,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BUNDLE_STATE']._serialized_end=477
   _globals['_LISTBUNDLESREQUEST']._serialized_start=479
   _globals['_LISTBUNDLESREQUEST']._serialized_end=499
-  _globals['_LISTBUNDLESRESPONSE']._serialized_start=501
-  _globals['_LISTBUNDLESRESPONSE']._serialized_end=600
-  _globals['_SHADOW']._serialized_start=602
-  _globals['_SHADOW']._serialized_end=659
-  _globals['_ACTIVATEBUNDLEREQUEST']._serialized_start=661
-  _globals['_ACTIVATEBUNDLEREQUEST']._serialized_end=698
-  _globals['_ACTIVATEBUNDLERESPONSE']._serialized_start=700
-  _globals['_ACTIVATEBUNDLERESPONSE']._serialized_end=762
-  _globals['_ROLLBACKBUNDLEREQUEST']._serialized_start=764
-  _globals['_ROLLBACKBUNDLEREQUEST']._serialized_end=787
-  _globals['_ROLLBACKBUNDLERESPONSE']._serialized_start=789
-  _globals['_ROLLBACKBUNDLERESPONSE']._serialized_end=851
-  _globals['_SETSHADOWREQUEST']._serialized_start=853
-  _globals['_SETSHADOWREQUEST']._serialized_end=918
-  _globals['_SETSHADOWRESPONSE']._serialized_start=920
-  _globals['_SETSHADOWRESPONSE']._serialized_end=977
-  _globals['_GETDECISIONREQUEST']._serialized_start=979
-  _globals['_GETDECISIONREQUEST']._serialized_end=1037
-  _globals['_GETDECISIONRESPONSE']._serialized_start=1040
-  _globals['_GETDECISIONRESPONSE']._serialized_end=1316
-  _globals['_LISTDECISIONSREQUEST']._serialized_start=1318
-  _globals['_LISTDECISIONSREQUEST']._serialized_end=1376
-  _globals['_LISTDECISIONSRESPONSE']._serialized_start=1378
-  _globals['_LISTDECISIONSRESPONSE']._serialized_end=1455
-  _globals['_READLOGREQUEST']._serialized_start=1458
-  _globals['_READLOGREQUEST']._serialized_end=1644
-  _globals['_READLOGREQUEST_LOG']._serialized_start=1592
-  _globals['_READLOGREQUEST_LOG']._serialized_end=1644
-  _globals['_LOGENTRY']._serialized_start=1646
-  _globals['_LOGENTRY']._serialized_end=1690
-  _globals['_READLOGRESPONSE']._serialized_start=1692
-  _globals['_READLOGRESPONSE']._serialized_end=1815
-  _globals['_BUNDLESERVICE']._serialized_start=1818
-  _globals['_BUNDLESERVICE']._serialized_end=2427
+  _globals['_LISTBUNDLESRESPONSE']._serialized_start=502
+  _globals['_LISTBUNDLESRESPONSE']._serialized_end=647
+  _globals['_OWNBUNDLE']._serialized_start=649
+  _globals['_OWNBUNDLE']._serialized_end=693
+  _globals['_SHADOW']._serialized_start=695
+  _globals['_SHADOW']._serialized_end=752
+  _globals['_ACTIVATEBUNDLEREQUEST']._serialized_start=754
+  _globals['_ACTIVATEBUNDLEREQUEST']._serialized_end=808
+  _globals['_ACTIVATEBUNDLERESPONSE']._serialized_start=810
+  _globals['_ACTIVATEBUNDLERESPONSE']._serialized_end=872
+  _globals['_ROLLBACKBUNDLEREQUEST']._serialized_start=874
+  _globals['_ROLLBACKBUNDLEREQUEST']._serialized_end=914
+  _globals['_ROLLBACKBUNDLERESPONSE']._serialized_start=916
+  _globals['_ROLLBACKBUNDLERESPONSE']._serialized_end=978
+  _globals['_SETSHADOWREQUEST']._serialized_start=980
+  _globals['_SETSHADOWREQUEST']._serialized_end=1045
+  _globals['_SETSHADOWRESPONSE']._serialized_start=1047
+  _globals['_SETSHADOWRESPONSE']._serialized_end=1104
+  _globals['_GETDECISIONREQUEST']._serialized_start=1106
+  _globals['_GETDECISIONREQUEST']._serialized_end=1164
+  _globals['_GETDECISIONRESPONSE']._serialized_start=1167
+  _globals['_GETDECISIONRESPONSE']._serialized_end=1443
+  _globals['_LISTDECISIONSREQUEST']._serialized_start=1445
+  _globals['_LISTDECISIONSREQUEST']._serialized_end=1503
+  _globals['_LISTDECISIONSRESPONSE']._serialized_start=1505
+  _globals['_LISTDECISIONSRESPONSE']._serialized_end=1582
+  _globals['_READLOGREQUEST']._serialized_start=1585
+  _globals['_READLOGREQUEST']._serialized_end=1771
+  _globals['_READLOGREQUEST_LOG']._serialized_start=1719
+  _globals['_READLOGREQUEST_LOG']._serialized_end=1771
+  _globals['_LOGENTRY']._serialized_start=1773
+  _globals['_LOGENTRY']._serialized_end=1817
+  _globals['_READLOGRESPONSE']._serialized_start=1819
+  _globals['_READLOGRESPONSE']._serialized_end=1942
+  _globals['_BUNDLESERVICE']._serialized_start=1945
+  _globals['_BUNDLESERVICE']._serialized_end=2554
 # @@protoc_insertion_point(module_scope)

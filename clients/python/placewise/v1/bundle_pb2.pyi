@@ -52,12 +52,22 @@ class ListBundlesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListBundlesResponse(_message.Message):
-    __slots__ = ("bundles", "shadows")
+    __slots__ = ("bundles", "shadows", "own_bundles")
     BUNDLES_FIELD_NUMBER: _ClassVar[int]
     SHADOWS_FIELD_NUMBER: _ClassVar[int]
+    OWN_BUNDLES_FIELD_NUMBER: _ClassVar[int]
     bundles: _containers.RepeatedCompositeFieldContainer[Bundle]
     shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
-    def __init__(self, bundles: _Optional[_Iterable[_Union[Bundle, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ...) -> None: ...
+    own_bundles: _containers.RepeatedCompositeFieldContainer[OwnBundle]
+    def __init__(self, bundles: _Optional[_Iterable[_Union[Bundle, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., own_bundles: _Optional[_Iterable[_Union[OwnBundle, _Mapping]]] = ...) -> None: ...
+
+class OwnBundle(_message.Message):
+    __slots__ = ("cluster", "bundle")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    bundle: str
+    def __init__(self, cluster: _Optional[str] = ..., bundle: _Optional[str] = ...) -> None: ...
 
 class Shadow(_message.Message):
     __slots__ = ("cluster", "bundle", "policy")
@@ -70,10 +80,12 @@ class Shadow(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., bundle: _Optional[str] = ..., policy: _Optional[str] = ...) -> None: ...
 
 class ActivateBundleRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "cluster")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    cluster: str
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ...) -> None: ...
 
 class ActivateBundleResponse(_message.Message):
     __slots__ = ("bundle",)
@@ -82,8 +94,10 @@ class ActivateBundleResponse(_message.Message):
     def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
 
 class RollbackBundleRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("cluster",)
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    def __init__(self, cluster: _Optional[str] = ...) -> None: ...
 
 class RollbackBundleResponse(_message.Message):
     __slots__ = ("bundle",)

@@ -178,7 +178,8 @@ async def _admit_or_wait(
     asked = convert(request, context.limits) if _is_small(request) else await aside(convert, request, context.limits)
     command, placing = asked
     if placing is not None:
-        context.engine.check_place_policy(placing.policy, "place.policy")  # now: the queue must not move for nothing
+        # Now: the queue must not move for nothing.
+        context.engine.check_place_policy(command.cluster, placing.policy, "place.policy")
     admitting = await context.engine.admit_or_wait(command, deadline_s)
     drafted, message = admitting.decision, None
     if not admitting.is_settled:  # the store works meanwhile
@@ -401,21 +402,34 @@ async def _list_bundles(
     return bundle_pb2.ListBundlesResponse(
         bundles=[convert_out.bundle(status) for status in found],
         shadows=[bundle_pb2.Shadow(cluster=c, bundle=each.bundle, policy=each.policy) for c, each in chosen],
+        own_bundles=[
+            bundle_pb2.OwnBundle(cluster=cluster, bundle=own.bundle)
+            for cluster, own in sorted(context.engine.bundles.actives.items())
+        ],
     )
+
+
+async def _check_known(context: CallContext, cluster: str) -> None:
+    """Raises InvalidRequestError, NotFoundError unless the cluster exists or is ""."""
+    if cluster:
+        validate.check_cluster(cluster)
+        await context.engine.get_cluster(cluster)
 
 
 async def _activate_bundle(
     context: CallContext, request: bundle_pb2.ActivateBundleRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.ActivateBundleResponse:
-    validate.check_bundle_name(request.name)
-    status = await context.engine.bundles.activate(request.name)
+    validate.check_bundle_name(request.name, may_be_empty=bool(request.cluster))
+    await _check_known(context, request.cluster)
+    status = await context.engine.bundles.activate(request.name, request.cluster)
     return bundle_pb2.ActivateBundleResponse(bundle=convert_out.bundle(status))
 
 
 async def _rollback_bundle(
     context: CallContext, request: bundle_pb2.RollbackBundleRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.RollbackBundleResponse:
-    status = await context.engine.bundles.rollback()
+    await _check_known(context, request.cluster)
+    status = await context.engine.bundles.rollback(request.cluster)
     return bundle_pb2.RollbackBundleResponse(bundle=convert_out.bundle(status))
 
 
@@ -424,9 +438,7 @@ async def _set_shadow(
 ) -> bundle_pb2.SetShadowResponse:
     validate.check_bundle_name(request.name, may_be_empty=True)
     validate.check_policy_name(request.policy)
-    if request.cluster:
-        validate.check_cluster(request.cluster)
-        await context.engine.get_cluster(request.cluster)
+    await _check_known(context, request.cluster)
     status = await context.engine.bundles.set_shadow(request.name, request.cluster, request.policy)
     if status is None:
         return bundle_pb2.SetShadowResponse()

@@ -62,6 +62,9 @@ _REPORTS = (
     "throughput.json",
     "capability.json",
 )
+ClusterOption = Annotated[
+    str, typer.Option("--cluster", "-c", help="Only this cluster; empty: all that have no bundle of their own.")
+]
 DirectoryArgument = Annotated[Path, typer.Argument(help="Bundle directory.", file_okay=False)]
 
 
@@ -173,6 +176,9 @@ def list_(
         for bundle in response.bundles
     ]
     print_table("bundles", ("name", "state", "digest", "signed by", "refused because"), rows)
+    if response.own_bundles:
+        own_bundles = [(own.cluster, own.bundle) for own in response.own_bundles]
+        print_table("active in single clusters", ("cluster", "bundle"), own_bundles)
     if response.shadows:
         shadowed = [(each.cluster or "all others", each.bundle, each.policy) for each in response.shadows]
         print_table("shadows", ("cluster", "bundle", "policy"), shadowed)
@@ -180,24 +186,32 @@ def list_(
 
 @app.command()
 def activate(
-    name: Annotated[str, typer.Argument(help="Bundle name.")],
+    name: Annotated[str, typer.Argument(help="Bundle name; empty with --cluster: that of all clusters again.")] = "",
+    cluster: ClusterOption = "",
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
     is_json: JsonOption = False,
 ) -> None:
     """Verify a bundle in a running service and activate it. If the service refuses the bundle, nothing changes."""
+    if not name and not cluster:
+        raise CommandError("name a bundle, or a cluster that is to have none of its own", Exit.USAGE)
     with connect(target, token, tls_ca, timeout_s=60.0) as client:
-        _answer(client.activate_bundle(ActivateBundleRequest(name=name)).bundle, is_json=is_json)
+        request = ActivateBundleRequest(name=name, cluster=cluster)
+        _answer(client.activate_bundle(request).bundle, is_json=is_json)
 
 
 @app.command()
 def rollback(
-    target: TargetOption = DEFAULT_TARGET, token: TokenOption = "", tls_ca: CaOption = None, is_json: JsonOption = False
+    cluster: ClusterOption = "",
+    target: TargetOption = DEFAULT_TARGET,
+    token: TokenOption = "",
+    tls_ca: CaOption = None,
+    is_json: JsonOption = False,
 ) -> None:
     """Activate the previous bundle again."""
     with connect(target, token, tls_ca, timeout_s=60.0) as client:
-        _answer(client.rollback_bundle(RollbackBundleRequest()).bundle, is_json=is_json)
+        _answer(client.rollback_bundle(RollbackBundleRequest(cluster=cluster)).bundle, is_json=is_json)
 
 
 @app.command()

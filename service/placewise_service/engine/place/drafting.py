@@ -4,6 +4,7 @@ Synchronous: on a live view nothing else runs between the first look at it and t
 that would take too long for that are decided in slices (sliced_drafting.py).
 """
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import random
@@ -33,6 +34,7 @@ from placewise_core.view.view import ClusterView
 from placewise_log.record import Choice, Draw, ViewRead
 from placewise_service.engine.ids import random_bits
 from placewise_service.engine.place.observing import choice_of
+from placewise_service.engine.shadows import PolicySet
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +102,7 @@ class Placer:
     explore are logged with their observation; of one that explores, all."""
 
     policies: Mapping[str, PlacementPolicy]
-    explorers: Mapping[str, PlacementPolicy]
+    explorers: ChainMap[str, PlacementPolicy]
     fallback: PlacementPolicy
     interference: InterferenceSource
     solo_speed: neighbours.SoloSpeed = neighbours.declared_speed
@@ -109,6 +111,17 @@ class Placer:
     alternatives_share: float = 0.0
     slot_s: float = 10.0  # of queues without settings of their own
     monotonic_s: Callable[[], float] = monotonic
+
+    def of(self, policies: PolicySet) -> "Placer":
+        """The same with the policies of another bundle. Bundles that explore stay those that they are."""
+        return replace(
+            self,
+            policies=policies.placement,
+            explorers=ChainMap(dict(policies.explorers), *self.explorers.maps[1:]),
+            fallback=policies.placement[self.fallback.name],
+            interference=policies.interference,
+            solo_speed=policies.solo_speed,
+        )
 
     def draft(
         self,

@@ -15,7 +15,6 @@ from placewise_core.domain.job import JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.studies.alternatives import Study
-from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_core.view.standing import held
 from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord, Draw, PlaceSeen
@@ -36,10 +35,11 @@ NODE_POLICY = "iawp"  # of NODE scope, if the request names none
 
 @frozen
 class _PlaceCall:
-    """One call: its command, view and policy, its start and its deadline."""
+    """One call: its command and view, the policies of its cluster's bundle, its start and its deadline."""
 
     command: PlaceCommand
     live: LiveView
+    placer: Placer
     policy: PlacementPolicy
     started_s: float
     deadline_s: float
@@ -64,7 +64,6 @@ class Placing:
     parts: EngineParts
     placer: Placer
     sliced: SlicedPlacer
-    subtasks: Mapping[str, SubtaskScheduler]
     studying: Studying
     shadowing: Shadowing
 
@@ -74,7 +73,8 @@ class Placing:
         await self.parts.hear_time(live, command.now_s, command.is_dry_run)
         if command.scope is Scope.NODE:
             return Pending(await self._on_node(command, live, started_s))
-        asked = _PlaceCall(command, live, self._policy(command, live.view), started_s, deadline_s)
+        placer = self.placer_for(command.cluster)
+        asked = _PlaceCall(command, live, placer, self._policy(command, live.view, placer), started_s, deadline_s)
         if command.is_dry_run:
             return Pending(await self._try_out(asked))
         attempt = await self._attempt(asked, NONE_SETTLED)
@@ -88,10 +88,15 @@ class Placing:
         self._note(asked, draft, seed, decision)
         return decision
 
-    def _policy(self, command: PlaceCommand, view: ClusterView) -> PlacementPolicy:
+    def placer_for(self, cluster: str) -> Placer:
+        """With the policies of the bundle that answers for the cluster."""
+        own = self.parts.registry.own
+        return self.placer.of(own[cluster].policies) if cluster in own else self.placer
+
+    def _policy(self, command: PlaceCommand, view: ClusterView, placer: Placer) -> PlacementPolicy:
         name = command.policy or view.settings.place_policy or self.parts.options.place_policy
-        check_policy_exists(name, self.placer.policies, "policy")
-        return self.placer.policies[name]
+        check_policy_exists(name, placer.policies, "policy")
+        return placer.policies[name]
 
     async def _attempt(
         self,
@@ -229,13 +234,14 @@ class Placing:
             randomness=seed,
             deadline_s=asked.deadline_s,
             is_explaining=command.is_explaining,
-            interference=self.placer.interference.of(live.view.co_runs, command.jobs),
+            interference=asked.placer.interference.of(live.view.co_runs, command.jobs),
         )
         is_shadowed = bool(self.parts.registry.shadows.by_cluster) and self.shadowing.wants(command)
         if is_large(command.jobs, live.view.size, command.is_explaining):
-            return await self.sliced.draft(command, live, policy, context, uuid7(), settled, is_shadowed), seed
+            given = (command, live, policy, context, uuid7(), settled, is_shadowed)
+            return await self.sliced.draft(asked.placer, *given), seed
         read = self.parts.read(live, context.now_s)
-        draft = self.placer.draft(command, live.view, policy, context, uuid7(), settled, is_shadowed)
+        draft = asked.placer.draft(command, live.view, policy, context, uuid7(), settled, is_shadowed)
         draft.reads += read
         return draft, seed
 
@@ -252,7 +258,7 @@ class Placing:
             fallback_reason=draft.fallback_reason,
             caller=asked.command.caller,
         )
-        return PlaceDecision(self.placer.answers(draft, asked.command, asked.live.view), meta)
+        return PlaceDecision(asked.placer.answers(draft, asked.command, asked.live.view), meta)
 
     async def _on_node(self, command: PlaceCommand, live: LiveView, started_s: float) -> PlaceDecision:
         """Ready subtasks on the computing units of one node. Advice: nothing is held."""
@@ -261,9 +267,10 @@ class Placing:
                 f"no node {command.node_id!r} in cluster {command.cluster!r}", {"node": command.node_id}
             )
         name = command.policy or NODE_POLICY
-        check_policy_exists(name, self.subtasks, "policy")
+        subtasks = self.parts.registry.policies_of(command.cluster).subtasks
+        check_policy_exists(name, subtasks, "policy")
         seed = seed_of(command.seed) if name == "random" else 0
-        scheduler, now_s = self.subtasks[name], self.parts.now_s(live, command.now_s)
+        scheduler, now_s = subtasks[name], self.parts.now_s(live, command.now_s)
         reads = self.parts.read(live, now_s)
         decisions = scheduler.assign(command.jobs, command.node_id, live.view, now_s, seed=seed)
         elapsed_ms = self.parts.elapsed_ms(started_s)
@@ -336,8 +343,8 @@ class Placing:
             self.shadowing.offer(record, draft)
 
     def _alternatives(self, record: DecisionRecord, studies: Sequence[Study]) -> AlternativesStudy:
-        telemetry = self.parts.telemetry
-        return AlternativesStudy(record, studies, self.placer.policies, self.parts.sink, telemetry.alternatives_shed)
+        telemetry, policies = self.parts.telemetry, self.placer_for(record.cluster).policies
+        return AlternativesStudy(record, studies, policies, self.parts.sink, telemetry.alternatives_shed)
 
 
 def _reservations(draft: Draft) -> tuple[str, ...]:

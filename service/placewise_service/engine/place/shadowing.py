@@ -21,7 +21,7 @@ from placewise_service.engine.ids import uuid7
 from placewise_service.engine.place.drafting import Draft
 from placewise_service.engine.place.studying import Studying
 from placewise_service.engine.registry import BundleRegistry
-from placewise_service.engine.shadows import Agreement, LeftOut, Shadow
+from placewise_service.engine.shadows import Agreement, LeftOut, PolicySet, Shadow
 from placewise_service.telemetry import Telemetry
 
 
@@ -50,10 +50,15 @@ class Shadowing:
             self.left_out(draft.decided, LeftOut.BUSY)
             return
         self.left_out(draft.decided - len(draft.studies), LeftOut.JOBS)
-        if any(shadow.policy_for(study.policy.name) is None for study in draft.studies):
+        policies = self.policies_of(shadow, record.cluster)
+        if any(shadow.policy_for(study.policy.name, policies) is None for study in draft.studies):
             self.left_out(len(draft.studies), LeftOut.POLICY)
             return
         self.studying.offer(_ShadowStudy(self, shadow, record, draft.studies))
+
+    def policies_of(self, shadow: Shadow, cluster: str) -> PolicySet:
+        """The shadow's policies: those of its bundle, else those of the bundle that answers for the cluster."""
+        return shadow.policies or self.registry.policies_of(cluster)
 
     def left_out(self, jobs: int, reason: LeftOut) -> None:
         """Counts jobs that the shadow does not decide about."""
@@ -95,8 +100,9 @@ class _ShadowStudy:
         self._of.left_out(len(self._studies), LeftOut.BUSY)
 
     def _decided(self, study: Study, slices: Slices) -> tuple[Study, str, Shadowed] | None:
-        policies, active = self._shadow.policies, self._of.registry.shadows.active
-        policy = self._shadow.policy_for(study.policy.name)
+        active = self._of.registry.policies_of(self._answered.cluster)
+        policies = self._of.policies_of(self._shadow, self._answered.cluster)
+        policy = self._shadow.policy_for(study.policy.name, policies)
         if policy is None:
             return None
         inputs = ShadowInputs(
@@ -110,7 +116,7 @@ class _ShadowStudy:
         latency_ms = 1000.0 * sum(result.busy_s for _, _, result in found)
         draws = [(study, result.proposal) for study, _, result in found if result.proposal is not None]
         reason = next((proposal.fallback_reason for _, proposal in draws if proposal.fallback_reason), "")
-        bundle = self._shadow.bundle or self._of.registry.bundle
+        bundle = self._shadow.bundle or self._of.registry.bundle_of(answered.cluster)
         meta = DecisionMeta(
             decision_id=uuid7(),
             policy=found[0][1],

@@ -56,11 +56,11 @@ class SlicedPlacer:
     """Places what is_large."""
 
     parts: EngineParts
-    placer: Placer
     slicing: Slicing
 
     async def draft(
         self,
+        placer: Placer,
         command: PlaceCommand,
         live: LiveView,
         policy: PlacementPolicy,
@@ -75,7 +75,7 @@ class SlicedPlacer:
         """
         draft = Draft(decision_id, live.view.version, live.view.epoch, context.now_s, interference=context.interference)
         draft.is_shadowed = is_shadowed
-        work = _Work(self.parts, self.placer, command, live, policy, context, draft, settled)
+        work = _Work(self.parts, placer, command, live, policy, context, draft, settled)
         if command.is_dry_run:
             await self.slicing.run(work.ask, context.deadline_s)
             return draft

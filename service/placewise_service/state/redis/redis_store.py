@@ -354,17 +354,20 @@ class RedisStore:
 
     async def bundles(self) -> BundleChoice:
         with translate_redis_errors():
-            fields = await self._client.execute_command("HMGET", BUNDLES, "seq", "digests_of", *_CHOICE, "shadows")
-        *texts, shadows = fields
+            fields = await self._client.execute_command(
+                "HMGET", BUNDLES, "seq", "digests_of", *_CHOICE, "shadows", "actives"
+            )
+            *texts, shadows, actives = fields
         seq, digests_of, active, previous, shadow, *digests = (text.decode() if text else "" for text in texts)
         # Digests of an earlier seq are of an earlier choice: the last one was stored by a process that knows none.
         of_active, of_previous, of_shadow = digests if digests_of == seq else ("", "", "")
         choice = BundleChoice(int(seq or 0), active, previous, shadow, of_active, of_previous, of_shadow)
-        return codec.with_shadows(choice, shadows or b"")
+        with translate_redis_errors():
+            return codec.with_actives(codec.with_shadows(choice, shadows or b""), actives or b"")
 
     async def choose_bundles(self, choice: BundleChoice) -> bool:
         names: list[Argument] = [getattr(choice, field) for field in _CHOICE]
-        args = [choice.seq, *names, codec.encode_shadows(choice)]
+        args = [choice.seq, *names, codec.encode_shadows(choice), codec.encode_actives(choice)]
         with translate_redis_errors():
             return bool(await script("choose_bundles").run(self._scripts, (BUNDLES,), args))
 

@@ -1,7 +1,8 @@
 -- choose_bundles.lua: stores the bundles that every replica uses, unless somebody chose others meanwhile.
 -- KEYS    1 bundles (one key outside every cluster)
 -- ARGV    1 seq that the caller saw (0 = none yet), 2 active, 3 previous, 4 shadow, 5 to 7 their digests,
---         8 shadows of single clusters, and the policy of the shadow of the others
+--         8 shadows of single clusters, and the policy of the shadow of the others, 9 active bundles of single
+--         clusters
 -- Returns 1, or 0 if the stored seq differs
 -- Cost    O(1)
 -- Replicas of 0.1.0 store the names alone. So the digests carry the seq of their choice.
@@ -12,5 +13,5 @@ end
 local stored = string.format('%.0f', seq + 1)
 redis.call('HSET', KEYS[1], 'seq', stored, 'active', ARGV[2], 'previous', ARGV[3], 'shadow', ARGV[4],
   'digests_of', stored, 'active_digest', ARGV[5], 'previous_digest', ARGV[6], 'shadow_digest', ARGV[7],
-  'shadows', ARGV[8])
+  'shadows', ARGV[8], 'actives', ARGV[9])
 return 1
