@@ -26,7 +26,8 @@ from placewise_training.reward.data import (
 from placewise_training.reward.export import GRAPH, export_reward, random_inputs, write_onnx
 from placewise_training.reward.judge import NEVER, Judged, beyond, calibration, constant_error, spread_limit
 from placewise_training.reward.net import RewardNet, relative_error, scale_loss
-from placewise_training.reward.train import Args, load_net, train
+from placewise_training.reward.train import Args, train
+from placewise_training.reward.weights import load_net
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.jobs import workers_of
 

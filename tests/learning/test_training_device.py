@@ -28,6 +28,7 @@ from placewise_training.reward import train as train_reward
 from placewise_training.reward.data import Sample, collate
 from placewise_training.reward.net import RewardNet, relative_error, scale_loss
 from placewise_training.reward.uncertainty import train_ensemble
+from placewise_training.reward.weights import load_net
 from placewise_training.sharing import train as train_sharing
 from placewise_training.sharing.net import CoRunCompletion
 from placewise_training.stdm import train as train_stdm
@@ -161,6 +162,6 @@ def test_checkpoints_are_read_onto_the_cpu(tmp_path: Path, monkeypatch: pytest.M
     train_ldwp.restored(ldwp)
     restore(tmp_path, run)
     load_policy(tmp_path / "policy.pt")
-    train_reward.load_net(tmp_path / "reward.pt")
+    load_net(tmp_path / "reward.pt")
     train_reward.train(replace(trained, steps=1, resume=True))
     assert asked == ["cpu"] * 5

@@ -12,7 +12,8 @@ from placewise_training.lab.export import Graph, export_graph
 from placewise_training.lab.onnx_graph import OPSET
 from placewise_training.reward.net import RewardNet
 from placewise_training.reward.serving import serving_reward
-from placewise_training.reward.train import CHECKPOINT, REPORT, load_net
+from placewise_training.reward.train import CHECKPOINT, REPORT
+from placewise_training.reward.weights import load_net
 
 
 def export_reward(run: Path, into: Path) -> Path:

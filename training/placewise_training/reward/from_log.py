@@ -5,18 +5,24 @@ that of a job beside it is over the same stretch. Jobs that declare no length ha
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_log.record import Parts
 from placewise_training.log.index import Logged, LogIndex
+from placewise_training.log.later import gain, parted
 from placewise_training.log.places import Placed, Places
 from placewise_training.log.speeds import Speed, speed_of
 from placewise_training.log.store import LogStore
-from placewise_training.reward.data import Sample
+from placewise_training.reward.data import Sample, collate
+from placewise_training.reward.net import RewardNet
+
+_BATCH = 256
 
 
 class RewardRow(NamedTuple):
@@ -95,3 +101,53 @@ def _reason(placed: Placed, parts: Parts | None, index: LogIndex) -> str:
     if placed.outcome.is_overridden:
         return "ran elsewhere"
     return "" if index.linear(placed.record.decision_id, placed.job.id) else "without a length"
+
+
+class LogSamples(NamedTuple):
+    """Samples of a log to learn from, to choose by and, later than both, to judge by, with the times of the last; the
+    rows of the log by reason."""
+
+    learn: Sequence[Sample]
+    choose: Sequence[Sample]
+    later: Sequence[Sample]
+    later_s: FloatArray
+    counts: Mapping[str, int]
+
+
+def log_samples(where: str) -> LogSamples:
+    """Raises LogError, and ValueError for too few rows."""
+    store = LogStore(where)
+    with LogIndex(store) as index:
+        rows = RewardRows(store, index)
+        found = sorted(rows, key=lambda row: row.time_s)
+    parts = parted([row.time_s for row in found])
+    learn, choose, later = ([found[i].sample for i in np.flatnonzero(mask)] for mask in parts)
+    return LogSamples(
+        learn, choose, later, np.array([found[i].time_s for i in np.flatnonzero(parts.judge)]), rows.counts
+    )
+
+
+def gain_of(before: RewardNet, after: RewardNet, log: LogSamples, device: torch.device) -> dict[str, Any]:
+    """The errors of both nets on the later samples, and by how much they fell."""
+    errors = [errors_of_new(net, log.later, device) for net in (before, after)]
+    return gain(errors[0], errors[1], log.later_s)
+
+
+def errors_of_new(net: RewardNet, samples: Sequence[Sample], device: torch.device) -> FloatArray:
+    """(N,) relative error of the new job's speed; a speed below a bound is none."""
+    found = []
+    net.eval()
+    for start in range(0, len(samples), _BATCH):
+        chosen = samples[start : start + _BATCH]
+        batch = collate(chosen)
+        tokens, job, node = (torch.from_numpy(np.asarray(batch[name])).to(device) for name in ("tokens", "job", "node"))
+        with torch.no_grad():
+            speed = net(tokens, job, node)[0].cpu().numpy().astype(np.float64)
+        at = (np.asarray(batch["job"]) == 0).argmax(axis=1)
+        each = np.arange(len(chosen))
+        true = np.asarray(batch["speed"], dtype=np.float64)[each, at]
+        above = speed[each, at] / true - 1.0
+        is_bound = np.array([sample.is_bound for sample in chosen])
+        found.append(np.where(is_bound, np.maximum(above, 0.0), np.abs(above)))
+    net.train()
+    return np.concatenate(found)

@@ -49,7 +49,7 @@ def judge(net: RewardNet, samples: Sequence[Sample], device: torch.device, *, is
         with torch.no_grad():
             speed, spread = (answer.cpu().numpy().astype(np.float64) for answer in net(tokens, job, node))
         true: NDArray[np.float32] = np.asarray(batch["speed"], dtype=np.float32)
-        weight: NDArray[np.float32] = np.asarray(batch["weight"], dtype=np.float32)
+        weight: NDArray[np.float32] = np.asarray(np.where(batch["bound"], 0.0, batch["weight"]), dtype=np.float32)
         job_of: NDArray[np.int64] = np.asarray(batch["job"], dtype=np.int64)
         reported: NDArray[np.float32] = np.asarray(batch["tokens"], dtype=np.float32)[:, :, REPORTED.start]
         at = _first_tokens(np.where(weight > 0, job_of, -1))

@@ -100,9 +100,12 @@ class RelationLayer(BiasedLayer):
         return biased
 
 
-def relative_error(predicted: Tensor, true: Tensor, weight: Tensor) -> Tensor:
-    """Harmony's loss, (1/N) Σ |c′ − c| / c′ with c′ the true speed: weighted mean, shapes that broadcast."""
-    error = (predicted - true).abs() / true.clamp(min=1e-6)
+def relative_error(predicted: Tensor, true: Tensor, weight: Tensor, bound: Tensor | None = None) -> Tensor:
+    """Harmony's loss, (1/N) Σ |c′ − c| / c′ with c′ the true speed: weighted mean, shapes that broadcast. Where `bound`
+    is true, the speed is at most c′: a lower prediction is no error."""
+    above = predicted - true
+    error = above.abs() if bound is None else torch.where(bound, above.clamp(min=0.0), above.abs())
+    error = error / true.clamp(min=1e-6)
     return (error * weight).sum() / weight.expand_as(error).sum().clamp(min=1e-9)
 
 

@@ -12,22 +12,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from placewise_core.inputs.cluster import PART_FEATURES, feature_schema
 from placewise_core.inputs.reward import REPORTED
+from placewise_models.folder import shipped_bundle
 from placewise_training.lab.device import chosen_device
 from placewise_training.lab.scalars import Scalars
 from placewise_training.reward import data as reward_samples
 from placewise_training.reward.data import Sample, collate, fingerprint, judging_situation, training_situation
+from placewise_training.reward.from_log import LogSamples, gain_of, log_samples
 from placewise_training.reward.judge import beyond, calibration, constant_error, errors, judge, spread_limit
 from placewise_training.reward.net import SPREAD_PARAMETERS, RewardNet, relative_error, scale_loss
 from placewise_training.reward.uncertainty import choose_gain, train_ensemble
 from placewise_training.reward.unfamiliar import PRACTICE
-from placewise_training.reward.weights import net_of
+from placewise_training.reward.weights import begun, file_of
 
 SCHEMA = "placewise.reward/1"
 CHECKPOINT, REPORT = "reward.pt", "reward.json"
@@ -76,12 +78,40 @@ class Args:
         default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
     )
     start: str = field(
-        default="", metadata={"help": "reward.pt or reward.onnx of an equal net whose weights to begin with."}
+        default="", metadata={"help": "reward.pt, reward.onnx or bundle of an equal net whose weights to begin with."}
     )
+    log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
+    only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without simulations."})
+    log_share: float = field(default=0.5, metadata={"help": "Share of the batches that come from the log."})
     spread_only: bool = field(
         default=False, metadata={"help": "Keep the speeds it begins with and train only its expected error."}
     )
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
+
+
+class _Source(NamedTuple):
+    """Samples with their numbers of tokens."""
+
+    samples: Sequence[Sample]
+    lengths: Any
+
+
+class _Data(NamedTuple):
+    """Samples of simulations and of the log to learn from, and those to choose by. `log` has what it is judged on."""
+
+    simulated: Sequence[Sample]
+    logged: Sequence[Sample]
+    held_back: Sequence[Sample]
+    log: LogSamples | None
+
+    @property
+    def training(self) -> list[Sample]:
+        return [*self.simulated, *self.logged]
+
+    @property
+    def values(self) -> list[Sample]:
+        """Those to learn from without bounds."""
+        return [sample for sample in self.training if not sample.is_bound]
 
 
 @dataclass(slots=True)
@@ -98,32 +128,46 @@ class _Run:
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
-    """Trains and judges; the report that is also written to `out`. Raises ValueError for a foreign checkpoint."""
+    """Trains and judges; the report that is also written to `out`. Raises ValueError for a foreign checkpoint or a log
+    that holds too little, LogError for one that cannot be read."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     device = chosen_device(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
 
     began = time.perf_counter()
-    held_back, training = _split(args, show)
+    data = _data(args, show)
     simulated_s = time.perf_counter() - began  # next to nothing where samples were kept from an earlier run
 
     began = time.perf_counter()
     run = _run(args, device)
-    _train_net(args, run, training, held_back, show)
-    practice, gains = _train_uncertainty(args, run, training, held_back, show)
+    _train_net(args, run, data, show)
+    practice, gains = _train_uncertainty(args, run, data, show)
     train_s = time.perf_counter() - began
 
     report = {
         **_described(args, run.net),
-        "data": {"training": fingerprint(training), "held_back": fingerprint(held_back), **_start_digest(args)},
-        "samples": {"training": len(training), "held_back": len(held_back)},
+        "data": {
+            "training": fingerprint(data.training),
+            "held_back": fingerprint(data.held_back),
+            **_start_digest(args),
+        },
+        "samples": {"training": len(data.training), "held_back": len(data.held_back)},
         "seconds": {"data": round(simulated_s, 1), "training": round(train_s, 1)},
         "doubt": {"gain": float(run.net.uncertainty.gain), "likelihood_by_gain": gains},
-        **_judge(args, run, training, held_back, practice, show),
+        **_judge(args, run, data, practice, show),
     }
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
+
+
+def _data(args: Args, show: Show) -> _Data:
+    """Of the log the later part is held back for judging, and a tenth before it for choosing."""
+    if args.only_log and not args.log:
+        raise ValueError("--only-log needs a log (--log)")
+    log = log_samples(args.log) if args.log else None
+    held_back, simulated = ([], []) if args.only_log else _split(args, show)
+    return _Data(simulated, log.learn if log else (), [*held_back, *(log.choose if log else ())], log)
 
 
 def _split(args: Args, show: Show) -> tuple[list[Sample], list[Sample]]:
@@ -144,24 +188,26 @@ def _run(args: Args, device: torch.device) -> _Run:
     optimiser = torch.optim.Adam(net.parameters(), lr=args.peak_rate, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step + 1, args.warm_up, args.steps))
     if args.start:
-        net.load_state_dict(_same(_begun(Path(args.start)), net).state_dict())
+        net.load_state_dict(_same(begun(Path(args.start)), net).state_dict())
     run = _Run(net, optimiser, schedule, device, _copied(net))
     if args.resume:
         _restore(args, run)
     return run
 
 
-def _train_net(args: Args, run: _Run, training: Sequence[Sample], held_back: Sequence[Sample], show: Show) -> None:
+def _train_net(args: Args, run: _Run, data: _Data, show: Show) -> None:
     """All but the doubt. The net ends with its best weights on the samples held back."""
-    lengths = np.array([len(sample.job) for sample in training])
+    given = [samples for samples in (data.simulated, data.logged) if samples]
+    sources = [_Source(samples, np.array([len(sample.job) for sample in samples])) for samples in given]
     with Scalars(args.out) as write:
         for step in range(run.step, args.steps):
-            loss = _learn(args, run, training, lengths, np.random.default_rng((args.seed, 32, step)))
+            rng = np.random.default_rng((args.seed, 32, step))
+            loss = _learn(args, run, _source(args, sources, rng), rng)
             run.step = step + 1
             if step % 20 == 0:
                 write("loss/training", float(loss), step)
             if run.step % args.validate_every == 0 or run.step == args.steps:
-                now = _validation_error(run.net, held_back, run.device)
+                now = _validation_error(run.net, data.held_back, run.device)
                 write("loss/held_back", now, step)
                 if now <= run.best:  # equal where only the spread learns: then the latest
                     run.best, run.best_state = now, _copied(run.net)
@@ -170,16 +216,21 @@ def _train_net(args: Args, run: _Run, training: Sequence[Sample], held_back: Seq
     run.net.load_state_dict(run.best_state)
 
 
-def _learn(args: Args, run: _Run, training: Sequence[Sample], lengths: Any, rng: np.random.Generator) -> torch.Tensor:
+def _source(args: Args, sources: Sequence[_Source], rng: np.random.Generator) -> _Source:
+    """The samples of a step: of the simulations, the first, or of the log. One source alone is not drawn from."""
+    return sources[-1] if len(sources) == 1 or rng.random() < args.log_share else sources[0]
+
+
+def _learn(args: Args, run: _Run, source: _Source, rng: np.random.Generator) -> torch.Tensor:
     """One step of the optimiser on one batch; its loss. `rng` is of the step: a resumed run goes on as it would
     have."""
-    batch = collate([training[i] for i in _alike(lengths, args.batch, rng)])
+    batch = collate([source.samples[i] for i in _alike(source.lengths, args.batch, rng)])
     _blind(batch, args.blind_share, rng)
-    tokens, job, node, speed, weight = _tensors(batch, run.device)
+    tokens, job, node, speed, weight, bound = _tensors(batch, run.device)
     level, scale = run.net.members(tokens, job, node)
     true, weights = speed.unsqueeze(2), _weights(job, weight, args, rng)
-    loss = relative_error(level.exp(), true, weights)
-    loss = loss + _SCALE_WEIGHT * scale_loss(level, scale, true, weights)
+    loss = relative_error(level.exp(), true, weights, bound.unsqueeze(2))
+    loss = loss + _SCALE_WEIGHT * scale_loss(level, scale, true, weights * ~bound.unsqueeze(2))
     run.optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(run.net.parameters(), 1.0)
@@ -190,16 +241,16 @@ def _learn(args: Args, run: _Run, training: Sequence[Sample], lengths: Any, rng:
 
 
 def _train_uncertainty(
-    args: Args, run: _Run, training: Sequence[Sample], held_back: Sequence[Sample], show: Show
+    args: Args, run: _Run, data: _Data, show: Show
 ) -> tuple[list[list[Sample]], Mapping[str, float]]:
     """An ensemble on the finished net's errors, scaled on placements that the net was not trained on. Returns these
     and the likelihood by gain."""
     show("training the doubt", 0, 1)
     for parameter in run.net.uncertainty.learned.parameters():
         parameter.requires_grad = True
-    train_ensemble(run.net, training, args.doubt_steps, np.random.default_rng((args.seed, 33)))
-    practice = _practice(args, show)
-    gains = choose_gain(run.net, [held_back, *practice])
+    train_ensemble(run.net, data.values, args.doubt_steps, np.random.default_rng((args.seed, 33)))
+    practice = [] if args.only_log else _practice(args, show)
+    gains = choose_gain(run.net, [[sample for sample in data.held_back if not sample.is_bound], *practice])
     run.step, run.best_state = args.steps, _copied(run.net)
     _keep(args, run)
     return practice, gains
@@ -216,26 +267,11 @@ def _described(args: Args, net: RewardNet) -> dict[str, Any]:
 
 
 def _start_digest(args: Args) -> dict[str, str]:
-    return {"start": hashlib.sha256(Path(args.start).read_bytes()).hexdigest()} if args.start else {}
+    return {"start": hashlib.sha256(file_of(Path(args.start)).read_bytes()).hexdigest()} if args.start else {}
 
 
 def _copied(net: RewardNet) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in net.state_dict().items()}
-
-
-def load_net(checkpoint: Path) -> RewardNet:
-    """The best net of a training run. Raises ValueError if it was trained on other features than today's."""
-    stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    if stored["feature_schema"] != feature_schema("reward")["hash"]:
-        raise ValueError(f"{checkpoint}: trained on other features than this version encodes; train it again")
-    shape = stored["shape"]
-    net = RewardNet(PART_FEATURES, shape["width"], shape["heads"], shape["layers"], shape["members"])
-    net.load_state_dict(stored["best"])
-    return net.eval()
-
-
-def _begun(path: Path) -> RewardNet:
-    return net_of(path) if path.suffix == ".onnx" else load_net(path)
 
 
 def _same(begin: RewardNet, net: RewardNet) -> RewardNet:
@@ -259,28 +295,32 @@ def _validation_error(net: RewardNet, held_back: Sequence[Sample], device: torch
     return 0.5 * (found["mean_relative_error"] + found["mean_relative_error_new"])
 
 
-def _judge(
-    args: Args,
-    run: _Run,
-    training: Sequence[Sample],
-    held_back: Sequence[Sample],
-    practice: Sequence[Sequence[Sample]],
-    show: Show,
-) -> dict[str, Any]:
-    """On other measurements, another arrival pattern and other seeds, with the noise that no model can know."""
+def _judge(args: Args, run: _Run, data: _Data, practice: Sequence[Sequence[Sample]], show: Show) -> dict[str, Any]:
+    """On other measurements, another arrival pattern and other seeds, with the noise that no model can know; with a log
+    also on its later part, beside the net that it began with."""
     unfamiliar = [sample for samples in practice for sample in samples]
-    limit, separates = spread_limit(judge(run.net, [*held_back, *unfamiliar], run.device))
-    sets: dict[str, Sequence[Sample]] = {"held_back": held_back}
+    limit, separates = spread_limit(judge(run.net, [*data.held_back, *unfamiliar], run.device))
+    sets: dict[str, Sequence[Sample]] = {"held_back": data.held_back}
     seeds = range(10_000, 10_000 + args.judged_simulations)
-    for name, (truth, every_s) in JUDGED.items():
+    for name, (truth, every_s) in () if args.only_log else JUDGED.items():
         sets[name] = _samples(args.out / f"{name}.npz", _maker(truth, every_s), seeds, f"simulating {name}", show)
-    judged = {name: _judged(run.net, limit, samples, training, run.device) for name, samples in sets.items()}
-    return {
+    judged = {name: _judged(run.net, limit, samples, data.values, run.device) for name, samples in sets.items()}
+    report = {
         "spread_limit": limit,
         "spread_separates": separates,
         "metrics": {name: found["errors"] for name, found in judged.items()},
         "calibration": {name: found["calibration"] for name, found in judged.items()},
     }
+    if data.log is not None:
+        before = begun(Path(args.start) if args.start else shipped_bundle()).to(run.device)
+        later = gain_of(before, run.net, data.log, run.device)
+        report["log"] = {
+            "where": args.log,
+            "samples": len(data.logged),
+            "counts": dict(data.log.counts),
+            "later": later,
+        }
+    return report
 
 
 def _judged(
@@ -345,7 +385,7 @@ def _blind(batch: Mapping[str, Any], share: float, rng: np.random.Generator) -> 
 
 
 def _tensors(batch: Mapping[str, Any], device: torch.device) -> list[torch.Tensor]:
-    names = ("tokens", "job", "node", "speed", "weight")
+    names = ("tokens", "job", "node", "speed", "weight", "bound")
     return [torch.from_numpy(np.asarray(batch[name])).to(device) for name in names]
 
 

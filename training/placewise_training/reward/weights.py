@@ -21,6 +21,28 @@ from placewise_training.reward.net import RelationLayer, RewardNet
 Weights = Iterator[NDArray[np.float32]]
 
 
+def load_net(checkpoint: Path) -> RewardNet:
+    """The best net of a training run. Raises ValueError if it was trained on other features than today's."""
+    stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    if stored["feature_schema"] != feature_schema("reward")["hash"]:
+        raise ValueError(f"{checkpoint}: trained on other features than this version encodes; train it again")
+    shape = stored["shape"]
+    net = RewardNet(PART_FEATURES, shape["width"], shape["heads"], shape["layers"], shape["members"])
+    net.load_state_dict(stored["best"])
+    return net.eval()
+
+
+def file_of(path: Path) -> Path:
+    """The file of the weights: that of a bundle's folder, or itself."""
+    return path / "reward.onnx" if path.is_dir() else path
+
+
+def begun(path: Path) -> RewardNet:
+    """The net of a checkpoint, of a graph, or of a bundle. Raises ValueError."""
+    path = file_of(path)
+    return net_of(path) if path.suffix == ".onnx" else load_net(path)
+
+
 def net_of(path: Path) -> RewardNet:
     """The net behind a reward.onnx. Raises ValueError for one of other features or of another form."""
     model = onnx.load(str(path))
