@@ -235,7 +235,9 @@ class PlaceSettings(Section):
 
 
 class AdmitSettings(Section):
-    policy: str = Field(default="proteus", description="Admission policy, unless the request or the cluster names one.")
+    policy: str = Field(
+        default="proteus-qos", description="Admission policy, unless the request or the cluster names one."
+    )
     v: float = Field(default=1.0, ge=0, description="V of a queue that sets none: weight of cost against backlog.")
     epsilon_s: float = Field(default=60.0, ge=0, description="Growth of the delay queue Z per slot while work waits.")
     tau_s: float = Field(default=3600.0, gt=0, description="Reference duration that makes S(n) dimensionless.")

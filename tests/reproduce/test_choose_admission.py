@@ -1,6 +1,9 @@
 """The rule that chooses the default admission and that of pipelines, and that what it names is there."""
 
-from dataclasses import replace
+import itertools
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from tests.fakes.proteus_queue import bundled
@@ -9,8 +12,10 @@ from placewise_core.admit.greedy import GreedyAdmission
 from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.job import Job, JobId
 from placewise_core.speed.throughput import ThroughputModel
+from placewise_service.engine.parts import EngineOptions
+from placewise_service.settings import AdmitSettings
 from placewise_training.reproduce import choose_pipelines
-from placewise_training.reproduce.choose import CANDIDATES, WORKLOADS, Run, judge, keeps_bound, run
+from placewise_training.reproduce.choose import CANDIDATES, LENGTHS, SEEDS, WORKLOADS, Run, judge, keeps_bound, run
 from placewise_training.reproduce.elastic.trials import JobLog
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.pipelines.choosers import PolicyChooser
@@ -58,6 +63,18 @@ def test_the_candidates_are_all_policies_that_reserve_for_the_head() -> None:
     policies = admission_policies(ThroughputModel(bundled("throughput.json")))
     reserving = {name for name, each in policies.items() if isinstance(each, GreedyAdmission) and each.backfills}
     assert set(CANDIDATES) == reserving
+
+
+def test_the_default_is_what_the_rule_chose_on_every_workload() -> None:
+    """docs/admission.json has each run once, and its figures are those of its runs."""
+    found = json.loads((Path(__file__).parents[2] / "docs" / "admission.json").read_text("utf-8"))
+    made = [Run(**each) for each in found["runs"]]
+    cells = [(each.workload, each.lengths, each.policy, each.seed) for each in made]
+    assert set(cells) == set(itertools.product(WORKLOADS, LENGTHS, CANDIDATES, SEEDS))
+    assert len(cells) == len(set(cells))
+    rows, chosen = judge(made)
+    assert [asdict(row) for row in rows] == found["rows"]
+    assert chosen == found["chosen"] == AdmitSettings().policy == EngineOptions().admit_policy
 
 
 def test_a_run_keeps_the_bound_and_ends() -> None:

@@ -43,7 +43,7 @@ class EngineOptions:
     """The operator's options for this service; a cluster's own settings come first."""
 
     place_policy: str = "consolidate"
-    admit_policy: str = "proteus"
+    admit_policy: str = "proteus-qos"
     fallback_policy: str = "consolidate"
     reserve_ttl_s: float = 60.0
     stale_telemetry_after_s: float = 90.0
