@@ -112,11 +112,12 @@ def reward_samples() -> list[Sample]:
 @pytest.mark.parametrize("device", ELSEWHERE)
 def test_the_reward_model_learns_where_it_is(device: str) -> None:
     net = RewardNet(PART_FEATURES, width=16, heads=4, members=2).to(device)
-    tokens, job, node, speed, weight = train_reward._tensors(collate(reward_samples()), torch.device(device))
+    tensors = train_reward._tensors(collate(reward_samples()), torch.device(device))
+    tokens, job, node, speed, weight, bound = tensors
     level, scale = net.members(tokens, job, node)
     args = replace(train_reward.Args(), members=2)
     true, weights = speed.unsqueeze(2), train_reward._weights(job, weight, args, np.random.default_rng(0))
-    loss = relative_error(level.exp(), true, weights) + scale_loss(level, scale, true, weights)
+    loss = relative_error(level.exp(), true, weights, bound.unsqueeze(2)) + scale_loss(level, scale, true, weights)
     loss.backward()  # type: ignore[no-untyped-call]
     assert loss.device.type == device
 
