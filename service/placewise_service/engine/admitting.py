@@ -25,6 +25,9 @@ from placewise_service.engine.growth import check_queue
 from placewise_service.engine.parts import EngineParts, check_policy_exists, decode_repeat
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import seed_of
+from placewise_service.engine.place.shadowing import Shadowing
+from placewise_service.engine.shadowing.questions import AdmitQuestion
+from placewise_service.engine.shadowing.studies import offer
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
 
@@ -46,6 +49,7 @@ class AdmitDraft:
     settings: QueueSettings = QueueSettings()
     is_logged: bool = True
     reads: tuple[ViewRead, ...] = ()
+    question: AdmitQuestion | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -77,6 +81,7 @@ class Admitting:
 
     parts: EngineParts
     slicing: Slicing
+    shadowing: Shadowing
     turns: dict[tuple[str, str], _Turns] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
 
@@ -218,6 +223,9 @@ class Admitting:
             command.is_explaining or asked.is_observed,
             exploration=NOT_EXPLORED if command.is_dry_run else exploration_of(live.view.settings, command.seed),
         )
+        question = None
+        if self.shadowing.wants_copy(command.cluster, command.is_dry_run):
+            question = AdmitQuestion(command, live.view.fork(), queue, replace(context, exploration=NOT_EXPLORED))
         view, reads = live.view, self.parts.read(live, now_s)
         if len(command.jobs) * (view.size + _BESIDE_NODES) > _MOST_IN_ONE_GO:
             view = view.fork()
@@ -245,7 +253,8 @@ class Admitting:
         if first := self.refusals.first(command, plan, meta):  # the log has that one
             meta = replace(meta, decision_id=first)
         decision = AdmitDecision(plan, meta)
-        return AdmitDraft(decision, queue, now_s, seed, view.epoch, observed, settings, not first, reads)
+        given = (queue, now_s, seed, view.epoch, observed, settings, not first, reads, question)
+        return AdmitDraft(decision, *given)
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float, left_out: int) -> None:
         decision, before = draft.decision, draft.before
@@ -270,6 +279,8 @@ class Admitting:
         if not command.is_dry_run:
             self.parts.asked.admit(command.cluster, decision)
         (self.parts.log if draft.is_logged else self.parts.count)(record, _outcome(decision))
+        if draft.is_logged:
+            offer(self.shadowing, AdmitQuestion, draft.question, record)
 
 
 def _in_slices(

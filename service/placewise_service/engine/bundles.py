@@ -22,6 +22,7 @@ from placewise_core.domain.errors import (
 from placewise_models.bundle import Bundle
 from placewise_service.engine.parts import check_policy_exists
 from placewise_service.engine.registry import BundleRegistry, BundleStatus, Serving
+from placewise_service.engine.shadowing.questions import COMPLETED
 from placewise_service.engine.shadows import PolicySet, Shadow
 from placewise_service.state.store import ActiveChoice, BundleChoice, ShadowChoice, StateStore
 
@@ -248,8 +249,9 @@ def _refused(name: str, error: PlacewiseError) -> str:
 
 def _checked(shadow: Shadow, policies: PolicySet) -> Shadow:
     """The same. Raises InvalidRequestError for a policy that does not exist, or that its own bundle has no net for."""
-    check_policy_exists(shadow.policy, policies.placement, "policy")
-    if shadow.bundle is not None and shadow.policy and shadow.policy not in policies.learned:
+    check_policy_exists(shadow.policy, {*policies.placement, *policies.of_other_calls}, "policy")
+    resting = {*policies.learned, *policies.admission, *policies.partition, *COMPLETED}
+    if shadow.bundle is not None and shadow.policy and shadow.policy not in resting:
         raise InvalidRequestError(
             f"the bundle {shadow.bundle.name!r} has no net for {shadow.policy!r}: leave the bundle out", "policy"
         )

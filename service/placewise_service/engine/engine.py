@@ -44,6 +44,8 @@ from placewise_service.engine.place.shadowing import Shadowing
 from placewise_service.engine.place.sliced_drafting import SlicedPlacer
 from placewise_service.engine.place.studying import Studying
 from placewise_service.engine.reporting.reports import Reporter, ReportOutcome, portions
+from placewise_service.engine.shadowing.questions import PartitionQuestion
+from placewise_service.engine.shadowing.studies import offer
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.view_log.writing import ViewLog
 from placewise_service.engine.views import LiveView, Views
@@ -93,7 +95,8 @@ class Engine:
         self._studying, self._shadowed = Studying(parts.clock), Studying(parts.clock)
         shadowing = Shadowing(parts.registry, self._shadowed, parts.sink, parts.telemetry, parts.clock)
         self._placing = Placing(parts, placer, SlicedPlacer(parts, slicing), self._studying, shadowing)
-        self._admitting = Admitting(parts, slicing)
+        self._admitting = Admitting(parts, slicing, shadowing)
+        self._shadowing = shadowing
         self._growth = Growth(parts)
         self._view_log = ViewLog(parts.views, parts.store, parts.clock, parts.telemetry.view_log_drops)
         self._reporter = Reporter(
@@ -176,6 +179,9 @@ class Engine:
         live = await parts.views.get(command.cluster)
         await parts.hear_time(live, command.now_s, command.is_dry_run)
         context = PartitionContext(parts.now_s(live, command.now_s), command.units, command.is_explaining)
+        question = None
+        if self._shadowing.wants_copy(command.cluster, command.is_dry_run):
+            question = PartitionQuestion(command, live.view.fork(), context.now_s)
         view, reads = live.view, parts.read(live, context.now_s)
         if view.size + len(command.units) + len(command.progress) > _MOST_IN_ONE_GO:
             view = view.fork()
@@ -187,7 +193,7 @@ class Engine:
         meta = parts.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
         decision = PartitionDecision(plan, meta)
         latency_ms = parts.elapsed_ms(started_s)
-        seen = (live.view.epoch, reads)
+        seen = (live.view.epoch, reads, question)
         parts.afterwards(self._log_partition, command, decision, context.now_s, latency_ms, *seen)
         return await parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
@@ -201,11 +207,13 @@ class Engine:
         latency_ms: float,
         epoch: str,
         reads: tuple[ViewRead, ...],
+        question: PartitionQuestion | None,
     ) -> None:
         record = DecisionRecord.of_partition(
             command, decision, time_s=time_s, latency_ms=latency_ms, epoch=epoch, reads=reads
         )
         self._parts.log(record, decision.plan.outcome)
+        offer(self._shadowing, PartitionQuestion, question, record)
 
     async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = math.inf) -> Pending[AdmitDecision]:
         """Does each job start now, with how many GPUs, or does it wait? Moves the queue once per slot."""

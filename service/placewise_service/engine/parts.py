@@ -10,7 +10,6 @@ import structlog
 from placewise_core.basics.clock import Clock
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import QueueSettings
-from placewise_core.domain.commands import Scope
 from placewise_core.domain.decision import DecisionMeta
 from placewise_core.domain.errors import (
     AlreadyExistsError,
@@ -19,13 +18,12 @@ from placewise_core.domain.errors import (
     StaleSnapshotError,
 )
 from placewise_core.domain.events import Event
-from placewise_log.record import PLACE, DecisionRecord, ViewRead
+from placewise_log.record import DecisionRecord, ViewRead
 from placewise_service.declog.asked import AskedJobs
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.answers import Decision, decode_answer, encode_answer
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.registry import BundleRegistry
-from placewise_service.engine.shadows import LeftOut
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.store import Repeated, Reused, StateStore
 from placewise_service.telemetry import Telemetry
@@ -148,8 +146,6 @@ class EngineParts:
     def count(self, record: DecisionRecord, outcome: str) -> None:
         """Counts one decision that was answered."""
         meta = record.meta
-        if record.rpc != PLACE or record.scope == Scope.NODE:
-            self._count_unshadowed(record)
         self.telemetry.decision(record.rpc, meta.policy, outcome, meta.is_fallback, record.latency_ms / 1000.0)
         log.debug(
             "decided",
@@ -162,11 +158,6 @@ class EngineParts:
             request_id=record.request_id,
             caller=meta.caller,
         )
-
-    def _count_unshadowed(self, record: DecisionRecord) -> None:
-        """Counts a decision of a kind that shadows do not decide about, where there is one."""
-        if not record.is_dry_run and self.registry.shadows.of(record.cluster) is not None:
-            self.telemetry.shadow_left_out(LeftOut.CALL, len(record.jobs) or 1)
 
     def apply(self, live: LiveView, events: Sequence[Event]) -> None:
         """Shows own mutations at once. If the state began a new epoch meanwhile, the tail rebuilds the view."""

@@ -20,7 +20,7 @@ class LeftOut(enum.StrEnum):
     """Why a job of a cluster with a shadow has no decision of it."""
 
     BUSY = "busy"  # there was no time
-    CALL = "call"  # AdmitOrWait, Partition, and Place with scope NODE are not shadowed
+    CALL = "call"  # the shadow's policy is one of another call, or a bundle has nothing to say beside this answer
     FAILED = "failed"  # the shadow's policy raised an error
     JOBS = "jobs"  # a request's jobs beyond the first few
     POLICY = "policy"  # the bundle in force does not have the policy
@@ -51,6 +51,11 @@ class PolicySet:
     subtasks: Mapping[str, SubtaskScheduler] = field(default_factory=dict)
 
     @property
+    def of_other_calls(self) -> Collection[str]:
+        """Names of the policies of AdmitOrWait, Partition and scope NODE."""
+        return {*self.admission, *self.partition, *self.subtasks}
+
+    @property
     def reward_model(self) -> BestOfK | None:
         """The search, which scores by the bundle's reward model; None without one."""
         search = self.placement.get(BestOfK.name)
@@ -71,6 +76,12 @@ class Shadow:
         learned = policies.learned
         name = self.policy or (answered if answered in learned else next(iter(learned), ""))
         return policies.placement.get(name)
+
+    def policy_beside(self, answered: str, names: Collection[str], resting: Collection[str]) -> str:
+        """The policy that decides beside `answered` in a call with these policies, of which some rest on the bundle; ""
+        if the shadow has nothing to say there."""
+        name = self.policy or (answered if self.bundle is not None else "")
+        return name if name in names and (self.bundle is None or name in resting) else ""
 
 
 class Shadows:

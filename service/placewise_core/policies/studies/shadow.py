@@ -86,7 +86,7 @@ def shadowed(
     """The shadow's decision, without a deadline. Raises the policy's errors."""
     job, view = study.job, study.view
     interference = inputs.interference.of(view.co_runs, (job,))
-    watch = _Stopwatch(slices, monotonic_s)
+    watch = Stopwatch(slices, monotonic_s)
     context = PlaceContext(study.now_s, seed, interference=interference, slices=watch, barred=study.barred)
     proposal = inputs.policy.propose(job, view, context)
     busy_s = watch.stopped()
@@ -158,7 +158,7 @@ def _forecasts(
     return Forecasts(**values)
 
 
-class _Stopwatch:
+class Stopwatch:
     """Slices that count the seconds of the work between pauses."""
 
     def __init__(self, slices: Slices, monotonic_s: Callable[[], float]) -> None:

@@ -17,7 +17,9 @@ from placewise_service.commands.exits import BadInputError, CommandError, Exit
 from placewise_service.commands.store import opened_store
 from placewise_service.declog.export import ExportRing, export
 from placewise_service.declog.shadows.comparison import compare as compared
-from placewise_service.declog.shadows.pairs import Pair, UnreadableLogError, pairs
+from placewise_service.declog.shadows.pairs import Beside, Pair, UnreadableLogError, beside, pairs
+
+_Found = tuple[list[Pair], list[Beside]]
 
 
 def compare(
@@ -34,32 +36,44 @@ def compare(
 ) -> None:
     """Compare who answered with who decided in its shadow: agreement, forecasts by both reward models, what was
     realised, latency. One step on the incumbent's states."""
-    found = _read(log, clusters or ()) if log is not None else asyncio.run(_read_ring(clusters or ()))
+    found, others = _read(log, clusters or ()) if log is not None else asyncio.run(_read_ring(clusters or ()))
     chosen = [pair for pair in found if pair.answer.is_called(a) and pair.shadow.is_called(b)]
-    if not chosen:
-        raise CommandError(f"{b!r} decided in the shadow of no answer of {a!r}; {_known(found)}", Exit.NEGATIVE)
-    figures = {"a": a, "b": b, **compared(chosen, block_s)}
+    other_calls = [each for each in others if each.answer.is_called(a) and each.shadow.is_called(b)]
+    if not chosen and not other_calls:
+        raise CommandError(f"{b!r} decided in the shadow of no answer of {a!r}; {_known(found, others)}", Exit.NEGATIVE)
+    figures = {"a": a, "b": b, **(compared(chosen, block_s) if chosen else {}), "other_calls": _by_call(other_calls)}
     if is_json:
         print_json(figures)
-    else:
+        return
+    if chosen:
         _print(figures)
+    if other_calls:
+        rows = [(row["call"], row["jobs"], f"{row['same']:.1%}") for row in figures["other_calls"]]
+        print_table("same answer in other calls, which have no reward models", ("call", "jobs or tasks", "share"), rows)
 
 
-def _read(directory: Path, clusters: Sequence[str]) -> list[Pair]:
+def _by_call(found: Sequence[Beside]) -> list[dict[str, Any]]:
+    by_call: dict[str, list[bool]] = {}
+    for each in found:
+        by_call.setdefault(each.call, []).append(each.is_same)
+    return [{"call": call, "jobs": len(same), "same": sum(same) / len(same)} for call, same in sorted(by_call.items())]
+
+
+def _read(directory: Path, clusters: Sequence[str]) -> _Found:
     if not (directory / "decisions").is_dir():
         raise BadInputError(str(directory), "has no folder decisions: name a folder that `placewise log export` wrote")
     try:
-        return pairs(directory, clusters)
+        return pairs(directory, clusters), beside(directory, clusters)
     except UnreadableLogError as error:
         raise BadInputError(str(error.path), error.reason) from None
 
 
-async def _read_ring(clusters: Sequence[str]) -> list[Pair]:
+async def _read_ring(clusters: Sequence[str]) -> _Found:
     """From a copy of the ring, which is left as it is."""
     async with opened_store() as store:
         with tempfile.TemporaryDirectory(prefix="placewise-compare-") as directory:
             await export(_Unmarked(store), Path(directory), clusters=clusters)
-            return await asyncio.to_thread(pairs, Path(directory))
+            return await asyncio.to_thread(_read, Path(directory), clusters)
 
 
 class _Unmarked:
@@ -87,10 +101,9 @@ class _Unmarked:
         return "0"
 
 
-def _known(found: Sequence[Pair]) -> str:
-    counts = Counter(
-        f"{pair.answer.bundle}/{pair.answer.policy} and {pair.shadow.bundle}/{pair.shadow.policy}" for pair in found
-    )
+def _known(found: Sequence[Pair], others: Sequence[Beside]) -> str:
+    sides = [(pair.answer, pair.shadow) for pair in found] + [(each.answer, each.shadow) for each in others]
+    counts = Counter(f"{one.bundle}/{one.policy} and {other.bundle}/{other.policy}" for one, other in sides)
     if not counts:
         return "the log has no decision of a shadow: `placewise bundle shadow` starts one"
     return "the log has " + ", ".join(f"{sides} ({jobs} jobs)" for sides, jobs in counts.most_common(5))

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from placewise_core.basics.frozen import frozen
-from placewise_core.domain.commands import JobEventKind
+from placewise_core.domain.commands import JobEventKind, Scope
 from placewise_core.policies.studies.shadow import Compared
-from placewise_log.record import CorruptEntryError, DecisionRecord, decode
+from placewise_log.record import PLACE, CorruptEntryError, DecisionRecord, decode
 
 _ROWS_AT_ONCE: Final = 4096
 _ANSWER: Final = ("id", "bundle", "policy", "is_fallback", "latency_ms")
@@ -59,17 +59,40 @@ class Pair:
     realised_per_s: float | None
 
 
-def pairs(directory: Path, clusters: Collection[str] = ()) -> list[Pair]:
-    """Every job with a shadow whose answer is in the log, by time; of these clusters, or of all for none.
+@frozen
+class Beside:
+    """One job or task of another call than Place for whole jobs: the same answer by both sides or not."""
+
+    call: str
+    answer: Side
+    shadow: Side
+    is_same: bool
+
+
+def beside(directory: Path, clusters: Collection[str] = ()) -> list[Beside]:
+    """Every job and task with a shadow of AdmitOrWait, Partition, or Place with scope NODE, explored ones apart.
 
     Raises UnreadableLogError.
     """
-    records = [each for each in _shadow_records(directory) if not clusters or each.cluster in clusters]
+    records = _records(directory, clusters, is_placing=False)
+    answers = _answers(directory, records)
+    return [
+        Beside(_call(record), answers[record.shadow_of], _side(record), compared.is_same)
+        for record in records
+        if record.shadow_of in answers
+        for compared in record.compared
+        if not compared.explorer
+    ]
+
+
+def pairs(directory: Path, clusters: Collection[str] = ()) -> list[Pair]:
+    """Every job with a shadow of Place whose answer is in the log, by time; of these clusters, or of all for none.
+
+    Raises UnreadableLogError.
+    """
+    records = _records(directory, clusters, is_placing=True)
+    answers = _answers(directory, records)
     answered = pa.array({record.shadow_of for record in records}, pa.string())
-    answers = {
-        row["id"]: Side(row["bundle"], row["policy"], row["is_fallback"], row["latency_ms"])
-        for row in _rows(directory, "decisions", _ANSWER, "id", answered)
-    }
     rows = _rows(directory, "joined", _FATE, "decision_id", answered)
     fates = {(row["decision_id"], row["job_id"]): row for row in rows if not row["unit"]}  # else of a part of the job
     found: list[Pair] = []
@@ -80,9 +103,31 @@ def pairs(directory: Path, clusters: Collection[str] = ()) -> list[Pair]:
     return sorted(found, key=lambda pair: pair.time_s)
 
 
+def _records(directory: Path, clusters: Collection[str], *, is_placing: bool) -> list[DecisionRecord]:
+    """The shadows of Place for whole jobs, or those of the other calls."""
+    found = [each for each in _shadow_records(directory) if not clusters or each.cluster in clusters]
+    return [each for each in found if (_call(each) == PLACE) is is_placing]
+
+
+def _call(record: DecisionRecord) -> str:
+    return f"{record.rpc} {record.scope}" if record.scope == Scope.NODE else record.rpc
+
+
+def _side(record: DecisionRecord) -> Side:
+    meta = record.meta
+    return Side(meta.bundle, meta.policy, meta.is_fallback, record.latency_ms)
+
+
+def _answers(directory: Path, records: Sequence[DecisionRecord]) -> dict[str, Side]:
+    answered = pa.array({record.shadow_of for record in records}, pa.string())
+    return {
+        row["id"]: Side(row["bundle"], row["policy"], row["is_fallback"], row["latency_ms"])
+        for row in _rows(directory, "decisions", _ANSWER, "id", answered)
+    }
+
+
 def _pairs(record: DecisionRecord, answer: Side, fates: dict[tuple[str, str], dict[str, Any]]) -> Iterator[Pair]:
-    meta, jobs = record.meta, {str(job.id): job for job in record.jobs}
-    shadow = Side(meta.bundle, meta.policy, meta.is_fallback, record.latency_ms)
+    shadow, jobs = _side(record), {str(job.id): job for job in record.jobs}
     for compared in record.compared:
         job = jobs[compared.job_id]
         realised = _realised_per_s(fates.get((record.shadow_of, job.id)))

@@ -27,6 +27,8 @@ from placewise_service.engine.place.drafting import NONE_SETTLED, Draft, Placer,
 from placewise_service.engine.place.shadowing import Shadowing
 from placewise_service.engine.place.sliced_drafting import SlicedPlacer, is_large
 from placewise_service.engine.place.studying import Studying
+from placewise_service.engine.shadowing.questions import NodeQuestion
+from placewise_service.engine.shadowing.studies import offer
 from placewise_service.engine.views import LiveView
 from placewise_service.state.store import Conflict, Repeated, Reserved, ReserveRequest, ReserveResult, Reused
 
@@ -272,6 +274,9 @@ class Placing:
         seed = seed_of(command.seed) if name == "random" else 0
         scheduler, now_s = subtasks[name], self.parts.now_s(live, command.now_s)
         reads = self.parts.read(live, now_s)
+        question = None
+        if self.shadowing.wants_copy(command.cluster, command.is_dry_run):
+            question = NodeQuestion(command, live.view.fork(), now_s, seed)
         decisions = scheduler.assign(command.jobs, command.node_id, live.view, now_s, seed=seed)
         elapsed_ms = self.parts.elapsed_ms(started_s)
         reason = scheduler.caveat(command.jobs, live.view)
@@ -289,7 +294,7 @@ class Placing:
         draft.draws = [Draw(given.job_id, given.propensity) for given in decisions if given.assignments]
         if not command.is_dry_run and random() < self.placer.observe_share:
             draft.open_units = scheduler.open_units(command.jobs, command.node_id, live.view, now_s)
-        self.parts.afterwards(self._log, command, live, decision, seed, draft)
+        self.parts.afterwards(self._log, command, live, decision, seed, draft, question)
         return await self.parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
@@ -310,6 +315,7 @@ class Placing:
         decision: PlaceDecision,
         seed: int,
         draft: Draft,
+        question: NodeQuestion | None = None,
     ) -> None:
         known, cluster, jobs = self.parts.asked, command.cluster, command.jobs
         repeats = () if command.is_dry_run else known.repeats(cluster, jobs)
@@ -341,6 +347,8 @@ class Placing:
             self.parts.log(record, outcome)
         if command.scope is Scope.CLUSTER:
             self.shadowing.offer(record, draft)
+        else:
+            offer(self.shadowing, NodeQuestion, question, record)
 
     def _alternatives(self, record: DecisionRecord, studies: Sequence[Study]) -> AlternativesStudy:
         telemetry, policies = self.parts.telemetry, self.placer_for(record.cluster).policies

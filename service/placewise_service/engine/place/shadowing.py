@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from placewise_core.basics.clock import Clock
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
-from placewise_core.domain.commands import PlaceCommand, Scope
+from placewise_core.domain.commands import PlaceCommand
 from placewise_core.domain.decision import DecisionMeta, PlaceDecision
 from placewise_core.gang.policy import Proposal
 from placewise_core.policies.studies.alternatives import Study
-from placewise_core.policies.studies.shadow import Shadowed, ShadowInputs, shadowed
+from placewise_core.policies.studies.shadow import Compared, Shadowed, ShadowInputs, shadowed
 from placewise_log.record import PLACE, DecisionRecord, Draw
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.ids import uuid7
@@ -37,20 +37,32 @@ class Shadowing:
 
     def wants(self, command: PlaceCommand) -> bool:
         """Whether to copy the inputs of this decision for a shadow."""
-        if command.is_dry_run or command.scope is not Scope.CLUSTER:
+        shadow = self.registry.shadows.of(command.cluster)
+        if shadow is None or not self.wants_copy(command.cluster, command.is_dry_run):
             return False
-        return self.registry.shadows.of(command.cluster) is not None and self.studying.has_room
+        return not shadow.policy or shadow.policy in self.policies_of(shadow, command.cluster).placement
+
+    def wants_copy(self, cluster: str, is_dry_run: bool) -> bool:
+        """As `wants`, of a question of any call."""
+        shadows = self.registry.shadows
+        return (
+            bool(shadows.by_cluster) and not is_dry_run and shadows.of(cluster) is not None and self.studying.has_room
+        )
 
     def offer(self, record: DecisionRecord, draft: Draft) -> None:
         """Takes an answered decision. It is in the log already."""
         shadow = self.registry.shadows.of(record.cluster)
         if shadow is None or record.is_dry_run or not draft.decided:
             return
+        policies = self.policies_of(shadow, record.cluster)
+        if shadow.policy and shadow.policy not in policies.placement:
+            is_of_another_call = shadow.policy in policies.of_other_calls
+            self.left_out(draft.decided, LeftOut.CALL if is_of_another_call else LeftOut.POLICY)
+            return
         if not draft.is_shadowed:
             self.left_out(draft.decided, LeftOut.BUSY)
             return
         self.left_out(draft.decided - len(draft.studies), LeftOut.JOBS)
-        policies = self.policies_of(shadow, record.cluster)
         if any(shadow.policy_for(study.policy.name, policies) is None for study in draft.studies):
             self.left_out(len(draft.studies), LeftOut.POLICY)
             return
@@ -94,7 +106,7 @@ class _ShadowStudy:
         self._of.sink.offer(record)
         meta = record.meta
         for _, policy, result in self._found:
-            self._of.telemetry.shadow_decision(meta.bundle, policy, _agreement(result), result.busy_s)
+            self._of.telemetry.shadow_decision(meta.bundle, policy, agreement(result.compared), result.busy_s)
 
     def shed(self) -> None:
         self._of.left_out(len(self._studies), LeftOut.BUSY)
@@ -157,8 +169,8 @@ def _draw(study: Study, proposal: Proposal) -> Draw:
     )
 
 
-def _agreement(result: Shadowed) -> Agreement:
-    compared = result.compared
+def agreement(compared: Compared) -> Agreement:
+    """One word for the two sides of a job."""
     if compared.explorer:
         return Agreement.EXPLORED
     if compared.is_same:

@@ -1,0 +1,1 @@
+"""Shadows of AdmitOrWait, Partition, and Place with scope NODE."""
