@@ -180,6 +180,10 @@ class NodeArrays:
         """False while no node has reported any."""
         return self._has_telemetry
 
+    def is_hot(self) -> BoolArray:
+        """(M,) at or over the reported temperature limit; False where limit or temperature is unknown. Do not write."""
+        return self._is_hot
+
     def has_racks(self) -> bool:
         """False while no node has named a rack."""
         return bool(self._rack_ids)

@@ -108,10 +108,6 @@ class ClusterView(SlotArrays):
         """(M,) telemetry that was once reported and is older than the limit."""
         return (self.observe_time_s > 0) & (now_s - self.observe_time_s > self.stale_after_s)
 
-    def is_hot(self) -> BoolArray:
-        """(M,) at or over the reported temperature limit; False where limit or temperature is unknown. Do not write."""
-        return self._is_hot
-
     def usable(self, now_s: float) -> BoolArray:
         """(M,) ready, not hot, with telemetry that is fresh or was never reported."""
         mask = self.is_ready.copy()
@@ -377,8 +373,7 @@ class ClusterView(SlotArrays):
             case JobsEnded():
                 for job_id in change.job_ids:
                     self.remove_job(job_id)
-                gone = () if change.is_expiry else change.job_ids
-                self.heads = {name: head for name, head in self.heads.items() if head.job not in gone}
+                self.drop_heads(change)
             case QueueAdvanced():
                 self.show_queue(change.queue)
             case SettingsChanged():
@@ -415,6 +410,11 @@ class ClusterView(SlotArrays):
             self.co_runs.learn(change.kind, change.metrics)
         else:
             self.subtask_profiles.setdefault(change.kind, {}).update(change.metrics)
+
+    def drop_heads(self, change: JobsEnded) -> None:
+        """The heads of queues that ended keep no nodes; a job whose reservation expired still waits."""
+        gone = () if change.is_expiry else change.job_ids
+        self.heads = {name: head for name, head in self.heads.items() if head.job not in gone}
 
     def show_queue(self, queue: QueueState) -> None:
         """Replaces the state of a queue and its head; one of seq 0 is forgotten."""

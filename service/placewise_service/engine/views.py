@@ -199,6 +199,8 @@ class LiveView:
                     view.add_job(job)
                 elif view.jobs.get(job.id) is job:  # else it asked again meanwhile, and is assumed
                     view.remove_job(job.id)
+            if isinstance(change, JobsEnded):
+                view.drop_heads(change)
             view.version = event.version
             self.notes.moved = 0
             self.notes.apply(change, view)

@@ -13,7 +13,16 @@ from placewise.v1.cluster_pb2 import Node as NodeMessage
 from placewise.v1.cluster_pb2 import ReportNodesRequest
 from placewise.v1.job_pb2 import Resources as ResourcesMessage
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import Assignment, Node, NodeState, RunningJob, RunState, Telemetry
+from placewise_core.domain.cluster import (
+    Assignment,
+    HeadReservation,
+    Node,
+    NodeState,
+    QueueState,
+    RunningJob,
+    RunState,
+    Telemetry,
+)
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.events import ClusterRecords, Event, JobsChanged, JobsEnded, NodesReported
 from placewise_core.domain.job import JobId, NodeId, Resources, Role
@@ -139,6 +148,24 @@ async def test_many_jobs_come_and_end_in_portions_each_of_them_whole() -> None:
         assert len(set(counts)) >= 40 // 3, "at most three hundred tasks between two rounds"
     assert all(amounts <= {0.0, 25.0} for amounts in held)
     np.testing.assert_array_equal(live.view.free, idle)
+
+
+async def test_a_head_that_ends_with_many_others_keeps_no_nodes() -> None:
+    live = await _live()
+    gangs = tuple(_gang(i) for i in range(40))
+    for gang in gangs:
+        live.view.add_job(gang)
+    head = HeadReservation("waits", (NodeId("n9"),), 0.0, 0.0, 1e12, 1e12)
+    live.view.show_queue(QueueState("q", seq=1, head=head))
+    ended = (JobId("waits"), *[gang.id for gang in gangs])
+    live.apply([Event(live.view.version + 1, live.view.epoch, JobsEnded(ended, is_expiry=True))])
+    await live.shown()
+    assert live.view.heads == {"q": head}, "who only lets a reservation expire still waits"
+    for gang in gangs:
+        live.view.add_job(gang)
+    live.apply([Event(live.view.version + 1, live.view.epoch, JobsEnded(ended))])
+    await live.shown()
+    assert live.view.heads == {}
 
 
 async def test_who_is_assumed_while_its_earlier_self_ends_stays() -> None:
