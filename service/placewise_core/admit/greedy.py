@@ -23,7 +23,7 @@ from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.slices import spaced
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, Blocker, ShapeScore, Verdict
-from placewise_core.domain.job import Job, Priority
+from placewise_core.domain.job import Job, JobId, Priority
 from placewise_core.speed.throughput import Match, ThroughputModel
 from placewise_core.view.view import ClusterView
 
@@ -42,16 +42,16 @@ class Waiting:
     """One job that waits, with its figures from the throughput model. `position` is its place in the request."""
 
     job: Job
-    position: int
     match: Match
     single_s: float
     expected_s: float  # e of equation (9), as a point in time
+    position: int = 0
 
 
 @dataclass(slots=True)
 class Round:
     """One request while it is decided, and the queue's state. `used` and `blocked` are for policies that count by type
-    of job, `waiting` is for those that count the jobs not admitted yet."""
+    of job, `waiting` is for those that count the jobs not admitted yet. `met` has those that were looked at."""
 
     view: ClusterView
     queue: QueueState
@@ -66,6 +66,7 @@ class Round:
     backfill: Backfill | None = None
     draws: Draws | None = None
     waiting: int = 0
+    met: dict[JobId, Waiting] = field(default_factory=dict)
 
     def pool_for(self, job: Job) -> Pool:
         """The pool, without the nodes that the heads of queues keep from this job."""
@@ -151,8 +152,7 @@ class GreedyAdmission(ABC):
         if self.is_explored and context.exploration.rate > 0:
             state.draws = Draws(view, queue, context)
         if state.draws is None and context.starts_only and self.keeps_order and self.stops_at_first_wait:
-            state.pool.share_shapes(context.now_s)
-            return _planned(self._starts(jobs, state), state, queue)
+            return _planned(self._starts(jobs, state), state)
         found: dict[int, Admission] = {}
         candidates = []
         for position, job in enumerate(spaced(jobs, context.slices, 4)):
@@ -161,10 +161,11 @@ class GreedyAdmission(ABC):
             elif len(state.whole.options(job)) == 0:
                 found[position] = Admission(job.id, Verdict.WAIT, blockers=blockers.no_shape(view))
             else:
-                candidates.append(self._waiting(job, position, state))
+                candidates.append(waiting := self._waiting(job, state))
+                waiting.position = position
         for waiting, admission in self._dispatch(candidates, state):
             found[waiting.position] = admission if state.draws is None else state.draws.shown(admission)
-        return _planned([found[position] for position in sorted(found)], state, queue)
+        return _planned([found[position] for position in sorted(found)], state)
 
     def begin(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> Round:
         """The round of one request."""
@@ -193,7 +194,7 @@ class GreedyAdmission(ABC):
             pool = state.pool_for(job)
             options = pool.options(job)
             is_needed = len(options) > 0 or (self.backfills and needs_head)
-            waiting = self._waiting(job, position, state) if is_needed else None
+            waiting = self._waiting(job, state) if is_needed else None
             chosen = self.choose(waiting, options, state) if waiting is not None and len(options) else None
             if waiting is None or chosen is None:
                 if not self.backfills:
@@ -214,7 +215,7 @@ class GreedyAdmission(ABC):
         overdue = state.backfill.overdue(jobs) if state.backfill is not None else ()
         for job in overdue:
             if len(state.whole.options(job)):
-                self._reserve(self._waiting(job, 0, state), state.pool, state)
+                self._reserve(self._waiting(job, state), state.pool, state)
                 break
         return overdue
 
@@ -227,11 +228,15 @@ class GreedyAdmission(ABC):
         if state.backfill is not None:
             state.backfill.reserve(waiting.job, pool, lambda options: self.choose(waiting, options, state))
 
-    def _waiting(self, job: Job, position: int, state: Round) -> Waiting:
+    def _waiting(self, job: Job, state: Round) -> Waiting:
+        if (known := state.met.get(job.id)) is not None:
+            return known
         match = self._throughput.match(job, state.facts.gpu_model)
         single_s = self._throughput.single_gpu_s(job, match, state.context.settings.tau_s)
         submitted = job.submit_time_s if job.submit_time_s > 0 else state.context.now_s
-        return Waiting(job, position, match, single_s, submitted + EXPECTED_FACTOR[job.priority] * single_s)
+        expected_s = submitted + EXPECTED_FACTOR[job.priority] * single_s
+        found = state.met[job.id] = Waiting(job, match, single_s, expected_s)
+        return found
 
     def _dispatch(self, candidates: Sequence[Waiting], state: Round) -> list[tuple[Waiting, Admission]]:
         """Every candidate's answer in the order of dispatch, which is its rank."""
@@ -279,7 +284,7 @@ class GreedyAdmission(ABC):
         if state.context.starts_only:
             return Admission(waiting.job.id, Verdict.ADMIT, gpus, nodes, per_node, rank)
         speedup = float(state.rate(waiting, options)[i])
-        latency_s = float(state.throughput.latency_at(waiting.single_s, speedup))
+        latency_s = state.throughput.shape_latency_s(waiting.single_s, speedup)
         return Admission(
             waiting.job.id,
             Verdict.ADMIT,
@@ -312,8 +317,9 @@ def _blockers(job: Job, pool: Pool, state: Round) -> tuple[Blocker, ...]:
     return (blockers.KEPT_FOR_HEAD, *why) if is_kept else why
 
 
-def _planned(admissions: Sequence[Admission], state: Round, queue: QueueState) -> AdmitPlan:
+def _planned(admissions: Sequence[Admission], state: Round) -> AdmitPlan:
     """The plan, with the queue's head if that is another now."""
+    queue = state.queue
     head = state.backfill.head if state.backfill is not None else queue.head
     return AdmitPlan(tuple(admissions), queue if head == queue.head else replace(queue, head=head))
 

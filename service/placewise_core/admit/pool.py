@@ -111,7 +111,9 @@ class Pool:
     @classmethod
     def free(cls, view: ClusterView, now_s: float) -> "Pool":
         """Free GPUs and resources of the nodes that may be used now."""
-        return cls(view, view.usable(now_s), view.free_gpus(), view.free, is_whole=False)
+        pool = cls(view, view.usable(now_s), view.free_gpus(), view.free, is_whole=False)
+        pool._share_shapes()
+        return pool
 
     @classmethod
     def whole(cls, view: ClusterView) -> "Pool":
@@ -119,11 +121,11 @@ class Pool:
         everything = np.ones(view.size, dtype=np.bool_)
         return cls(view, everything, view.gpu_exists.sum(axis=1), view.capacity, is_whole=True)
 
-    def share_shapes(self, now_s: float) -> None:
-        """Shares the shapes found with the other pools of this view until something is taken: queues that are asked
-        at one event ask alike. For callers that own the view: reports of slowdowns at that very time go unseen."""
+    def _share_shapes(self) -> None:
+        """Shares the shapes found with the other pools of this view until something is taken: jobs that wait are asked
+        about again and again, and queues that are asked at one event ask alike."""
         view = self.view
-        stamps = (now_s, view.usage_stamp, view.layout_stamp, view.telemetry_stamp)
+        stamps = (self._usable.tobytes(), view.usage_stamp, view.layout_stamp, view.telemetry_stamp)
         kept = view.notes.get(_SHAPES)
         if kept is None or kept[0] != stamps:
             kept = view.notes[_SHAPES] = (stamps, self._shapes)

@@ -124,12 +124,18 @@ class ThroughputModel:
         return self.latency_at(single, self.speedup(job, match, nodes, gpus_per_node))
 
     def latency_at(self, single_s: float, speedup: ArrayLike) -> Array:
-        """(4) for a speedup that is known already.
+        """(4) for a speedup that is known already."""
+        startup_s = self._startup_s(single_s)
+        return np.asarray((single_s - startup_s) / np.asarray(speedup) + startup_s)
 
-        v is at most a tenth of the single-GPU time: a job that takes a minute on one GPU does not start up for half.
-        """
-        startup = min(self.startup_s, 0.1 * single_s)
-        return np.asarray((single_s - startup) / np.asarray(speedup) + startup)
+    def shape_latency_s(self, single_s: float, speedup: float) -> float:
+        """(4) of one shape."""
+        startup_s = self._startup_s(single_s)
+        return (single_s - startup_s) / speedup + startup_s
+
+    def _startup_s(self, single_s: float) -> float:
+        """v, at most a tenth of the single-GPU time: a job that takes a minute on one GPU does not start up for half."""
+        return min(self.startup_s, 0.1 * single_s)
 
 
 def _kept(known: _Kept, match: Match, batch: float, of: Callable[[ThroughputForm], Array]) -> float:

@@ -292,9 +292,13 @@ def _in_slices(
 
 def _admitted_by(after: QueueState, before: QueueState, decision_id: str) -> Mapping[str, str]:
     """The decision behind each answer that the queue keeps: this one for those that it changed."""
-    known, kept = before.decisions, before.admitted
-    new = {job: decision_id for job, answer in after.admitted.items() if kept.get(job) != answer}
-    return {**{job: known[job] for job in after.admitted if job in known}, **new}
+    known, kept, new = before.decisions, before.admitted, {}
+    for job, answer in after.admitted.items():
+        if kept.get(job) != answer:
+            new[job] = decision_id
+        elif job in known:
+            new[job] = known[job]
+    return new
 
 
 def _observed(plan: AdmitPlan, view: ClusterView, context: AdmitContext) -> AdmitSeen:

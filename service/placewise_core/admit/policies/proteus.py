@@ -42,28 +42,22 @@ class Proteus(GreedyAdmission):
         state = queue
         if context.slot > queue.slot:
             state = followed(queue, context.slot, context.settings, {job.id for job in jobs}, view.jobs.keys())
-        if arrived := self._arrived(jobs, view, state, context):
-            state = joined(state, arrived, state.admitted, state.decided_slot)
         return super().admit(jobs, view, state, context)
-
-    def _arrived(
-        self, jobs: Sequence[Job], view: ClusterView, state: QueueState, context: AdmitContext
-    ) -> dict[str, float]:
-        """Cost(1) of every new job. Work that no shape of this cluster could ever serve is no backlog."""
-        new = [job for job in jobs if job.id not in state.waiting and job.id not in view.jobs]
-        if not new:
-            return {}
-        whole, gpu_model, tau_s = self._facts.whole(view), self._facts.of(view).gpu_model, context.settings.tau_s
-        return {
-            job.id: self._throughput.single_gpu_s(job, self._throughput.match(job, gpu_model), tau_s)
-            for job in spaced(new, context.slices, 4)
-            if len(whole.options(job))
-        }
 
     def begin(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> Round:
         state = super().begin(jobs, view, queue, context)
-        state.waiting = sum([job.id in queue.waiting and job.id not in view.jobs for job in jobs])
+        if arrived := self._arrived(jobs, state):
+            state.queue = joined(queue, arrived, queue.admitted, queue.decided_slot)
+        waiting = state.queue.waiting
+        state.waiting = sum([job.id in waiting and job.id not in view.jobs for job in jobs])
         return state
+
+    def _arrived(self, jobs: Sequence[Job], state: Round) -> dict[str, float]:
+        """Cost(1) of every new job. Work that no shape of this cluster could ever serve is no backlog."""
+        known, running = state.queue.waiting, state.view.jobs
+        new = [job for job in jobs if job.id not in known and job.id not in running]
+        servable = [job for job in spaced(new, state.context.slices, 4) if len(state.whole.options(job))]
+        return {job.id: self._waiting(job, state).single_s for job in servable}
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
         if len(options) == 1:
