@@ -134,7 +134,7 @@ class ThroughputModel:
         return (single_s - startup_s) / speedup + startup_s
 
     def _startup_s(self, single_s: float) -> float:
-        """v, at most a tenth of the single-GPU time: a job that takes a minute on one GPU does not start up for half."""
+        """v, a tenth of the single-GPU time at most: a job of a minute does not start up for half of it."""
         return min(self.startup_s, 0.1 * single_s)
 
 
