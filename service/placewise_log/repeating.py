@@ -162,10 +162,12 @@ class _Repeating:
 
 
 def _are_alike(view: ClusterView, other: ClusterView) -> bool:
-    """True for views with the same nodes and GPUs."""
-    return view.layout_stamp == other.layout_stamp and [(node.id, node.gpus) for node in view.nodes] == [
-        (node.id, node.gpus) for node in other.nodes
-    ]
+    """True for views with the same nodes and GPUs; measurements may differ."""
+    return view.layout_stamp == other.layout_stamp and _layout(view) == _layout(other)
+
+
+def _layout(view: ClusterView) -> list[object]:
+    return [(node.id, node.capacity, [(gpu.index, gpu.model) for gpu in node.gpus]) for node in view.nodes]
 
 
 def _stopped(policy: PlacementPolicy, draw: Draw) -> PlacementPolicy:

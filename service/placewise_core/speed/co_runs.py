@@ -6,11 +6,13 @@ that an event described. Both are about models, not jobs: a measurement of one j
 
 import copy
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from placewise_core.basics.bounded import Bounded
+from placewise_core.basics.cells import digest_of
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.job import CoRun, Job
 from placewise_core.domain.model_names import canonical
@@ -148,6 +150,11 @@ class CoRunBook:
         # By state and by the request's unknown co-runs: a job is often asked about again while it waits.
         self._known: Bounded[tuple[int, tuple[JobCoRuns, ...]], KnownCoRuns] = Bounded(_KEPT)
         self.is_empty = self._stored.is_empty and not self._brought
+        self.digest = 0  # over all of it, the same on any machine
+        for kind in self._stored.kinds:
+            self.digest ^= digest_of(kind, self._stored.row(kind))
+        for stated in self._brought:
+            self.digest ^= _digest_of_stated(stated)
 
     def fork(self) -> "CoRunBook":
         """The book as it is now; what either of the two learns afterwards, the other does not."""
@@ -166,7 +173,9 @@ class CoRunBook:
 
     def learn(self, kind: str, row: Mapping[str, float]) -> None:
         """Takes over a row from the store."""
+        before = self._stored.row(kind)
         self._stored = KnownCoRuns({kind: row}, self._stored)
+        self.digest ^= digest_of(kind, before) ^ digest_of(kind, self._stored.row(kind))
         self._known.clear()
         self.is_empty = False
 
@@ -174,6 +183,7 @@ class CoRunBook:
         """The store has forgotten a row, of this kind or of another."""
         if kind not in self._stored.kinds:
             return
+        self.digest ^= digest_of(kind, self._stored.row(kind))
         self._stored = KnownCoRuns({other: self._stored.row(other) for other in self._stored.kinds if other != kind})
         self._known.clear()
         self.is_empty = self._stored.is_empty and not self._brought
@@ -184,6 +194,7 @@ class CoRunBook:
         self._brought[stated] += 1
         if self._brought[stated] == 1:
             self._state ^= hash(stated)
+            self.digest ^= _digest_of_stated(stated)
             self.is_empty = False
 
     def remove(self, job: Job) -> None:
@@ -193,6 +204,7 @@ class CoRunBook:
         if not self._brought[stated]:
             del self._brought[stated]
             self._state ^= hash(stated)
+            self.digest ^= _digest_of_stated(stated)
             self.is_empty = self._stored.is_empty and not self._brought
 
     def known_with(self, jobs: Iterable[Job]) -> KnownCoRuns:
@@ -217,6 +229,11 @@ def _holds(name: str, part: str) -> bool:
     of its memory; "a100" does not hold "a10"."""
     ends = r"(?=[1-9]\d*g|\D|$)" if part[-1:].isdigit() else ""
     return bool(part) and re.search(re.escape(part) + ends, name) is not None
+
+
+def _digest_of_stated(stated: JobCoRuns) -> int:
+    model, co_runs = stated
+    return zlib.crc32(repr((model, co_runs)).encode())
 
 
 def _stated(job: Job) -> JobCoRuns:

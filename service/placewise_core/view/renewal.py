@@ -43,5 +43,6 @@ class Renewal:
                 fresh.add_job(running)
         fresh.version, fresh.settings = old.version, old.settings
         fresh.queues, fresh.heads = old.queues, old.heads
-        fresh.overheads, fresh.subtask_profiles, fresh.co_runs = old.overheads, old.subtask_profiles, old.co_runs
+        fresh.estimates, fresh.co_runs = old.estimates, old.co_runs
+        fresh.overheads, fresh.subtask_profiles = old.overheads, old.subtask_profiles
         return fresh

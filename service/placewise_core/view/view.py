@@ -33,6 +33,7 @@ from placewise_core.domain.events import (
 )
 from placewise_core.domain.job import Job, JobId, Resources
 from placewise_core.speed.co_runs import CoRunBook, is_row
+from placewise_core.view.estimates import Estimates
 from placewise_core.view.nodes import (
     CPU,
     GPU_MEMORY,
@@ -93,10 +94,9 @@ class ClusterView(SlotArrays):
         self.host_time_s = records.host_time_s
         self.queues: dict[str, QueueState] = dict(records.queues)
         self.heads: dict[str, HeadReservation] = {name: q.head for name, q in self.queues.items() if q.head is not None}
-        self.overheads: dict[str, OverheadLearned] = dict(records.overheads)
-        self.subtask_profiles: dict[str, dict[str, float]] = {
-            kind: dict(row) for kind, row in records.subtask_profiles.items() if not is_row(kind)
-        }
+        profiles = {kind: row for kind, row in records.subtask_profiles.items() if not is_row(kind)}
+        self.estimates = Estimates(records.overheads, profiles)
+        self.overheads, self.subtask_profiles = self.estimates.overheads, self.estimates.profiles
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
         self.co_runs = CoRunBook(records.subtask_profiles, [running.job for running in records.jobs])
         self.forked_stamp = 0  # of a fork: the usage stamp of the view it was made of
@@ -145,10 +145,10 @@ class ClusterView(SlotArrays):
 
     def digest(self) -> int:
         """32 bits over what policies read, the same for equal views on any machine: usage and telemetry of some 64 to
-        128 nodes, which depend on the version, the number of jobs, and the order of the last of them."""
+        128 nodes, which depend on the version, the number of jobs, the order of the last ones, estimates, co-runs."""
         step = max(1, self.size // _DIGESTED_NODES)
         jobs = zlib.crc32("\n".join(itertools.islice(reversed(self.jobs), _DIGESTED_JOBS)).encode(), len(self.jobs))
-        return self._digest(step, self.version % step, jobs)
+        return self._digest(step, self.version % step, jobs ^ self.estimates.digest ^ self.co_runs.digest)
 
     def add_job(self, running: RunningJob) -> None:
         """Claims the resources of the job's assignments; replaces earlier claims of the same id."""
@@ -382,7 +382,7 @@ class ClusterView(SlotArrays):
             case ClockMoved():
                 self.host_time_s = change.time_s
             case OverheadLearned():
-                self.overheads[change.task_kind] = change
+                self.estimates.learn(change)
             case SubtaskProfiled() | SubtaskForgotten():
                 self._apply_profile(change)
             case ClusterDeleted():
@@ -404,12 +404,12 @@ class ClusterView(SlotArrays):
 
     def _apply_profile(self, change: SubtaskProfiled | SubtaskForgotten) -> None:
         if isinstance(change, SubtaskForgotten):
-            self.subtask_profiles.pop(change.kind, None)
+            self.estimates.forget(change.kind)
             self.co_runs.forget(change.kind)
         elif is_row(change.kind):
             self.co_runs.learn(change.kind, change.metrics)
         else:
-            self.subtask_profiles.setdefault(change.kind, {}).update(change.metrics)
+            self.estimates.profile(change)
 
     def drop_heads(self, change: JobsEnded) -> None:
         """The heads of queues that ended keep no nodes; a job whose reservation expired still waits."""

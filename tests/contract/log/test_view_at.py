@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.log.calls import cases
+from tests.contract.log.calls import SlicedHost, cases
 from tests.contract.log.replicas import EXPLORING, POLICIES, check, write_log
 from tests.fakes.servers.redis_server import RedisServer
 
@@ -46,3 +46,14 @@ async def test_other_calls_are_decided_again(case: str, server: RedisServer, tmp
     assert found.problems == []
     call = {"admit": "AdmitOrWait", "partition": "Partition", "node": "Place"}[case.split(maxsplit=1)[0]]
     assert found.calls[f"{call} {policy}"] >= OTHERS / 3
+
+
+@pytest.mark.parametrize("policy", ["random", "harmony"])
+async def test_requests_in_slices_are_decided_again(policy: str, server: RedisServer, tmp_path: Path) -> None:
+    server.client().flushall()
+    replicas = await write_log(server.url, policy, OTHERS, tmp_path, host_type=SlicedHost)
+    found = check(ExportedLog(tmp_path), replicas[0])
+    for engine in replicas:
+        await engine.close()
+    assert found.problems == []
+    assert found.sliced > 0

@@ -1,0 +1,39 @@
+"""Measurements of a site, for its cluster: overheads of divisible tasks, profiles of subtasks. Predicts nothing."""
+
+from collections.abc import Mapping
+
+from placewise_core.basics.cells import digest_of
+from placewise_core.domain.events import OverheadLearned, SubtaskProfiled
+
+
+class Estimates:
+    """By kind of task or subtask. `digest` is over all of it, the same on any machine."""
+
+    def __init__(self, overheads: Mapping[str, OverheadLearned], profiles: Mapping[str, Mapping[str, float]]) -> None:
+        self.overheads: dict[str, OverheadLearned] = {}
+        self.profiles: dict[str, dict[str, float]] = {}
+        self.digest = 0
+        for overhead in overheads.values():
+            self.learn(overhead)
+        for kind, row in profiles.items():
+            self.profile(SubtaskProfiled(kind, row))
+
+    def learn(self, change: OverheadLearned) -> None:
+        """Takes over an overhead."""
+        before = self.overheads.get(change.task_kind)
+        for each in (before, change):
+            if each is not None:
+                cells = {"count": each.count, "mean_overhead_s": each.mean_overhead_s}
+                self.digest ^= digest_of(each.task_kind, cells)
+        self.overheads[change.task_kind] = change
+
+    def profile(self, change: SubtaskProfiled) -> None:
+        """Takes over metrics of a subtask."""
+        row = self.profiles.setdefault(change.kind, {})
+        known = {name: row[name] for name in change.metrics if name in row}
+        self.digest ^= digest_of(change.kind, known) ^ digest_of(change.kind, change.metrics)
+        row.update(change.metrics)
+
+    def forget(self, kind: str) -> None:
+        """Forgets a subtask."""
+        self.digest ^= digest_of(kind, self.profiles.pop(kind, {}))
