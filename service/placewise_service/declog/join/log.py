@@ -33,6 +33,7 @@ _RULES: Final = "4"  # version of the join's own rules: tables of another one ar
 _FOLDER: Final = ".join-"
 _ASKED_RUNS: Final = RUNS_SCHEMA.append(pa.field("is_asked", pa.bool_()))
 _REWARDS_AT_ONCE: Final = 4096
+_BATCH: Final = 8192
 
 
 class LogJoin:
@@ -133,8 +134,8 @@ class LogJoin:
     def _near(self, own: Path, first_s: float, last_s: float) -> Iterator[pa.Table]:
         """Runs of any day that lasted from or into a stretch of time; those of `own` are marked."""
         for path in sorted((self._directory / RUNS).glob("date=*/*.parquet")):
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches():
+            with pq.ParquetFile(path, pre_buffer=False) as file:  # else it reads the whole file ahead
+                for batch in file.iter_batches(_BATCH):
                     heard = pc.max_element_wise(batch["end_time_s"], batch["last_heard_time_s"])
                     is_there = pc.or_(batch["is_open"], pc.greater_equal(heard, first_s))
                     near = batch.filter(pc.and_(is_there, pc.less_equal(batch["start_time_s"], last_s)))

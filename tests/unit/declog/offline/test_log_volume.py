@@ -2,8 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.fakes import log_volume
+
+from placewise_service.declog.derived import RUNS_SCHEMA
+from placewise_service.declog.join.log import LogJoin
+from placewise_service.declog.problems import Problems
 
 MOST_MIB = 1024
 
@@ -19,3 +26,27 @@ def test_200_000_decisions_are_joined_in_the_memory_of_100_000(tmp_path: Path) -
         assert found[decisions]["counts"] == {"OBSERVED": decisions}
     assert found[200_000]["peak_mib"] <= MOST_MIB
     assert found[200_000]["peak_mib"] <= 1.1 * found[100_000]["peak_mib"]
+
+
+def test_the_runs_of_a_day_are_read_a_part_at_a_time(tmp_path: Path) -> None:
+    """A day of 10 million decisions has 500 MB of runs."""
+    parts, rows = 40, 2000
+    path = tmp_path / "runs" / "date=2025-11-21" / "runs.parquet"
+    path.parent.mkdir(parents=True)
+    rng = np.random.default_rng(1)
+    with pq.ParquetWriter(path, RUNS_SCHEMA, compression="none") as writer:
+        for _ in range(parts):
+            known = {
+                "job_id": pa.array([rng.bytes(100).hex() for _ in range(rows)]),
+                "start_time_s": pa.array(rng.uniform(0.0, 100.0, rows)),
+                "last_heard_time_s": pa.repeat(50.0, rows),
+                "is_open": pa.repeat(True, rows),
+            }
+            arrays = [known.get(field.name, pa.nulls(rows, field.type)) for field in RUNS_SCHEMA]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=RUNS_SCHEMA))
+    before = pa.total_allocated_bytes()
+    tables = LogJoin(tmp_path, Problems())._near(path, 0.0, 100.0)
+    assert len(next(tables))
+    held = pa.total_allocated_bytes() - before
+    assert held < path.stat().st_size / 4
+    tables.close()  # type: ignore[attr-defined]
