@@ -41,7 +41,7 @@ class Renewal:
         for job_id, running in old.jobs.items():
             if fresh.jobs.get(job_id) is not running:
                 fresh.add_job(running)
-        fresh.version, fresh.settings = old.version, old.settings
+        fresh.version, fresh.settings, fresh.host_time_s = old.version, old.settings, old.host_time_s
         fresh.queues, fresh.heads = old.queues, old.heads
         fresh.estimates, fresh.co_runs = old.estimates, old.co_runs
         fresh.overheads, fresh.subtask_profiles = old.overheads, old.subtask_profiles

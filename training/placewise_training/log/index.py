@@ -17,7 +17,7 @@ import pyarrow as pa
 from placewise_core.domain.realised import Run
 from placewise_training.log.store import LogStore
 
-_CACHE_KIB: Final = 32_768
+_CACHE_KIB: Final = 8192
 _ROWS: Final = 8192
 _LATEST: Final = 128  # jobs of a node that are looked through for those that are there
 _RUN_COLUMNS: Final = (

@@ -24,7 +24,7 @@ from placewise_core.domain.cluster import (
     Telemetry,
 )
 from placewise_core.domain.commands import JobEvent, JobEventKind
-from placewise_core.domain.events import ClusterRecords, Event, JobsChanged, JobsEnded, NodesReported
+from placewise_core.domain.events import ClockMoved, ClusterRecords, Event, JobsChanged, JobsEnded, NodesReported
 from placewise_core.domain.job import JobId, NodeId, Resources, Role
 from placewise_core.view.renewal import Renewal
 from placewise_core.view.view import ClusterView
@@ -63,6 +63,8 @@ def _view() -> ClusterView:
 @pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS.keys())
 def test_a_view_renewed_is_the_view_that_the_report_was_applied_to(report: NodesReported) -> None:
     expected, view = _view(), _view()
+    for one in (expected, view):
+        one.apply_change(ClockMoved(1_000.0))
     expected.apply_change(report)
     renewal = Renewal(view, report)
     renewal.prepare()
@@ -77,6 +79,7 @@ def test_a_view_renewed_is_the_view_that_the_report_was_applied_to(report: Nodes
         if isinstance(wanted, np.ndarray) and not name.endswith("stamp"):
             np.testing.assert_array_equal(getattr(shown, name), wanted, err_msg=name)
     assert shown._has_telemetry == expected._has_telemetry
+    assert shown.host_time_s == 1_000.0
 
 
 async def _live() -> LiveView:
