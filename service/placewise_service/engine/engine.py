@@ -242,9 +242,11 @@ class Engine:
         return outcome
 
     async def _time_of_report(self, cluster: str, asked_s: float | None) -> float:
-        """The time of a report of nodes, which may be about a cluster that does not exist yet."""
+        """The time of a report of nodes, which may be about a cluster that does not exist yet, or repair its record."""
         try:
             live = await self._parts.views.get(cluster)
+        except CorruptStateError:
+            return self._parts.clock.now_s() if asked_s is None else asked_s
         except NotFoundError:
             if asked_s is not None:
                 raise InvalidRequestError(NOT_THE_HOSTS, "now") from None

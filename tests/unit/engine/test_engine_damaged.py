@@ -1,7 +1,7 @@
 """A cluster whose state is damaged: it is refused and logged alone, and taken up once it is repaired."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import structlog
@@ -10,6 +10,7 @@ from tests.fakes.cluster import make_node
 from tests.fakes.engine import CLUSTER, running_engine
 
 from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import Node
 from placewise_core.domain.events import ClusterRecords
 from placewise_service.engine import engine as engine_module
 from placewise_service.engine import views
@@ -57,6 +58,23 @@ async def test_a_damaged_cluster_keeps_no_other_back(store: DamagedStore) -> Non
             await eventually(lambda: engine._parts.views.find("a") is not None)
     errors = [line for line in lines if line["log_level"] == "error"]
     assert [(line["event"], line["cluster"]) for line in errors] == [("view cannot be built", "a")]
+
+
+async def test_a_report_of_all_nodes_repairs_a_damaged_record(
+    store: DamagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = store.report_nodes
+
+    async def repairing(cluster: str, nodes: Sequence[Node], full: bool) -> object:
+        store.damaged = ""
+        return await report(cluster, nodes, full)
+
+    async with running_engine(store=store) as engine:
+        with pytest.raises(CorruptStateError):
+            await engine.get_cluster("a")
+        monkeypatch.setattr(store, "report_nodes", repairing)
+        await engine.report_nodes("a", [make_node("n0"), make_node("n1")], full=True)
+        assert len((await engine.get_cluster("a")).view.nodes) == 2
 
 
 async def test_a_damaged_cluster_that_was_deleted_and_is_damaged_again_is_logged_again(store: DamagedStore) -> None:
