@@ -96,9 +96,7 @@ def replay(
     if admit == "none" and not truth:
         raise CommandError("--admit none needs --truth: name an admission policy, such as fifo", Exit.USAGE)
     maker = truth_maker(truth) if truth else None
-    jobs = read_trace(trace, default_queue="default")
-    jobs = jobs[:max_jobs] if max_jobs else jobs
-    jobs = at_rate(jobs, jobs_per_hour) if jobs_per_hour else jobs
+    jobs = _jobs_of(trace, max_jobs, jobs_per_hour)
     admit = admit or ("none" if truth else "fifo")
     plans = [
         ReplayPlan(
@@ -121,6 +119,12 @@ def replay(
     runs = asyncio.run(_run_all(target_of(target, token, tls_ca), plans, jobs, made, _Keeping(is_keeping, log)))
     title = f"{trace.name}: {len(jobs)} jobs on {nodes} × {gpus_per_node} GPUs, admission {admit}"
     _print(runs, trace, len(jobs), truth, _drawn(runs, plot, title), is_json)
+
+
+def _jobs_of(trace: Path, most: int, per_hour: float) -> list[TraceJob]:
+    jobs = read_trace(trace, default_queue="default")
+    jobs = jobs[:most] if most else jobs
+    return at_rate(jobs, per_hour) if per_hour else jobs
 
 
 @frozen
