@@ -30,6 +30,7 @@ from placewise_core.domain.decision import (
 )
 from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.domain.job import Job
+from placewise_core.gang.policy import Stop
 from placewise_core.policies.studies.alternatives import Alternative
 from placewise_core.policies.studies.shadow import Compared
 
@@ -79,7 +80,9 @@ class Draw:
 
     `own_propensity` is π(a) of the policy in force; `explorer` names the policy that explored, "" if none did; `rate`
     is ε for this job; `guard` is the verdict that kept exploration from it. `info` is whatever the policy that placed
-    the job tells of itself. `seed` is that of the job's own draws, None if they are draws of the request.
+    the job tells of itself. `seed` is that of the job's own draws, None if they are draws of the request. `stops` are
+    those of the policy in force and of the explorers that the clock stopped, by name. Records of older versions lack
+    them, and tell it by `info` and `fallback_reason`, of the policy that placed the job alone.
     """
 
     job_id: str
@@ -90,6 +93,7 @@ class Draw:
     fallback_reason: str = ""
     info: Mapping[str, float] = field(default_factory=dict)
     seed: int | None = None
+    stops: Mapping[str, Stop] = field(default_factory=dict)
 
     @property
     def is_explored(self) -> bool:

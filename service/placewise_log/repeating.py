@@ -4,7 +4,7 @@ Another policy may be asked instead: this shows its placements. Nothing here rea
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment, QueueSettings, RunningJob, RunState
@@ -13,7 +13,7 @@ from placewise_core.domain.decision import Blocker, Outcome
 from placewise_core.domain.job import Job, JobId
 from placewise_core.gang import why
 from placewise_core.gang.context import PlaceContext
-from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.gang.policy import PlacementPolicy, Proposal, Stop
 from placewise_core.policies import explore
 from placewise_core.policies.search import BestOfK
 from placewise_core.speed.completed_interference import InterferenceSource
@@ -122,7 +122,6 @@ class _Repeating:
         policy, exploration = self._as_logged(draw)
         if (exploration.rate > 0 or policy.is_drawing) and not self._is_seeded:
             context.randomness = explore.seed_in_slot(view.cluster, job, context.now_s, self._slot_s(job, view))
-        context.deadline_s = -math.inf if draw.fallback_reason.endswith(": deadline") else math.inf
         proposal = self._proposal(policy, exploration, job, view)
         if proposal is None:
             return Repeat(job.id, None, None, *why.explain(job, view, context))
@@ -139,15 +138,20 @@ class _Repeating:
         return drawn.proposal if drawn is not None else None
 
     def _as_logged(self, draw: Draw) -> tuple[PlacementPolicy, explore.Exploration]:
-        """The policy and its explorers; a search that the clock had cut stops after as many proposers."""
-        if not draw.info.get("cut"):
+        """The policy and the explorers, each stopped as the clock had stopped it."""
+        stops = draw.stops or self._stops_before(draw)
+        if not stops:
             return self._policy, self._settings
-        explorers = [
-            explore.Explorer(_stopped(each.policy, draw), each.weight) if each.policy.name == draw.explorer else each
-            for each in self._settings.explorers
-        ]
-        policy = self._policy if draw.explorer else _stopped(self._policy, draw)
-        return policy, explore.Exploration(self._settings.rate, explorers, self._settings.guard)
+        asked = (self._policy, *(each.policy for each in self._settings.explorers))
+        as_logged = {id(each): _stopped(each, stops.get(each.name)) for each in asked}
+        explorers = [explore.Explorer(as_logged[id(each.policy)], each.weight) for each in self._settings.explorers]
+        exploration = explore.Exploration(self._settings.rate, explorers, self._settings.guard)
+        return as_logged[id(self._policy)], exploration
+
+    def _stops_before(self, draw: Draw) -> Mapping[str, Stop]:
+        """Of a record of before `stops` came: of the policy that placed the job alone."""
+        stop = Proposal((), info=draw.info, fallback_reason=draw.fallback_reason).stop
+        return {} if stop is None else {draw.explorer or self._record.meta.policy: stop}
 
     @property
     def _is_seeded(self) -> bool:
@@ -170,5 +174,30 @@ def _layout(view: ClusterView) -> list[object]:
     return [(node.id, node.capacity, [(gpu.index, gpu.model) for gpu in node.gpus]) for node in view.nodes]
 
 
-def _stopped(policy: PlacementPolicy, draw: Draw) -> PlacementPolicy:
-    return policy.stopped_after(int(draw.info["asked"])) if isinstance(policy, BestOfK) else policy
+def _stopped(policy: PlacementPolicy, stop: Stop | None) -> PlacementPolicy:
+    if stop is None:
+        return policy
+    if stop.asked is not None and isinstance(policy, BestOfK):
+        policy = policy.stopped_after(stop.asked)
+    return _Late(policy) if stop.is_late else policy
+
+
+class _Late(PlacementPolicy):
+    """A policy that has no time left."""
+
+    def __init__(self, policy: PlacementPolicy) -> None:
+        self.name = policy.name
+        self.is_drawing = policy.is_drawing
+        self._policy = policy
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        context.deadline_s = -math.inf
+        try:
+            return self._policy.propose(job, view, context)
+        finally:
+            context.deadline_s = math.inf
+
+    def probability(
+        self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
+    ) -> float:
+        return self._policy.probability(assignments, job, view, context)

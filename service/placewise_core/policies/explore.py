@@ -14,7 +14,7 @@ not. A guard may spare a job (gang/guard.py): it looks before anything is drawn,
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.guard import verdict
-from placewise_core.gang.policy import PlacementPolicy, Proposal, action_of
+from placewise_core.gang.policy import PlacementPolicy, Proposal, Stop, action_of
 from placewise_core.policies.bin_packing import BinPacking
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_core.view.view import ClusterView
@@ -69,6 +69,7 @@ class Drawn:
 
     `own_propensity` is π(a), the probability with which the policy in force gives the same. `explorer` names the one
     that gave it, "" the policy in force. `rate` is ε for this job: 0 if the guard, whose verdict is `guard`, spared it.
+    `stops` are those of the policies that the clock stopped, by name: of the one in force and of the explorers.
     """
 
     proposal: Proposal
@@ -76,6 +77,7 @@ class Drawn:
     explorer: str = ""
     rate: float = 0.0
     guard: str = ""
+    stops: Mapping[str, Stop] = field(default_factory=dict)
 
 
 def propose(
@@ -86,24 +88,33 @@ def propose(
     spared = verdict(exploration.guard, job, view, context) if rate > 0 else ""
     if rate <= 0 or spared:
         own = policy.propose(job, view, context)
-        return Drawn(own, own.propensity, guard=spared) if own is not None else None
+        return Drawn(own, own.propensity, guard=spared, stops=_stops((policy, own))) if own is not None else None
     is_exploring = context.rng.random() < rate
     weights = [explorer.weight for explorer in explorers]
     turn = int(np.cumsum(weights).searchsorted(context.rng.integers(sum(weights)), side="right"))
     given = [explorer.policy.propose(job, view, context) for explorer in explorers]
     chosen, explorer = (given[turn], explorers[turn].policy.name) if is_exploring else (None, "")
+    asked = list(zip([each.policy for each in explorers], given, strict=True))
+    own = None
+    if chosen is None or not policy.is_drawing:  # also an explorer's: it is asked once, as the clock may stop it
+        known = [] if policy.is_drawing else [proposal for each, proposal in asked if each is policy]
+        own = known[0] if known else policy.propose(job, view, context)
     if chosen is None:
-        chosen, explorer = policy.propose(job, view, context), ""
-        if chosen is None:
+        if own is None:
             return None
-        pi = chosen.propensity
-    else:
+        chosen, explorer, pi = own, "", own.propensity
+    elif policy.is_drawing:
         pi = policy.probability(chosen.assignments, job, view, context)
-    shares = [
-        gives(each.policy, proposal, chosen, job, view, context)
-        for each, proposal in zip(explorers, given, strict=True)
-    ]
-    return Drawn(replace(chosen, propensity=mixed(pi, rate, shares, weights)), pi, explorer, rate)
+    else:
+        pi = gives(policy, own, chosen, job, view, context) or 0.0
+    shares = [gives(each, proposal, chosen, job, view, context) for each, proposal in asked]
+    proposal = replace(chosen, propensity=mixed(pi, rate, shares, weights))
+    return Drawn(proposal, pi, explorer, rate, stops=_stops((policy, own), *asked))
+
+
+def _stops(*asked: tuple[PlacementPolicy, Proposal | None]) -> Mapping[str, Stop]:
+    """By the name of each policy that the clock stopped. None proposes by another's name."""
+    return {policy.name: stop for policy, own in asked if own is not None and (stop := own.stop) is not None}
 
 
 def seed_in_slot(cluster: str, job: Job, now_s: float, slot_s: float) -> int:

@@ -127,8 +127,7 @@ class Host:
         command = PlaceCommand(CLUSTER, jobs, policy=self.place_policy)
         command = replace(command, is_dry_run=self.draw.random() < 0.1, seed=self.draw.choice((None, None, 7)))
         started_s = engine._parts.clock.monotonic_s()
-        # Long when exploring: the record does not say of a search that explores that the clock cut it.
-        left_s = self.draw.choice((10.0, 10.0, 0.01)) if self.place_policy == "search" else 10.0
+        left_s = self.draw.choice((10.0, 10.0, 0.01)) if self.policy in ("search", EXPLORING) else 10.0
         pending = await engine.place(command, started_s + left_s)
         decision = await pending.settled()
         if not command.is_dry_run:
@@ -232,7 +231,7 @@ def check(log: ExportedLog, engine: Engine, most: int = 0) -> Found:
         found.calls[f"{record.rpc} {record.meta.policy}"] += 1
         found.refused += record.outcome in ("WAIT", "NO_FIT")
         found.sliced += len(record.reads) > 1
-        found.cut += any(draw.info.get("cut") for draw in record.draws)
+        found.cut += any(draw.stops for draw in record.draws)
         found.conflicts += bool(record.asked and record.asked.conflicts)
         found.in_flight += bool(record.reads and record.reads[0].assumed)
     return found

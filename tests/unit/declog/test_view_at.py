@@ -11,9 +11,10 @@ from tests.fakes.cluster import make_job, make_node
 from tests.fakes.declog import task_on
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
 
-from placewise_core.domain.cluster import RunningJob, RunState
+from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings, RunningJob, RunState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.job import JobId
+from placewise_core.gang.policy import Stop
 from placewise_log.coverage import Coverage
 from placewise_log.reading import ExportedLog, view_at
 from placewise_log.rebuilding import NotRebuiltError
@@ -52,6 +53,11 @@ def rewritten(directory: Path, kind: str, **changes: object) -> ExportedLog:
     return ExportedLog(directory)
 
 
+def replaced_stops(record: DecisionRecord, stops: dict[str, Stop]) -> DecisionRecord:
+    (draw,) = record.draws
+    return dataclasses.replace(record, draws=(dataclasses.replace(draw, stops=stops),))
+
+
 async def test_a_job_of_a_request_sees_the_earlier_ones_on_its_view(tmp_path: Path) -> None:
     async with running_engine(nodes=2) as engine:
         await ask_place(engine, place(make_job("before", 2)))
@@ -80,6 +86,43 @@ async def test_another_policy_is_asked_what_it_would_have_placed(tmp_path: Path)
     assert same.tasks == asked.place.decisions[0].assignments  # type: ignore[union-attr]
     assert other.tasks is not None
     assert other.tasks[0].node != same.tasks[0].node
+
+
+@pytest.mark.parametrize(("reading_s", "is_late"), [(0.7e9, False), (1e12, True)])
+@pytest.mark.parametrize("in_force", ["consolidate", "search"])
+async def test_an_explorer_that_the_clock_stopped_is_stopped_again(
+    reading_s: float, is_late: bool, in_force: str, tmp_path: Path
+) -> None:
+    """Half of the deadline of 1e9 s is the search's; the clock is read when it begins and before each further
+    proposer."""
+    async with running_engine(nodes=6, gpus=4) as engine:
+        named = (ExplorerSettings("load-balance"), ExplorerSettings("search"))
+        await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.5, explorers=named))
+        for i in range(40):
+            readings = iter([0.0] * (1 + i % 4))
+            search = engine._placing.placer.policies["search"]
+            search._monotonic_s = lambda at=readings: next(at, reading_s)  # type: ignore[attr-defined]
+            job = make_job(f"j{i}", workers=1 + i % 3, cpu_cores=0.5, total_epochs=5.0)
+            await ask_place(engine, place(job, policy=in_force), deadline_s=1e9)
+            await answer_is_on_its_way()
+            if i > 1:
+                await engine.report_job_events(CLUSTER, [JobEvent(JobId(f"j{i - 2}"), JobEventKind.FINISHED)])
+        search._monotonic_s = lambda: 0.0  # type: ignore[attr-defined]
+        log = await exported(engine, tmp_path)
+        differing = 0
+        for asked in records(log):
+            assert asked.place is not None
+            (again,) = decide_again(asked, log.views_of(asked), policies_of(engine))
+            (given,) = asked.place.decisions
+            assert (again.tasks, again.propensity) == (given.assignments or None, given.propensity)
+            stop = asked.draws[0].stops["search"]
+            assert stop.is_late is is_late
+            unaware, older = (replaced_stops(asked, stops) for stops in ({"nobody": stop}, {}))
+            (other,) = decide_again(unaware, log.views_of(asked), policies_of(engine))
+            (before,) = decide_again(older, log.views_of(asked), policies_of(engine))
+            assert before.tasks == again.tasks
+            differing += (other.tasks, other.propensity) != (again.tasks, again.propensity)
+    assert differing > 3
 
 
 async def test_a_dry_run_asks_as_though_its_job_held_nothing_and_leaves_the_order(tmp_path: Path) -> None:

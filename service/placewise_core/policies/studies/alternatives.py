@@ -1,8 +1,8 @@
 """What else one decision might have placed: each policy's placement, its probability and its forecast. Decides nothing.
 
 Works on a copy of the view as it was before the job was placed. Probabilities follow explore.py; those of the chosen
-placement are the decision's own. A policy that stops by the clock is asked without one, so a search that the clock cut
-short has no exact probability of another placement.
+placement are the decision's own. Policies are asked without a clock here. If it had stopped one, the probability of any
+other placement is unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class Alternative:
     """One placement of a job: `policy` names the first that gives it, `nodes` are its tasks' in the order of their
     names, `policies` has the probability with which each policy that was asked gives it, without those that never do.
 
-    `propensity` is P(a), `own_propensity` π(a) of the policy in force; None if the clock cut its search.
+    `propensity` is P(a), `own_propensity` π(a) of the policy in force; None if the clock stopped a policy.
     `progress_per_s` is the reward model's forecast Σ c_n/e_n, `spread` that of the job's log-speed; None without one.
     """
 
@@ -98,7 +98,7 @@ def studied(study: Study, policies: Mapping[str, PlacementPolicy], slices: Slice
         own, mixture = drawn.own_propensity, drawn.proposal.propensity
         if action != chosen:
             own, mixture = _probabilities(study, drawn, gives)
-        is_exact = action == chosen or not drawn.proposal.info.get("cut")
+        is_exact = action == chosen or not drawn.stops
         rows.append(
             Alternative(
                 study.job.id,

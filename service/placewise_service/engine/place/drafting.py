@@ -327,6 +327,7 @@ def _draw_of(job_id: JobId, drawn: explore.Drawn, seed: int | None) -> Draw:
         proposal.fallback_reason,
         proposal.info,
         seed,
+        drawn.stops,
     )
 
 
