@@ -30,7 +30,7 @@ from placewise_core.domain.decision import (
 )
 from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.domain.job import Job
-from placewise_core.gang.policy import Stop
+from placewise_core.policies.explore import Stop
 from placewise_core.policies.studies.alternatives import Alternative
 from placewise_core.policies.studies.shadow import Compared
 

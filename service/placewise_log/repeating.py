@@ -13,7 +13,7 @@ from placewise_core.domain.decision import Blocker, Outcome
 from placewise_core.domain.job import Job, JobId
 from placewise_core.gang import why
 from placewise_core.gang.context import PlaceContext
-from placewise_core.gang.policy import PlacementPolicy, Proposal, Stop
+from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.policies import explore
 from placewise_core.policies.search import BestOfK
 from placewise_core.speed.completed_interference import InterferenceSource
@@ -148,9 +148,9 @@ class _Repeating:
         exploration = explore.Exploration(self._settings.rate, explorers, self._settings.guard)
         return as_logged[id(self._policy)], exploration
 
-    def _stops_before(self, draw: Draw) -> Mapping[str, Stop]:
+    def _stops_before(self, draw: Draw) -> Mapping[str, explore.Stop]:
         """Of a record of before `stops` came: of the policy that placed the job alone."""
-        stop = Proposal((), info=draw.info, fallback_reason=draw.fallback_reason).stop
+        stop = explore.stop_of(Proposal((), info=draw.info, fallback_reason=draw.fallback_reason))
         return {} if stop is None else {draw.explorer or self._record.meta.policy: stop}
 
     @property
@@ -174,7 +174,7 @@ def _layout(view: ClusterView) -> list[object]:
     return [(node.id, node.capacity, [(gpu.index, gpu.model) for gpu in node.gpus]) for node in view.nodes]
 
 
-def _stopped(policy: PlacementPolicy, stop: Stop | None) -> PlacementPolicy:
+def _stopped(policy: PlacementPolicy, stop: explore.Stop | None) -> PlacementPolicy:
     if stop is None:
         return policy
     if stop.asked is not None and isinstance(policy, BestOfK):

@@ -16,15 +16,6 @@ Action = tuple[tuple[str, str], ...]
 
 
 @frozen
-class Stop:
-    """How the clock stopped a policy. `asked` is the number of proposers that a search had asked, None if it asked all
-    or has none; `is_late`: no time was left for its net, and its heuristic answered."""
-
-    asked: int | None = None
-    is_late: bool = False
-
-
-@frozen
 class Proposal:
     """A full placement of one gang. `propensity`: probability with which this policy proposes exactly this."""
 
@@ -34,13 +25,6 @@ class Proposal:
     info: Mapping[str, float] = field(default_factory=dict)
     is_fallback: bool = False
     fallback_reason: str = ""
-
-    @property
-    def stop(self) -> Stop | None:
-        """How the clock stopped the policy, None if it did not."""
-        asked = int(self.info["asked"]) if self.info.get("cut") else None
-        is_late = self.fallback_reason.endswith(": deadline")
-        return Stop(asked, is_late) if is_late or asked is not None else None
 
 
 class PlacementPolicy(Protocol):

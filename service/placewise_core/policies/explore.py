@@ -23,7 +23,7 @@ from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.guard import verdict
-from placewise_core.gang.policy import PlacementPolicy, Proposal, Stop, action_of
+from placewise_core.gang.policy import PlacementPolicy, Proposal, action_of
 from placewise_core.policies.bin_packing import BinPacking
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_core.view.view import ClusterView
@@ -61,6 +61,15 @@ def exploration_of(settings: ClusterSettings, explorers: Mapping[str, PlacementP
     if settings.exploration_rate <= 0 or (named and not known):
         return NONE
     return Exploration(settings.exploration_rate, known or USUAL, settings.exploration_guard)
+
+
+@frozen
+class Stop:
+    """How the clock stopped a policy. `asked` is the number of proposers that a search had asked, None if it asked all
+    or has none; `is_late`: no time was left for its net, and its heuristic answered."""
+
+    asked: int | None = None
+    is_late: bool = False
 
 
 @frozen
@@ -112,9 +121,16 @@ def propose(
     return Drawn(proposal, pi, explorer, rate, stops=_stops((policy, own), *asked))
 
 
+def stop_of(proposal: Proposal) -> Stop | None:
+    """How the clock stopped the policy that proposes this, None if it did not."""
+    asked = int(proposal.info["asked"]) if proposal.info.get("cut") else None
+    is_late = proposal.fallback_reason.endswith(": deadline")
+    return Stop(asked, is_late) if is_late or asked is not None else None
+
+
 def _stops(*asked: tuple[PlacementPolicy, Proposal | None]) -> Mapping[str, Stop]:
     """By the name of each policy that the clock stopped. None proposes by another's name."""
-    return {policy.name: stop for policy, own in asked if own is not None and (stop := own.stop) is not None}
+    return {policy.name: stop for policy, own in asked if own is not None and (stop := stop_of(own)) is not None}
 
 
 def seed_in_slot(cluster: str, job: Job, now_s: float, slot_s: float) -> int:

@@ -14,7 +14,7 @@ from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_pla
 from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings, RunningJob, RunState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.job import JobId
-from placewise_core.gang.policy import Stop
+from placewise_core.policies.explore import Stop
 from placewise_log.coverage import Coverage
 from placewise_log.reading import ExportedLog, view_at
 from placewise_log.rebuilding import NotRebuiltError
