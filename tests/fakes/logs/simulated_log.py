@@ -21,7 +21,7 @@ from placewise_core.inputs.reward import WITNESSES, PartEncoder
 from placewise_core.policies.studies.alternatives import Alternative
 from placewise_core.view.view import ClusterView
 from placewise_log.logs import Log
-from placewise_log.record import DecisionRecord, Draw, Entry, OutcomeRecord, Parts, Tensor
+from placewise_log.record import DecisionRecord, Draw, Entry, OutcomeRecord, Parts, Tensor, ViewRead
 from placewise_log.views import Snapshot, encode_snapshot
 from placewise_service.declog.export import export
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
@@ -50,6 +50,8 @@ class Logging(PlacementPolicy):
     ids: dict[str, str] = field(default_factory=dict)
     name: str = "logging"
     encoder: PartEncoder = field(default_factory=lambda: PartEncoder(most_witnesses=WITNESSES))
+    has_views: bool = False
+    views: list[bytes] = field(default_factory=list)  # a snapshot for each decision
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         first = self.own.propose(job, view, context)
@@ -69,6 +71,11 @@ class Logging(PlacementPolicy):
     ) -> None:
         n = len(self.ids) + 1
         self.ids[job.id] = decision_id(n, time_s)
+        reads: tuple[ViewRead, ...] = ()
+        if self.has_views:
+            name = f"v{n}"
+            self.views.append(encode_snapshot(Snapshot.of(name, view, time_s, ())))
+            reads = (ViewRead(name, view.version, time_s - NOON_S, view.digest()),)
         tokens = self.encoder.encode(job, [each.assignments for each in given], view)
         parts = Parts(
             job.id,
@@ -98,18 +105,18 @@ class Logging(PlacementPolicy):
         answer = PlaceDecision((decided,), DecisionMeta(self.ids[job.id], self.own.name, propensity=share))
         draw = Draw(job.id, 1.0 - chosen, self.explorer.name if is_explored else "", 0.5)
         made = DecisionRecord.of_place(
-            PlaceCommand(CLUSTER, (job,)), answer, time_s=time_s, seed=n, latency_ms=1.0, draws=(draw,)
+            PlaceCommand(CLUSTER, (job,)), answer, time_s=time_s, seed=n, latency_ms=1.0, draws=(draw,), reads=reads
         )
         values = {name: getattr(made, name) for name in made.__dataclass_fields__}
         self.entries.append(DecisionRecord(**{**values, "alternatives": rows, "parts": (parts,)}))
 
 
 class LoggedRing(FakeRing):
-    """With the log of views: one snapshot, which knows the nodes."""
+    """With the log of views: snapshots, of which the first knows the nodes."""
 
-    def __init__(self, entries: Sequence[Entry], snapshot: bytes) -> None:
+    def __init__(self, entries: Sequence[Entry], *snapshots: bytes) -> None:
         super().__init__(*entries)
-        self._views = [(f"{int(NOON_S * 1000)}-0", snapshot)]
+        self._views = [(f"{int(NOON_S * 1000)}-{i:06d}", data) for i, data in enumerate(snapshots)]
 
     async def read_decisions(
         self, cluster: str, after: str, count: int, log: Log = Log.DECISIONS
@@ -136,11 +143,13 @@ async def simulated_log(
     seed: int = 0,
     cut_s: float = float("inf"),
     has_progress: bool = True,
+    has_views: bool = False,
     changed: Callable[[Entry], Entry] = lambda entry: entry,
 ) -> Logging:
-    """Plays the jobs and exports the log as it is `cut_s` after the start; `changed` may alter each entry."""
+    """Plays the jobs and exports the log as it is `cut_s` after the start; `changed` may alter each entry. With
+    `has_views` the view that each decision read can be rebuilt."""
     own, explorer = (placement_policy(name, shipped()) for name in policies)
-    logging = Logging(own, explorer, seed)
+    logging = Logging(own, explorer, seed, has_views=has_views)
     reports: list[OutcomeRecord] = []
 
     def say(
@@ -170,7 +179,7 @@ async def simulated_log(
             done = live.done_at(now_s) / live.sim.samples
             if done > 0 and now_s > live.start_s:
                 say(JobEventKind.PROGRESS, live.sim, now_s, done * live.sim.job.total_epochs)
-    ring = LoggedRing([changed(entry) for entry in (*logging.entries, *reports)], snapshot)
+    ring = LoggedRing([changed(entry) for entry in (*logging.entries, *reports)], snapshot, *logging.views)
     ring.now_s = NOON_S + now_s + 1.0
     await export(ring, folder)
     return logging

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from placewise_training.evaluate import coverage
+from placewise_training.evaluate.checks.synthetic import REWARD_BOUND, TRUE_GAIN, TRUE_VALUE, WEIGHTS, synthetic_log
 from placewise_training.evaluate.estimators import doubly_robust, ips
 from placewise_training.evaluate.regression import cross_fitted
 from placewise_training.evaluate.support import Support, effective_size
-from placewise_training.evaluate.synthetic import REWARD_BOUND, TRUE_GAIN, TRUE_VALUE, WEIGHTS, synthetic_log
 
 LOGS = 150
 
@@ -57,7 +57,7 @@ def test_the_command_writes_what_made_it(tmp_path: Path, monkeypatch: pytest.Mon
     out = tmp_path / "made" / "coverage.json"
     coverage.main(["--logs", "3", "--first-seed", "7", "--out", str(out)])
     report = json.loads(out.read_text("utf-8"))
-    assert report["command"].startswith("python -m placewise_training.evaluate.coverage --logs 3 --first-seed 7")
+    assert report["command"].startswith("python -m placewise_training.evaluate.checks.coverage --logs 3 --first-seed 7")
     assert report["commit"] == "1a2b3c"
     assert (report["logs"], report["first_seed"], len(report["settings"])) == (3, 7, 1)
 

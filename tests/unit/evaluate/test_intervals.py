@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from placewise_core.basics.arrays import FloatArray
+from placewise_training.evaluate.checks.synthetic import WEIGHTS, synthetic_log
 from placewise_training.evaluate.estimators import Estimated, ips, snips
 from placewise_training.evaluate.intervals import (
     BlockSums,
@@ -16,7 +17,6 @@ from placewise_training.evaluate.intervals import (
     standard_error,
     studentised,
 )
-from placewise_training.evaluate.synthetic import WEIGHTS, synthetic_log
 
 LOG = synthetic_log(WEIGHTS["light"], 100, 4)
 BLOCKS = np.unique(LOG.block)

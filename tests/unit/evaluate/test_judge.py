@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from placewise_training.evaluate.checks.synthetic import REWARD_BOUND, WEIGHTS, synthetic_log
 from placewise_training.evaluate.decisions import LoggedDecisions
 from placewise_training.evaluate.estimators import Estimated
 from placewise_training.evaluate.intervals import BlockSums
 from placewise_training.evaluate.judge import DECIDES, chosen, detectable_gain, holm, judged
 from placewise_training.evaluate.stretches import Stretches, blocks_of
-from placewise_training.evaluate.synthetic import REWARD_BOUND, WEIGHTS, synthetic_log
 
 LOG = synthetic_log(WEIGHTS["light"], 400, 21)
 

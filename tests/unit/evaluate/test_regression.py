@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from placewise_training.evaluate.checks.synthetic import WEIGHTS, synthetic_log
 from placewise_training.evaluate.regression import Ridge, cross_fitted, folds_of
-from placewise_training.evaluate.synthetic import WEIGHTS, synthetic_log
 
 
 def test_ridge_finds_a_line_and_ignores_a_column_that_never_changes() -> None:

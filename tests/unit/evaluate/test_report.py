@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from placewise_training.evaluate.checks.synthetic import REWARD_BOUND, WEIGHTS, synthetic_log
 from placewise_training.evaluate.judge import judged
 from placewise_training.evaluate.report import Evaluation, as_json, lines, page
-from placewise_training.evaluate.synthetic import REWARD_BOUND, WEIGHTS, synthetic_log
 
 
 @pytest.fixture(scope="module")

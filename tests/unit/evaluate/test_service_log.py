@@ -13,6 +13,7 @@ from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.job import JobId
+from placewise_models.folder import shipped_bundle
 from placewise_service.declog.export import export
 from placewise_training.drift.command import drift_app
 from placewise_training.evaluate.command import evaluate_app
@@ -41,6 +42,7 @@ async def written(folder: Path) -> None:
             ended = JobEvent(job, JobEventKind.FINISHED, clock.now_s(), epochs_done=EPOCHS, decision_id=decided)
             await engine.report_job_events(CLUSTER, [ended])
             await logged(engine)
+        await engine.drain(5.0)
         clock.advance(4000.0)
         await export(engine._parts.store, folder)
 
@@ -67,5 +69,11 @@ async def test_the_gain_of_an_explorer_is_found_in_the_services_log(tmp_path: Pa
         low, high = rows[name]["gain_interval"]
         assert low < 0.15 < high, name
     assert rows["doubly_robust"]["least_gain"] > 0.1
+    again = [*arguments, "--bundle", str(shipped_bundle()), "--json"]
+    done = CliRunner().invoke(evaluate_app, again, catch_exceptions=False)
+    report = json.loads(done.stdout)
+    assert report["log"]["not_asked_reasons"] == {}
+    assert report["candidates"][0]["support"] == one["support"]
+    assert report["candidates"][0]["estimates"] == one["estimates"]
     done = CliRunner().invoke(drift_app, ["--log", str(tmp_path), "--json"], catch_exceptions=False)
     assert json.loads(done.stdout)["models"] == {}

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from placewise_training.evaluate import coverage, simulated
-from placewise_training.evaluate.simulated import CANDIDATE, OWN, Site, branched, played, reward_of, simulated_log
+from placewise_training.evaluate.checks.simulated import (
+    CANDIDATE,
+    OWN,
+    Site,
+    branched,
+    played,
+    reward_of,
+    simulated_log,
+)
 from placewise_training.sim.gangs.engine import Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.policies import placement_policy, shipped

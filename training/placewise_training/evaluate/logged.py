@@ -3,7 +3,8 @@ for its placement when the decision's alternatives were worked out."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -23,9 +24,10 @@ class Usable:
     features: tuple[FloatArray, ...]  # (K, F) of each job's options
     block: IntArray  # (N,)
     left_out: Mapping[str, int]
+    has_parts: bool  # whether the features are also of the reward model's inputs
 
     @classmethod
-    def of(cls, jobs: Sequence[PlacedJob], block_s: float) -> "Usable":
+    def of(cls, jobs: Sequence[PlacedJob], block_s: float) -> Self:
         """Raises ValueError if no job is left."""
         reasons = [_reason(one) for one in jobs]
         kept = sorted(
@@ -38,9 +40,21 @@ class Usable:
                 or "no Place decision has alternatives"
             )
             raise ValueError(f"no decision can be used: {found}")
-        has_parts = all(one.parts is not None for one in kept)
+        has_parts = all(one.parts for one in kept)
         features = tuple(features_of(one, has_parts=has_parts) for one in kept)
-        return cls(tuple(kept), features, blocks_of(np.array([one.time_s for one in kept]), block_s), counts)
+        return cls(tuple(kept), features, blocks_of(np.array([one.time_s for one in kept]), block_s), counts, has_parts)
+
+    @property
+    def in_force(self) -> str:
+        """The policy that was in force at most decisions."""
+        return Counter(one.policy for one in self.jobs).most_common(1)[0][0]
+
+    def replaced(self, changed: Mapping[int, PlacedJob]) -> Self:
+        """The same log with other options for the jobs of these rows."""
+        jobs, features = list(self.jobs), list(self.features)
+        for i, placed in changed.items():
+            jobs[i], features[i] = placed, features_of(placed, has_parts=self.has_parts)
+        return replace(self, jobs=tuple(jobs), features=tuple(features))
 
     def decisions(self, candidate: str) -> tuple[LoggedDecisions | None, BoolArray]:
         """The candidate's batch, and an (N,) mask of the jobs in it: those for which it was asked. None if it never

@@ -4,7 +4,7 @@ Reads `decisions` and `joined` as docs/log-columns.md has them, file by file.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.job import Job
-from placewise_log.record import CorruptEntryError, Parts, decode
+from placewise_log.record import CorruptEntryError, DecisionRecord, Parts, decode
 from placewise_training.log.store import LogError, LogStore
 
 DECISION_COLUMNS = ("id", "rpc", "time", "policy", "is_dry_run", "shadow_of", "alternatives", "record")
@@ -37,14 +37,16 @@ class Option:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedJob:
-    """One job of a Place decision. `reward` is None if it is not known (yet)."""
+    """One job of a Place decision. `reward` is None if it is not known (yet). `record` is the decision's, without its
+    observations; `parts` have the reward model's tokens of the options, in their order; () without them."""
 
     decision_id: str
     time_s: float
     policy: str
     job: Job
     options: tuple[Option, ...]
-    parts: Parts | None
+    record: DecisionRecord
+    parts: tuple[Parts, ...]
     status: str
     is_overridden: bool
     reward: float | None
@@ -89,14 +91,15 @@ def _jobs_of(
         record = decode(row["record"])
     except CorruptEntryError as error:
         raise LogError(f"decision {row['id']}: {error}") from error
-    parts = {each.job_id: each for each in record.parts}
+    lean = replace(record, choices=(), alternatives=None, steps=(), parts=(), compared=())
     for job in record.jobs:
         options = tuple(_option(each) for each in row["alternatives"] if each["job_id"] == job.id)
         found = outcomes.get((row["id"], job.id))
         if options and found:
             status, is_overridden, value = found
+            parts = tuple(each for each in record.parts if each.job_id == job.id)
             yield PlacedJob(
-                row["id"], record.time_s, row["policy"], job, options, parts.get(job.id), status, is_overridden, value
+                row["id"], record.time_s, row["policy"], job, options, lean, parts, status, is_overridden, value
             )
 
 
@@ -121,13 +124,17 @@ def features_of(placed: PlacedJob, *, has_parts: bool) -> FloatArray:
 
 
 def _pooled(placed: PlacedJob) -> FloatArray:
-    if placed.parts is None:
+    if not placed.parts:
         raise ValueError(f"decision {placed.decision_id} has no inputs of the reward model")
-    tokens = placed.parts.tokens.unpack().astype(np.float64)  # (K, P, F)
-    of_job = placed.parts.job.unpack().astype(np.int64)  # (K, P)
+    return np.concatenate([_means(parts) for parts in placed.parts])
+
+
+def _means(parts: Parts) -> FloatArray:
+    tokens = parts.tokens.unpack().astype(np.float64)  # (K, P, F)
+    of_job = parts.job.unpack().astype(np.int64)  # (K, P)
     is_own = of_job == 0
     # Tokens of jobs beside the job; those after them are witnesses elsewhere, padding is −1.
-    is_beside = (of_job > 0) & (of_job <= len(placed.parts.jobs))
+    is_beside = (of_job > 0) & (of_job <= len(parts.jobs))
     own, beside = (
         (tokens * mask[..., None]).sum(axis=1) / np.maximum(mask.sum(axis=1), 1)[:, None]
         for mask in (is_own, is_beside)

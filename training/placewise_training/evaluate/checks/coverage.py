@@ -1,8 +1,8 @@
 """How often intervals hold the truth: each estimator on many synthetic logs, light and heavy weights, three ESS; or
 with `--simulated` on logs of the simulator, whose truth comes from decisions that are made again.
 
-    python -m placewise_training.evaluate.coverage --out docs/evaluation/coverage.json
-    python -m placewise_training.evaluate.coverage --simulated --logs 300 --out docs/evaluation/simulated.json
+    python -m placewise_training.evaluate.checks.coverage --out docs/evaluation/coverage.json
+    python -m placewise_training.evaluate.checks.coverage --simulated --logs 300 --out docs/evaluation/simulated.json
 
 Per estimator, of the value and of the gain over the incumbent: bias and spread of the estimate, coverage and mean width
 of the 95 % intervals. docs/evaluate.md shows the table.
@@ -20,6 +20,15 @@ from typing import Any
 import numpy as np
 
 from placewise_core.basics.arrays import FloatArray
+from placewise_training.evaluate.checks.simulated import CANDIDATE, OWN, Site, branched, simulated_log
+from placewise_training.evaluate.checks.synthetic import (
+    REWARD_BOUND,
+    TRUE_GAIN,
+    TRUE_VALUE,
+    WEIGHTS,
+    Weights,
+    synthetic_log,
+)
 from placewise_training.evaluate.decisions import LoggedDecisions
 from placewise_training.evaluate.estimators import Estimated, estimates
 from placewise_training.evaluate.intervals import (
@@ -31,9 +40,7 @@ from placewise_training.evaluate.intervals import (
     studentised,
 )
 from placewise_training.evaluate.regression import cross_fitted
-from placewise_training.evaluate.simulated import CANDIDATE, OWN, Site, branched, simulated_log
 from placewise_training.evaluate.support import Support
-from placewise_training.evaluate.synthetic import REWARD_BOUND, TRUE_GAIN, TRUE_VALUE, WEIGHTS, Weights, synthetic_log
 from placewise_training.lab.origin import origin
 
 ESS = (100, 300, 1000)
@@ -191,7 +198,7 @@ def main(arguments: Sequence[str]) -> None:
     seeds = range(asked.first_seed, asked.first_seed + asked.logs)
     report = {
         "commit": origin()["commit"],
-        "command": " ".join(["python -m placewise_training.evaluate.coverage", *arguments]),
+        "command": " ".join(["python -m placewise_training.evaluate.checks.coverage", *arguments]),
         "logs": asked.logs,
         "first_seed": asked.first_seed,
         **(simulated(Site(), seeds) if asked.simulated else synthetic(seeds)),

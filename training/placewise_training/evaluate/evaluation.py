@@ -1,0 +1,120 @@
+"""One evaluation: candidates are compared on the second stretch of a log, one is judged on the third. Prints nothing.
+
+A candidate is a policy that the log asked at each decision, or a bundle, which is asked again.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewise_core.basics.arrays import BoolArray
+from placewise_models.bundle import Bundle
+from placewise_training.evaluate.again import AskedAgain, Candidate, Conduct, with_candidate
+from placewise_training.evaluate.decisions import LoggedDecisions
+from placewise_training.evaluate.judge import chosen, judged
+from placewise_training.evaluate.logged import Usable
+from placewise_training.evaluate.report import Evaluation
+from placewise_training.evaluate.stretches import Stretches
+
+_LEDGER = "judged.json"
+_Batch = tuple[LoggedDecisions | None, BoolArray]
+Ledger = list[tuple[str, tuple[float, float]]]
+
+
+class NeverAskedError(Exception):
+    """The log holds no decision for which the candidate's placement is known."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluated:
+    """An evaluation and its grounds: the jobs of the judging stretch with the candidate's options, its decisions
+    there, and how a bundle conducted itself; None for a policy of the log."""
+
+    evaluation: Evaluation
+    usable: Usable
+    judging: BoolArray  # (N,) of the usable jobs
+    decisions: LoggedDecisions
+    conduct: Conduct | None
+
+
+def evaluation(
+    directory: Path,
+    usable: Usable,
+    candidates: Sequence[str] | Sequence[Candidate],
+    incumbent: Bundle,
+    reward_bound: float,
+    out: Path | None,
+    described: Mapping[str, Any],
+) -> Evaluated:
+    """Raises NeverAskedError, ValueError for too short a log, NeedsBundleError for a bundle that lacks the net."""
+    stretches = Stretches.of(usable.block)
+    asked: dict[str, AskedAgain] = {}
+    batches: dict[str, _Batch] = {}
+    of: dict[str, Usable] = {}
+    rows = np.flatnonzero(stretches.judge if len(candidates) == 1 else stretches.choose | stretches.judge)
+    for one in candidates:
+        name, known = (one, usable) if isinstance(one, str) else (one.name, usable)
+        if isinstance(one, Candidate):
+            asked[name] = AskedAgain(directory, one, incumbent)
+            known = with_candidate(usable, asked[name], rows)
+        of[name], batches[name] = known, known.decisions(name)
+        if batches[name][0] is None or not (batches[name][1] & stretches.judge).any():
+            raise NeverAskedError(_never_asked(name, usable, asked.get(name)))
+    best = next(iter(batches))
+    if len(batches) > 1:
+        best = chosen(_stretch(batches, stretches.choose)) or best
+    (log,) = _stretch({best: batches[best]}, stretches.judge).values()
+    span_s = _span_s(usable, stretches.judge)
+    ledger = _judged_before(out)
+    tried = {best, *(name for name, (first_s, last_s) in ledger if first_s <= span_s[1] and last_s >= span_s[0])}
+    if out is not None:
+        _keep(out, [*ledger, (best, span_s)])
+    conduct = asked[best].conduct if best in asked else None
+    facts = {
+        **described,
+        **{f"decisions_{name}": int(mask.sum()) for name, mask in stretches._asdict().items()},
+        "not_asked": int((~batches[best][1] & stretches.judge).sum()),
+        **({"not_asked_reasons": dict(conduct.reasons)} if conduct is not None else {}),
+        "overridden": sum(one.is_overridden for one in usable.jobs),
+        "left_out": dict(usable.left_out),
+    }
+    found = Evaluation(facts, tuple(batches), len(tried), tuple(judged({best: log}, reward_bound, len(tried))))
+    return Evaluated(found, of[best], stretches.judge & batches[best][1], log, conduct)
+
+
+def _never_asked(name: str, usable: Usable, again: AskedAgain | None) -> str:
+    if again is None:
+        return f"{name} was asked about no decision of this log; asked were {', '.join(_asked(usable))}"
+    why = ", ".join(f"{count} {reason}" for reason, count in again.conduct.reasons.items())
+    return f"{name} could be asked about no decision of this log: {why or 'none is on the judging stretch'}"
+
+
+def _stretch(batches: Mapping[str, _Batch], stretch: BoolArray) -> dict[str, LoggedDecisions]:
+    return {name: log.taken(stretch[is_known]) for name, (log, is_known) in batches.items() if log is not None}
+
+
+def _asked(usable: Usable) -> Iterable[str]:
+    return sorted({name for one in usable.jobs for option in one.options for name in option.policies})
+
+
+def _span_s(usable: Usable, stretch: BoolArray) -> tuple[float, float]:
+    times = np.array([one.time_s for one in usable.jobs])[stretch]
+    return float(times.min()), float(times.max())
+
+
+def _judged_before(out: Path | None) -> Ledger:
+    """Candidates judged so far, each with the stretch of time that it was judged on."""
+    path = out / _LEDGER if out is not None else None
+    if path is None or not path.exists():
+        return []
+    return [(row["candidate"], (row["first_s"], row["last_s"])) for row in json.loads(path.read_text("utf-8"))]
+
+
+def _keep(out: Path, ledger: Ledger) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    rows = [{"candidate": name, "first_s": first, "last_s": last} for name, (first, last) in dict.fromkeys(ledger)]
+    (out / _LEDGER).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
