@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placewise_training.evaluate import coverage
+from placewise_training.evaluate.checks import coverage
 from placewise_training.evaluate.checks.synthetic import REWARD_BOUND, TRUE_GAIN, TRUE_VALUE, WEIGHTS, synthetic_log
 from placewise_training.evaluate.estimators import doubly_robust, ips
 from placewise_training.evaluate.regression import cross_fitted

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placewise_training.evaluate import coverage, simulated
+from placewise_training.evaluate.checks import coverage, simulated
 from placewise_training.evaluate.checks.simulated import (
     CANDIDATE,
     OWN,
