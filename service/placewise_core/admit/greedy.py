@@ -46,6 +46,7 @@ class Waiting:
     single_s: float
     expected_s: float  # e of equation (9), as a point in time
     position: int = 0
+    timed: tuple[Options, FloatArray] | None = None  # the shapes asked about last, and their latencies
 
 
 @dataclass(slots=True)
@@ -87,8 +88,10 @@ class Round:
         return tuple([ShapeScore(*row) for row in islice(rows, _MOST_SCORED)])
 
     def latency_s(self, waiting: Waiting, options: Options) -> FloatArray:
-        """(K,) Lat(t, s) of equation (4)."""
-        return self.throughput.latency_at(waiting.single_s, self.rate(waiting, options))
+        """(K,) Lat(t, s) of equation (4). Do not write: it is kept."""
+        if waiting.timed is None or waiting.timed[0] is not options:
+            waiting.timed = options, self.throughput.latency_at(waiting.single_s, self.rate(waiting, options))
+        return waiting.timed[1]
 
     def rate(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) PR(t, s) over PR(t, ⟨1, 1⟩). A rigid job's spread need not be even: its mean per node counts."""

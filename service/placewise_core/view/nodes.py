@@ -3,6 +3,7 @@
 Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes, G = most GPUs on any node.
 """
 
+import itertools
 import math
 import zlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
-from placewise_core.domain.cluster import Assignment, Node, NodeState, Telemetry
+from placewise_core.domain.cluster import Assignment, Node, NodeState, RunningJob, Telemetry
 from placewise_core.domain.job import Job, JobId, Resources, quantise
 
 # Rows of the resource arrays; further rows are the extended resources of the cluster, sorted by name.
@@ -38,6 +39,7 @@ TELEMETRY_COLUMNS = (
 _CACHED_KINDS = 16_384
 _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
 _KEPT_SLOTS = 64  # demands whose slots are kept: few, as each is as long as the cluster
+_DIGESTED_JOBS = 8
 _MOST_TOUCHED = 64  # claims and give-backs whose nodes are known without a look at all nodes
 
 
@@ -437,3 +439,8 @@ def gpus_at(m: int, gpus: Sequence[int]) -> tuple[int, int | slice | Sequence[in
     if len(gpus) == 1:
         return m, first
     return m, slice(first, last + 1) if last - first == len(gpus) - 1 else gpus
+
+
+def digest_of_last(jobs: dict[JobId, RunningJob]) -> int:
+    """32 bits over the number of jobs and the order of the last ones."""
+    return zlib.crc32("\n".join(itertools.islice(reversed(jobs), _DIGESTED_JOBS)).encode(), len(jobs))

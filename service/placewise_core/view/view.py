@@ -8,14 +8,13 @@ store refuses it.
 import bisect
 import copy
 import itertools
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from placewise_core.basics.arrays import BoolArray, FloatArray
-from placewise_core.domain.cluster import Assignment, ClusterSettings, HeadReservation, QueueState, RunningJob
+from placewise_core.domain.cluster import Assignment, HeadReservation, QueueState, RunningJob
 from placewise_core.domain.events import (
     Change,
     ClockMoved,
@@ -44,6 +43,7 @@ from placewise_core.view.nodes import (
     TELEMETRY_COLUMNS,
     CoTenants,
     GpuTenant,
+    digest_of_last,
     gpus_at,
     runs_of_alike,
     telemetry_row,
@@ -78,7 +78,7 @@ _CLAIMED_ROWS = (
 _REPORTED = ("telemetry", "hardware", "cpu_ghz", "rack", "is_ready", "_is_hot", "observe_time_s")
 
 _NOBODY = GpuTenant(JobId(""), 0.0, 0.0, False, "", 1.0)
-_DIGESTED_NODES, _DIGESTED_JOBS = 64, 8
+_DIGESTED_NODES = 64
 _KEPT_CO_TENANTS = 100_000  # more than the GPUs of the largest cluster
 
 
@@ -86,18 +86,16 @@ class ClusterView(SlotArrays):
     """Structure-of-arrays snapshot of one cluster, at `version` of `epoch`."""
 
     def __init__(self, records: ClusterRecords, stale_after_s: float = DEFAULT_STALE_AFTER_S) -> None:
-        self.cluster = records.cluster
-        self.version = records.version
-        self.epoch = records.epoch
+        self.cluster, self.version, self.epoch = records.cluster, records.version, records.epoch
         self.stale_after_s = stale_after_s
-        self.settings: ClusterSettings = records.settings
-        self.host_time_s = records.host_time_s
+        self.settings, self.host_time_s = records.settings, records.host_time_s
         self.queues: dict[str, QueueState] = dict(records.queues)
         self.heads: dict[str, HeadReservation] = {name: q.head for name, q in self.queues.items() if q.head is not None}
         profiles = {kind: row for kind, row in records.subtask_profiles.items() if not is_row(kind)}
         self.estimates = Estimates(records.overheads, profiles)
         self.overheads, self.subtask_profiles = self.estimates.overheads, self.estimates.profiles
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
+        self._jobs_digest: int | None = None  # None once they are others, or in another order
         self.co_runs = CoRunBook(records.subtask_profiles, [running.job for running in records.jobs])
         self.forked_stamp = 0  # of a fork: the usage stamp of the view it was made of
         self._last_tenant: tuple[Job | None, Resources | None, int, GpuTenant] = (None, None, 0, _NOBODY)
@@ -147,8 +145,10 @@ class ClusterView(SlotArrays):
         """32 bits over what policies read, the same for equal views on any machine: usage and telemetry of some 64 to
         128 nodes, which depend on the version, the number of jobs, the order of the last ones, estimates, co-runs."""
         step = max(1, self.size // _DIGESTED_NODES)
-        jobs = zlib.crc32("\n".join(itertools.islice(reversed(self.jobs), _DIGESTED_JOBS)).encode(), len(self.jobs))
-        return self._digest(step, self.version % step, jobs ^ self.estimates.digest ^ self.co_runs.digest)
+        if self._jobs_digest is None:
+            self._jobs_digest = digest_of_last(self.jobs)
+        before = self._jobs_digest ^ self.estimates.digest ^ self.co_runs.digest
+        return self._digest(step, self.version % step, before)
 
     def add_job(self, running: RunningJob) -> None:
         """Claims the resources of the job's assignments; replaces earlier claims of the same id."""
@@ -167,13 +167,13 @@ class ClusterView(SlotArrays):
             self.jobs[running.id] = running
             return
         del self.jobs[running.id]
-        self.jobs[running.id] = running
+        self.jobs[running.id], self._jobs_digest = running, None
         for m in {self.index[a.node] for a in running.assignments if a.node in self.index}:
             self._move_last(m, running.id)
 
     def hold(self, running: RunningJob) -> None:
         """As add_job, for a new job whose assignments are claimed on this view already."""
-        self.jobs[running.id] = running
+        self.jobs[running.id], self._jobs_digest = running, None
         if running.job.gpu_sharing.co_runs:
             self.co_runs.add(running.job)
 
@@ -181,6 +181,7 @@ class ClusterView(SlotArrays):
         """Frees a job's resources; None if it holds nothing."""
         running = self.jobs.pop(job_id, None)
         if running is not None:
+            self._jobs_digest = None
             for tasks in runs_of_alike(running.assignments):
                 self._unclaim_alike(running.job, tasks)
             if running.job.gpu_sharing.co_runs:
@@ -387,7 +388,7 @@ class ClusterView(SlotArrays):
                 self._apply_profile(change)
             case ClusterDeleted():
                 self.jobs.clear()
-                self.co_runs = CoRunBook({}, ())
+                self._jobs_digest, self.co_runs = None, CoRunBook({}, ())
                 self.queues.clear()
                 self.heads.clear()
                 self._rebuild(())
@@ -489,7 +490,7 @@ class ClusterView(SlotArrays):
         Shares inventory with this view: for asking, not for applying events to.
         """
         other = copy.copy(self)
-        other.jobs = {}
+        other.jobs, other._jobs_digest = {}, None
         other.co_runs = CoRunBook({}, ())
         other.is_ready = np.ones(self.size, dtype=np.bool_)
         other.observe_time_s = np.zeros(self.size)

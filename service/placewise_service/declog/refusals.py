@@ -13,6 +13,7 @@ from placewise_core.domain.job import Job
 from placewise_log.record import DecisionRecord
 
 _MOST: Final = 4096  # lists of jobs remembered
+_SHORT: Final = 64  # bytes of a list that is kept as it is
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 _Question = tuple[str, str, bytes]
@@ -62,8 +63,8 @@ def _is_refusal(plan: AdmitPlan) -> bool:
 
 
 def _question(command: AdmitCommand) -> _Question:
-    ids = "\n".join([job.id for job in command.jobs])
-    return command.cluster, command.queue, _digest(ids.encode())
+    ids = "\n".join([job.id for job in command.jobs]).encode()
+    return command.cluster, command.queue, ids if len(ids) <= _SHORT else _digest(ids)
 
 
 def _content_of(command: AdmitCommand, plan: AdmitPlan, meta: DecisionMeta) -> bytes:

@@ -35,6 +35,8 @@ class QosAware(GreedyAdmission):
         super().__init__(throughput)
 
     def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
+        if len(waiting) < 2:
+            return waiting
         wishes = {w.position: self._wish(w, state) for w in spaced(waiting, state.context.slices, 4)}
         return sorted(waiting, key=lambda w: (wishes[w.position].slack_s, w.position))
 

@@ -17,6 +17,9 @@ class QosSavable(QosAware):
     name = "qos-savable"
 
     def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
+        if len(waiting) < 2:
+            return waiting
+
         def key(w: Waiting) -> tuple[int, float, int]:
             state.context.slices.pause()
             wish = self._wish(w, state)

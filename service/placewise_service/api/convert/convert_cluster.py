@@ -22,7 +22,7 @@ from placewise_core.domain.cluster import (
     Telemetry,
 )
 from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView
-from placewise_service.api.convert.convert_out import duration, fill_assignments, queue_state, resources, set_time
+from placewise_service.api.convert.convert_out import duration, fill_assignments, fill_queue_state, resources, set_time
 from placewise_service.state.store import Overcommit
 
 _NODE_STATES: dict[NodeState, Any] = {state: cluster_pb2.Node.State.Value(state) for state in NodeState}
@@ -152,7 +152,8 @@ def _guard_message(guard: ExplorationGuard) -> cluster_pb2.ExplorationGuard | No
 
 
 def _queue(state: QueueState, parameters: QueueSettings) -> cluster_pb2.QueueState:
-    message = queue_state(state, parameters)
+    message = cluster_pb2.QueueState()
+    fill_queue_state(message, state, parameters)
     if (head := state.head) is not None:
         message.head.job_id = head.job
         message.head.nodes.extend(head.nodes)

@@ -56,7 +56,8 @@ def is_large(decision: PlaceDecision) -> bool:
 
 
 def place_response(decision: PlaceDecision, request_id: str = "") -> decision_pb2.PlaceResponse:
-    message = decision_pb2.PlaceResponse(meta=_meta(decision.meta), request_id=request_id)
+    message = decision_pb2.PlaceResponse(request_id=request_id)
+    _fill_meta(message.meta, decision.meta)
     for job in decision.decisions:
         _fill_job_decision(message.decisions.add(), job)
     return message
@@ -141,24 +142,21 @@ def _candidate(candidate: Candidate) -> decision_pb2.Candidate:
     )
 
 
-def _meta(meta: DecisionMeta) -> decision_pb2.DecisionMeta:
-    message = decision_pb2.DecisionMeta(
-        decision_id=meta.decision_id,
-        policy=meta.policy,
-        bundle=meta.bundle,
-        snapshot_version=meta.snapshot_version,
-        propensity=meta.propensity,
-        decide_ms=meta.decide_ms,
-        stale=meta.is_stale,
-        repeated=meta.is_repeated,
-        explored=meta.is_explored,
-        bundle_digest=meta.bundle_digest,
-        caller=meta.caller,
-    )
+def _fill_meta(message: decision_pb2.DecisionMeta, meta: DecisionMeta) -> None:
+    message.decision_id = meta.decision_id
+    message.policy = meta.policy
+    message.bundle = meta.bundle
+    message.bundle_digest = meta.bundle_digest
+    message.snapshot_version = meta.snapshot_version
+    message.propensity = meta.propensity
+    message.decide_ms = meta.decide_ms
+    message.stale = meta.is_stale
+    message.repeated = meta.is_repeated
+    message.explored = meta.is_explored
+    message.caller = meta.caller
     if meta.is_fallback:
         message.fallback = True
         message.fallback_reason = meta.fallback_reason
-    return message
 
 
 def partition_response(decision: PartitionDecision) -> decision_pb2.PartitionResponse:
@@ -168,10 +166,10 @@ def partition_response(decision: PartitionDecision) -> decision_pb2.PartitionRes
         units=len(plan.shares),
         threshold_scale=plan.threshold_scale,
         predicted_seconds=plan.predicted_s,
-        meta=_meta(decision.meta),
         overhead_s=plan.overhead_s,
         blockers=_blockers(plan.blockers),
     )
+    _fill_meta(message.meta, decision.meta)
     add_share = message.shares.add
     for share in plan.shares:
         item = add_share()
@@ -179,8 +177,9 @@ def partition_response(decision: PartitionDecision) -> decision_pb2.PartitionRes
         item.unit = share.unit
         item.scale = share.scale
         item.predicted_seconds = share.predicted_s
-        item.predicted_peak_celsius = share.predicted_peak_celsius
         item.capability = share.capability
+        if share.predicted_peak_celsius:
+            item.predicted_peak_celsius = share.predicted_peak_celsius
     if plan.excluded:
         message.MergeFromString(_EXCLUDED.part(plan.excluded))
     return message
@@ -216,25 +215,24 @@ _EXCLUDED = _ExcludedPart()
 
 
 def admit_response(decision: AdmitDecision, settings: QueueSettings) -> decision_pb2.AdmitOrWaitResponse:
-    return decision_pb2.AdmitOrWaitResponse(
-        admissions=[_admission(admission) for admission in decision.plan.admissions],
-        queue=queue_state(decision.plan.queue, settings),
-        meta=_meta(decision.meta),
-    )
+    message = decision_pb2.AdmitOrWaitResponse()
+    for admission in decision.plan.admissions:
+        _fill_admission(message.admissions.add(), admission)
+    fill_queue_state(message.queue, decision.plan.queue, settings)
+    _fill_meta(message.meta, decision.meta)
+    return message
 
 
-def _admission(admission: Admission) -> decision_pb2.Admission:
-    message = decision_pb2.Admission(
-        job_id=admission.job_id,
-        verdict=_VERDICTS[admission.verdict],
-        gpus=admission.gpus,
-        nodes=admission.nodes,
-        gpus_per_node=admission.gpus_per_node,
-        rank=admission.rank,
-        slack_seconds=admission.slack_s,
-        profile_model=admission.profile_model,
-        cer=admission.cer,
-    )
+def _fill_admission(message: decision_pb2.Admission, admission: Admission) -> None:
+    message.job_id = admission.job_id
+    message.verdict = _VERDICTS[admission.verdict]
+    message.gpus = admission.gpus
+    message.nodes = admission.nodes
+    message.gpus_per_node = admission.gpus_per_node
+    message.rank = admission.rank
+    message.slack_seconds = admission.slack_s
+    message.profile_model = admission.profile_model
+    message.cer = admission.cer
     set_time(message.expected_finish_time, admission.expected_finish_time_s)
     if admission.drift_plus_penalty:
         message.drift_plus_penalty.extend(
@@ -245,22 +243,19 @@ def _admission(admission: Admission) -> decision_pb2.Admission:
         message.blockers.extend(_blockers(admission.blockers))
     if admission.draw is not None:
         message.propensity = admission.draw.propensity
-    return message
 
 
-def queue_state(state: QueueState, settings: QueueSettings) -> cluster_pb2.QueueState:
-    return cluster_pb2.QueueState(
-        queue=state.queue,
-        backlog_seconds=state.backlog_s,
-        delay_seconds=state.delay_s,
-        slot=max(state.slot, 0),  # a queue that no slot has moved yet
-        v=settings.v,
-        epsilon_seconds=settings.epsilon_s,
-        tau_seconds=settings.tau_s,
-        slot_duration=duration(settings.slot_s),
-        waiting_jobs=len(state.waiting),
-        wait_bound=duration(settings.bound_s),
-    )
+def fill_queue_state(message: cluster_pb2.QueueState, state: QueueState, settings: QueueSettings) -> None:
+    message.queue = state.queue
+    message.backlog_seconds = state.backlog_s
+    message.delay_seconds = state.delay_s
+    message.slot = max(state.slot, 0)  # a queue that no slot has moved yet
+    message.v = settings.v
+    message.epsilon_seconds = settings.epsilon_s
+    message.tau_seconds = settings.tau_s
+    message.waiting_jobs = len(state.waiting)
+    set_duration(message.slot_duration, settings.slot_s)
+    set_duration(message.wait_bound, settings.bound_s)
 
 
 def past_decision(
@@ -302,5 +297,13 @@ def set_time(message: Timestamp, time_s: float) -> None:
 
 
 def duration(span_s: float) -> Duration:
+    message = Duration()
+    set_duration(message, span_s)
+    return message
+
+
+def set_duration(message: Duration, span_s: float) -> None:
+    """Fills a duration field, which is there afterwards even if the span is 0."""
     whole = math.floor(span_s)
-    return Duration(seconds=whole, nanos=min(round((span_s - whole) * 1e9), 999_999_999))
+    message.seconds = whole
+    message.nanos = min(round((span_s - whole) * 1e9), 999_999_999)

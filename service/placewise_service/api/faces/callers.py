@@ -32,9 +32,10 @@ def of_context(gateway: Gateway, context: "grpc.aio.ServicerContext[bytes, bytes
         return NOBODY
     peer = context.peer().partition(":")[2]  # ipv4:127.0.0.1:5000
     subjects = _subjects(context) if gateway.reads_certificates else ()
-    for key, value in context.invocation_metadata() or ():
-        if key == "authorization":
-            return Credentials(bearer_token(value if isinstance(value, str) else ""), subjects, peer)
+    if gateway.needs_token:  # gRPC makes the metadata anew at each look
+        for key, value in context.invocation_metadata() or ():
+            if key == "authorization":
+                return Credentials(bearer_token(value if isinstance(value, str) else ""), subjects, peer)
     return Credentials(None, subjects, peer)
 
 

@@ -300,10 +300,13 @@ class Placing:
         )
 
     def _prepare(self, policy: PlacementPolicy, live: LiveView) -> None:
-        """Shows the policy the cluster as the next request will find it; not while decisions are under way, which will
-        change it again."""
-        if not live.is_deciding:
-            policy.prepare(live.view, self.parts.now_s(live))
+        """Shows policy and log the cluster as the next request will find it; not while decisions are under way, which
+        will change it again."""
+        if live.is_deciding:
+            return
+        policy.prepare(live.view, self.parts.now_s(live))
+        if self.parts.options.logs_views:
+            live.view.digest()  # which the view keeps
 
     def _note(self, asked: _PlaceCall, draft: Draft, seed: int, decision: PlaceDecision) -> None:
         self.parts.afterwards(self._log, asked.command, asked.live, decision, seed, draft)
