@@ -36,11 +36,15 @@ class LogFile:
 @frozen
 class Manifest:
     """`files` by their path in the directory. `watermark` has for each cluster the position up to which its log is in
-    here; `made_time_s` is the store's time of the export, epoch seconds."""
+    here; `made_time_s` is the store's time of the export, epoch seconds. `dropped` counts by cluster and log the
+    entries that were lost before any export had them, since the cluster was made. `host_times_s` has the times of
+    clusters whose host tells the time."""
 
     files: Mapping[str, LogFile] = field(default_factory=dict)
     watermark: Mapping[str, str] = field(default_factory=dict)
     made_time_s: float = 0.0
+    dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    host_times_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -64,29 +68,37 @@ class Manifest:
         try:
             found: dict[str, Any] = json.loads(text)
             files = {name: LogFile(**file) for name, file in dict(found["files"]).items()}
-            return cls(files, found["watermark"], found["made_time_s"])
+            later = (dict(found.get(name, {})) for name in ("dropped", "host_times_s"))
+            return cls(files, found["watermark"], found["made_time_s"], *later)
         except (ValueError, KeyError, TypeError) as error:
             raise ManifestError(f"{source}: no manifest of a log: {error}") from error
 
     @classmethod
     def of(
-        cls, directory: Path, watermark: Mapping[str, str], made_time_s: float, before: "Manifest | None" = None
+        cls,
+        directory: Path,
+        watermark: Mapping[str, str],
+        made_time_s: float,
+        before: "Manifest",
+        *,
+        dropped: Mapping[str, Mapping[str, int]],
+        host_times_s: Mapping[str, float],
     ) -> "Manifest":
         """That of the files there are. Files as `before` has them are not hashed again."""
-        known = before.files if before is not None else {}
         files = {}
         for path in sorted(directory.glob("*/date=*/*.parquet")):
             name, stat = path.relative_to(directory).as_posix(), path.stat()
-            file = known.get(name)
+            file = before.files.get(name)
             if file is None or (file.bytes, file.changed_ns) != (stat.st_size, stat.st_mtime_ns):
                 file = LogFile(_hashed(path), stat.st_size, stat.st_mtime_ns)
             files[name] = file
-        return cls(files, dict(watermark), made_time_s)
+        return cls(files, dict(watermark), made_time_s, dropped, host_times_s)
 
     def text(self) -> str:
         """The text of the file."""
         files = {name: asdict(file) for name, file in self.files.items()}
-        whole = {"digest": self.digest, "made_time_s": self.made_time_s, "watermark": self.watermark, "files": files}
+        whole = {"digest": self.digest, "made_time_s": self.made_time_s, "watermark": self.watermark}
+        whole |= {"dropped": self.dropped, "host_times_s": self.host_times_s, "files": files}
         return json.dumps(whole, indent=1)
 
     def check(self, directory: Path, names: Iterable[str] = ()) -> None:

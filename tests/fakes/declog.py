@@ -9,7 +9,7 @@ from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand
 from placewise_core.domain.decision import DecisionMeta, JobDecision, Outcome, PlaceDecision
 from placewise_core.domain.job import Job, JobId, NodeId, Role
-from placewise_log.logs import Log
+from placewise_log.logs import Log, LogState
 from placewise_log.record import DecisionRecord, Entry, OutcomeRecord, encode
 from placewise_service.declog.export import ExportReport, export
 
@@ -54,6 +54,8 @@ class FakeRing:
         self.now_s = NOON_S + 60
         self.entries: list[tuple[str, bytes]] = []
         self.position = "0"
+        self.dropped = dict.fromkeys(Log, 0)
+        self.host_time_s: float | None = None
         self.calls_left = -1
         self.add(*entries)
 
@@ -85,8 +87,8 @@ class FakeRing:
         self._count()
         self.position = max(self.position, position)
 
-    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
-        return self.position
+    async def log_state(self, cluster: str, log: Log = Log.DECISIONS) -> LogState:
+        return LogState(self.position, self.dropped[log], self.host_time_s)
 
 
 def rows(directory: Path, table: str) -> list[dict[str, object]]:

@@ -25,9 +25,11 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from placewise_log.logs import Log, LogState
 from placewise_log.manifest import NAME as MANIFEST
 from placewise_log.manifest import Manifest, ManifestError
 from placewise_service.declog.files import durable_writer, write_durably
+from placewise_service.declog.join.clock import Clock
 from placewise_service.declog.join.log import LogJoin
 from placewise_service.declog.problems import Problems
 from placewise_service.declog.seen import SeenIds
@@ -48,6 +50,7 @@ class Dataset:
         self.directory = directory
         self.problems = Problems()
         self._seen: dict[Path, SeenIds] = {}
+        self._states: dict[str, dict[Log, LogState]] = {}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -93,24 +96,48 @@ class Dataset:
         path = self.directory / _POSITIONS
         write_durably(path, json.dumps({**self._positions(), cluster: position}))
 
+    def note(self, cluster: str, log: Log, state: LogState) -> None:
+        """Takes what is known of a cluster's log, for the join and the manifest."""
+        self._states.setdefault(cluster, {})[log] = state
+
     def _positions(self) -> dict[str, str]:
         """Empty for a directory of an earlier version: its log is read again, without repeats."""
         path = self.directory / _POSITIONS
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
     def join_all(self, *, now_s: float, dangling_after_s: float) -> Counter[str]:
-        """Rebuilds the derived tables of every day that needs it; the counts of LogJoin.run."""
-        return LogJoin(self.directory, self.problems).run(now_s=now_s, dangling_after_s=dangling_after_s)
+        """Rebuilds the derived tables of every day that needs it; the counts of LogJoin.run. `now_s` is the store's
+        time, that of clusters whose host tells none."""
+        clock = Clock(now_s, self._host_times_s(self._manifest()))
+        return LogJoin(self.directory, self.problems).run(clock, dangling_after_s=dangling_after_s)
 
     def write_manifest(self, made_time_s: float) -> str:
         """Writes the manifest of what there is now; its digest."""
-        try:
-            before: Manifest | None = Manifest.read(self.directory)
-        except ManifestError:
-            before = None
-        manifest = Manifest.of(self.directory, self._positions(), made_time_s, before)
+        before = self._manifest()
+        dropped = {cluster: {log.value: of[log].dropped for log in of} for cluster, of in self._states.items()}
+        manifest = Manifest.of(
+            self.directory,
+            self._positions(),
+            made_time_s,
+            before,
+            dropped={**before.dropped, **dropped},
+            host_times_s=self._host_times_s(before),
+        )
         write_durably(self.directory / MANIFEST, manifest.text())
         return manifest.digest
+
+    def _manifest(self) -> Manifest:
+        """The last one; an empty one if there is none, or one that cannot be read."""
+        try:
+            return Manifest.read(self.directory)
+        except ManifestError:
+            return Manifest()
+
+    def _host_times_s(self, before: Manifest) -> dict[str, float]:
+        """Of clusters whose host tells the time: now, or at the last export if this one does not read their log."""
+        known = {cluster: time_s for cluster, time_s in before.host_times_s.items() if cluster not in self._states}
+        told = {cluster: of[Log.DECISIONS].host_time_s for cluster, of in self._states.items()}
+        return known | {cluster: time_s for cluster, time_s in told.items() if time_s is not None}
 
     def _partition(self, table: str, day: datetime.date) -> Path:
         return self.directory / table / f"date={day.isoformat()}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from placewise_log.logs import Log
+from placewise_log.logs import Log, LogState
 from placewise_service.declog.dataset import Dataset
 
 _VIEWS_BATCH = 200  # entries of some hundred kB each
@@ -39,8 +39,8 @@ class ExportRing(Protocol):
         """Says that everything up to `position` is durably exported."""
         ...
 
-    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
-        """Last exported position, "0" if none."""
+    async def log_state(self, cluster: str, log: Log = Log.DECISIONS) -> LogState:
+        """How far a log was exported, what it lost, and the host's time."""
         ...
 
 
@@ -100,7 +100,9 @@ async def _export_log(
 ) -> None:
     # The ring's mark is the earlier one if the store lost its past, or an export was killed before it moved the mark.
     name = cluster if log is Log.DECISIONS else f"{cluster}\x1f{log}"  # no name of a cluster has such a character
-    position = min(await ring.exported(cluster, log), dataset.position(name), key=_ordinal)
+    state = await ring.log_state(cluster, log)
+    dataset.note(cluster, log, state)
+    position = min(state.exported, dataset.position(name), key=_ordinal)
     while entries := await ring.read_decisions(cluster, position, batch if log is Log.DECISIONS else _VIEWS_BATCH, log):
         report.written += dataset.write(cluster, entries)
         position = entries[-1][0]

@@ -7,6 +7,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from placewise_log.manifest import ManifestError
+
 SCHEMA_KEY: Final = b"placewise.schema"
 SCHEMA: Final = b"2"  # of the tables. Those of 1, which had no mark, lack columns that the join reads
 
@@ -27,7 +29,7 @@ class Problems:
     _rows: dict[tuple[Path, str], tuple[int, str]] = field(default_factory=dict)
     _reports: dict[tuple[Path, str], tuple[int, str]] = field(default_factory=dict)
 
-    def add(self, error: FileProblemError) -> None:
+    def add(self, error: FileProblemError | ManifestError) -> None:
         """A file that was left out."""
         self._files.append(str(error))
 

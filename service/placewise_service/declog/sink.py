@@ -6,10 +6,11 @@ A process that is killed loses its queue: at most one flush interval of entries 
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from placewise_log.logs import Log
 from placewise_log.record import Entry, encode
 from placewise_service.background import cancel_and_wait
 from placewise_service.declog.asked import Linking, linked
@@ -21,8 +22,10 @@ _PORTION_BYTES = 65_536  # of one append: a reservation may have to wait behind 
 class LogRing(Linking, Protocol):
     """The part of the state store that the sink needs."""
 
-    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
-        """Appends; how many older entries fell off unexported."""
+    async def append_decisions(
+        self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS, lost: int = 0
+    ) -> int:
+        """See StateStore."""
         ...
 
 
@@ -34,7 +37,8 @@ class DecisionSink:
     """Takes records from decisions and appends them to the ring in batches.
 
     `on_drop(n)` hears of every lost record: those refused by the full queue, and those that fell off the ring before
-    they were exported. One event loop owns the sink; `batch` is small because writing a batch to the store holds it.
+    they were exported. The log counts them as well, once the store answers. One event loop owns the sink; `batch` is
+    small because writing a batch to the store holds it.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class DecisionSink:
         self._retry_interval_s = retry_interval_s
         self._on_drop = on_drop
         self._queue: deque[Entry] = deque()
+        self._lost: Counter[str] = Counter()  # by cluster: drops that its log has not heard of
         self._wake = asyncio.Event()
         self._appending = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -66,7 +71,7 @@ class DecisionSink:
     def offer(self, entry: Entry) -> None:
         """Queues an entry. Never blocks, never raises."""
         if len(self) >= self._capacity:
-            self._count_drops(1)
+            self._lose(entry)
             return
         self._queue.append(entry)
         self._wake.set()
@@ -80,7 +85,7 @@ class DecisionSink:
         """Appends everything that is queued, after a batch that is on its way; False if the store did not take it (it
         stays queued)."""
         async with self._appending:
-            while self._queue:
+            while self._queue or self._lost:
                 if not await self._append_batch():
                     return False
         return True
@@ -111,7 +116,7 @@ class DecisionSink:
 
     async def _append_batch(self) -> bool:
         """Appends the oldest entries; those that the store did not accept go back to the head of the queue."""
-        by_cluster: dict[str, list[Entry]] = {}
+        by_cluster: dict[str, list[Entry]] = {cluster: [] for cluster in self._lost}
         for _ in range(min(self._batch, len(self._queue))):
             entry = self._queue.popleft()
             by_cluster.setdefault(entry.cluster, []).append(entry)
@@ -121,13 +126,16 @@ class DecisionSink:
                 by_cluster[cluster] = await linked(self._ring, cluster, by_cluster[cluster])
                 encoded = await self._encoded(by_cluster[cluster])
                 for portion in _portions(encoded):
-                    self._count_drops(await self._ring.append_decisions(cluster, portion))
+                    lost = self._lost[cluster]
+                    self._count_drops(await self._ring.append_decisions(cluster, portion, lost=lost))
+                    self._lost[cluster] -= lost
                 del by_cluster[cluster]
         except Exception:  # no error of the log may reach a decision or end this task
             return False
         finally:
             self._queue.extendleft(reversed([entry for group in by_cluster.values() for entry in group]))
             self._in_flight = 0
+            self._lost = +self._lost
         return True
 
     async def _encoded(self, entries: list[Entry]) -> list[bytes]:
@@ -139,8 +147,12 @@ class DecisionSink:
                 encoded.append(await encode_in_turns(entry) if is_large(entry) else encode(entry))
             except (TypeError, ValueError, OverflowError):
                 entries.remove(entry)
-                self._count_drops(1)
+                self._lose(entry)
         return encoded
+
+    def _lose(self, entry: Entry) -> None:
+        self._lost[entry.cluster] += 1
+        self._count_drops(1)
 
     def _count_drops(self, count: int) -> None:
         if count > 0:
@@ -149,7 +161,8 @@ class DecisionSink:
 
 
 def _portions(records: list[bytes]) -> Iterator[list[bytes]]:
-    """The records in order, as many at a time as are of `_PORTION_BYTES` together, but one at least."""
+    """The records in order, as many at a time as are of `_PORTION_BYTES` together, but one at least. Without records
+    one portion of none."""
     portion: list[bytes] = []
     size = 0
     for record in records:
@@ -158,5 +171,5 @@ def _portions(records: list[bytes]) -> Iterator[list[bytes]]:
             portion, size = [], 0
         portion.append(record)
         size += len(record)
-    if portion:
+    if portion or not records:
         yield portion

@@ -27,7 +27,7 @@ from placewise_core.domain.errors import InvalidRequestError, NotFoundError, Sta
 from placewise_core.domain.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy, partitioned
 from placewise_core.view.view import ClusterView
-from placewise_log.logs import Log
+from placewise_log.logs import Log, LogState
 from placewise_log.record import DecisionRecord, ViewRead, decode
 from placewise_service.background import cancel_and_wait
 from placewise_service.declog.asked import AskedJobs
@@ -327,9 +327,9 @@ class Engine:
 
     async def read_log(
         self, cluster: str, log: Log, after: str, count: int, exported: str
-    ) -> tuple[Sequence[tuple[str, bytes]], str]:
-        """(position, entry) pairs of a log after a position, and up to where it was exported; "" stands for the
-        beginning. `exported` is acknowledged first, unless it is "". Raises NotFoundError, StateUnavailableError.
+    ) -> tuple[Sequence[tuple[str, bytes]], LogState]:
+        """(position, entry) pairs of a log after a position, "" for the beginning, and what is known of the log.
+        `exported` is acknowledged first, unless it is "". Raises NotFoundError, StateUnavailableError.
         """
         store = self._parts.store
         if cluster not in await store.clusters():
@@ -337,8 +337,7 @@ class Engine:
         if exported:
             await store.mark_exported(cluster, exported, log)
         found = await store.read_decisions(cluster, after or "0", count, log)
-        mark = await store.exported(cluster, log)
-        return found, "" if mark == "0" else mark
+        return found, await store.log_state(cluster, log)
 
     async def _show(self, cluster: str, events: Sequence[Event]) -> None:
         """Shows the caller's report to its next decision on this replica."""

@@ -15,7 +15,7 @@ from placewise_core.domain.asked import AskedJob, JobLinks
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.domain.events import ClusterRecords, Event
 from placewise_core.domain.job import JobId, NodeId
-from placewise_log.logs import Log
+from placewise_log.logs import Log, LogState
 
 MOST_FORGOTTEN = 100  # rows of profiles that one call removes
 MOST_LINKED = 8192  # jobs whose links are kept, and as many of the older ones
@@ -305,8 +305,11 @@ class StateStore(Protocol):
         """Forgets the cluster and all its keys; False if there was none."""
         ...
 
-    async def append_decisions(self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS) -> int:
-        """Appends to a bounded log; how many older ones fell off unexported (all, if no cluster).
+    async def append_decisions(
+        self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS, lost: int = 0
+    ) -> int:
+        """Appends to a bounded log; how many older ones fell off unexported (all, if no cluster). The log's drops count
+        these, and `lost`, which were lost on the way here.
 
         find_decision finds records of the form msgpack [schema, "decision", decision id, body]; others are opaque."""
         ...
@@ -335,8 +338,8 @@ class StateStore(Protocol):
         """Says that everything up to `position` is durably exported. Never moves back."""
         ...
 
-    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
-        """Last exported position, "0" if none."""
+    async def log_state(self, cluster: str, log: Log = Log.DECISIONS) -> LogState:
+        """How far a log was exported, what it lost, and the host's time."""
         ...
 
     async def bundles(self) -> BundleChoice:

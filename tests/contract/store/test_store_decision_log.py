@@ -4,6 +4,8 @@ import msgspec
 from tests.fakes.state import CLUSTER, Harness
 
 from placewise_core.domain.asked import Asked, AskedJob, JobLinks
+from placewise_core.domain.cluster import ClusterSettings
+from placewise_log.logs import Log, LogState
 from placewise_service.state.store import MOST_LINKED, StateStore
 
 
@@ -16,6 +18,25 @@ async def test_the_ring_keeps_the_last_and_counts_what_fell_off(store: StateStor
     assert await store.append_decisions(CLUSTER, [b"7", b"8", b"9"]) == 1
     later = await store.read_decisions(CLUSTER, entries[-1][0], 2)
     assert [record for _, record in later] == [b"7", b"8"]
+    assert (await store.log_state(CLUSTER)).dropped == 2
+
+
+async def test_the_ring_counts_what_was_lost_on_the_way(store: StateStore) -> None:
+    assert await store.append_decisions(CLUSTER, [b"1"], lost=3) == 0
+    assert await store.append_decisions(CLUSTER, [], lost=2) == 0
+    assert await store.append_decisions(CLUSTER, [b"2"], Log.VIEWS, lost=1) == 0
+    dropped = [(await store.log_state(CLUSTER, log)).dropped for log in (Log.DECISIONS, Log.VIEWS)]
+    assert dropped == [5, 1]
+    assert [record for _, record in await store.read_decisions(CLUSTER, "0", 9)] == [b"1"]
+    await store.delete_cluster(CLUSTER)
+    assert await store.log_state(CLUSTER) == LogState()
+
+
+async def test_the_state_of_a_log_has_the_time_that_the_host_tells(harness: Harness) -> None:
+    await harness.store.update_settings("hosted", ClusterSettings(host_clock=True))
+    assert (await harness.store.log_state("hosted")).host_time_s == 0.0
+    await harness.store.expire("hosted", 77.5)
+    assert (await harness.store.log_state("hosted")).host_time_s == 77.5
 
 
 async def test_the_ring_is_bounded_in_bytes_too(store: StateStore) -> None:
@@ -28,12 +49,12 @@ async def test_the_ring_is_bounded_in_bytes_too(store: StateStore) -> None:
 
 
 async def test_the_exported_position_never_moves_back(store: StateStore) -> None:
-    assert await store.exported(CLUSTER) == "0"
+    assert (await store.log_state(CLUSTER)).exported == "0"
     await store.append_decisions(CLUSTER, [b"1", b"2"])
     (first, _), (second, _) = await store.read_decisions(CLUSTER, "0", 2)
     await store.mark_exported(CLUSTER, second)
     await store.mark_exported(CLUSTER, first)
-    assert await store.exported(CLUSTER) == second
+    assert (await store.log_state(CLUSTER)).exported == second
 
 
 async def test_a_decision_is_found_by_its_id(harness: Harness, store: StateStore) -> None:
@@ -49,7 +70,7 @@ async def test_a_decision_is_found_by_its_id(harness: Harness, store: StateStore
 
 
 async def test_decisions_of_an_unknown_cluster_are_counted_as_lost(harness: Harness) -> None:
-    assert await harness.store.append_decisions(CLUSTER, [b"1", b"2"]) == 2
+    assert await harness.store.append_decisions(CLUSTER, [b"1", b"2"], lost=1) == 2
     await harness.store.mark_exported(CLUSTER, "1-0")
     assert harness.leftover_keys() == set()
 

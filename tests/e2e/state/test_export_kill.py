@@ -65,7 +65,7 @@ async def fill(url: str) -> set[str]:
 async def acknowledged(url: str) -> set[str]:
     """Positions up to which the ring was marked as exported."""
     store = RedisStore(RedisOptions(url, timeout_s=30.0))
-    last = await store.exported("c")
+    last = (await store.log_state("c")).exported
     seen = {position for position, _ in await store.read_decisions("c", "0", 10 * DECISIONS)}
     await store.close()
     milliseconds = [tuple(map(int, position.split("-"))) for position in seen]

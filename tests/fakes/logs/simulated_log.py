@@ -20,7 +20,7 @@ from placewise_core.gang.policy import PlacementPolicy, Proposal, action_of
 from placewise_core.inputs.reward import WITNESSES, PartEncoder
 from placewise_core.policies.studies.alternatives import Alternative
 from placewise_core.view.view import ClusterView
-from placewise_log.logs import Log
+from placewise_log.logs import Log, LogState
 from placewise_log.record import DecisionRecord, Draw, Entry, OutcomeRecord, Parts, Tensor, ViewRead
 from placewise_log.views import Snapshot, encode_snapshot
 from placewise_service.declog.export import export
@@ -125,8 +125,8 @@ class LoggedRing(FakeRing):
             return [] if after != "0" else self._views
         return await super().read_decisions(cluster, after, count, log)
 
-    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
-        return "0" if log is Log.VIEWS else self.position
+    async def log_state(self, cluster: str, log: Log = Log.DECISIONS) -> LogState:
+        return LogState("0" if log is Log.VIEWS else self.position)
 
     async def mark_exported(self, cluster: str, position: str, log: Log = Log.DECISIONS) -> None:
         if log is Log.DECISIONS:

@@ -39,7 +39,7 @@ from placewise_core.domain.errors import (
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job
 from placewise_core.view.view import ClusterView
-from placewise_log.logs import Log
+from placewise_log.logs import Log, LogState
 from placewise_log.record import DecisionRecord
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway
@@ -146,6 +146,8 @@ class FakeEngine:
     log: list[tuple[str, bytes]] = field(default_factory=list)
     exported: str = ""
     log_read: int = 0
+    dropped: int = 0
+    host_time_s: float | None = None
 
     def problem(self) -> str:
         return self.trouble
@@ -222,14 +224,14 @@ class FakeEngine:
 
     async def read_log(
         self, cluster: str, log: Log, after: str, count: int, exported: str
-    ) -> tuple[Sequence[tuple[str, bytes]], str]:
+    ) -> tuple[Sequence[tuple[str, bytes]], LogState]:
         self._view(cluster)
         if log is Log.VIEWS:
-            return (), ""
+            return (), LogState()
         self.exported = exported or self.exported
         found = [each for each in self.log if not after or each[0] > after][:count]
         self.log_read += len(found)
-        return found, self.exported
+        return found, LogState(self.exported or "0", self.dropped, self.host_time_s)
 
     async def clusters(self) -> Sequence[str]:
         return sorted(self.views)

@@ -22,7 +22,9 @@ from placewise_service.telemetry import Telemetry
 class NoLog(MemoryStore):
     """A store whose decision log does not answer."""
 
-    async def append_decisions(self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS) -> int:
+    async def append_decisions(
+        self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS, lost: int = 0
+    ) -> int:
         raise StateUnavailableError("cut off by the test")
 
 

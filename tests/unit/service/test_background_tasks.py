@@ -36,7 +36,7 @@ class DeafRing:
     def __init__(self) -> None:
         self.is_asked = asyncio.Event()
 
-    async def append_decisions(self, cluster: str, records: object) -> int:
+    async def append_decisions(self, cluster: str, records: object, lost: int = 0) -> int:
         self.is_asked.set()
         await deaf(1)
         return 0

@@ -1,6 +1,7 @@
 """The sink: nothing that happens to the log reaches a decision, and nothing is lost unseen."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.errors import StateUnavailableError
 from placewise_core.domain.job import JobId
+from placewise_log.logs import Log
 from placewise_log.record import Entry, OutcomeRecord, decode_entry, encode
 from placewise_service.declog.sink import DecisionSink
 
@@ -19,15 +21,19 @@ class FakeRing:
         self.is_down = False
         self.fell_off = 0
         self.appended: dict[str, list[str]] = {}
+        self.lost: Counter[str] = Counter()
         self.calls = 0
         self.refused = asyncio.Event()
 
-    async def append_decisions(self, cluster: str, records: Sequence[bytes]) -> int:
+    async def append_decisions(
+        self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS, lost: int = 0
+    ) -> int:
         self.calls += 1
         await asyncio.sleep(0)
         if self.is_down:
             self.refused.set()
             raise StateUnavailableError("down")
+        self.lost[cluster] += lost
         for data in records:
             entry = decode_entry(data)
             assert isinstance(entry, OutcomeRecord)
@@ -62,6 +68,22 @@ async def test_a_full_queue_drops_and_counts() -> None:
     assert (sink.dropped, drops) == (3, [1, 1, 1])
     await sink.close()
     assert ring.appended == {"c": ["j0", "j1", "j2", "j3"]}
+    assert ring.lost == {"c": 3}
+
+
+async def test_the_log_hears_of_drops_once_and_when_the_store_is_back() -> None:
+    ring = FakeRing()
+    ring.is_down = True
+    sink = sink_on(ring, capacity=2)
+    for cluster in ("a", "a", "b", "b", "a"):
+        sink.offer(entry("j", cluster))
+    assert not await sink.flush()
+    ring.is_down = False
+    assert await sink.flush()
+    assert await sink.flush()
+    assert (ring.appended, ring.lost) == ({"a": ["j", "j"]}, {"a": 1, "b": 2})
+    await sink.close()
+    assert sink.dropped == 3
 
 
 async def test_an_unreachable_store_keeps_the_queue_until_it_is_back() -> None:
@@ -105,7 +127,7 @@ async def test_an_entry_without_bytes_does_not_block_the_rest() -> None:
     sink.offer(entry("j2"))
     await sink.close()
     assert ring.appended == {"c": ["j0", "j2"]}
-    assert sink.dropped == 1
+    assert (sink.dropped, ring.lost) == (1, {"c": 1})
 
 
 async def test_a_question_waits_for_one_record_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

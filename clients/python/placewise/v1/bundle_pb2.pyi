@@ -190,11 +190,15 @@ class LogEntry(_message.Message):
     def __init__(self, position: _Optional[str] = ..., record: _Optional[bytes] = ...) -> None: ...
 
 class ReadLogResponse(_message.Message):
-    __slots__ = ("entries", "exported", "read_time")
+    __slots__ = ("entries", "exported", "read_time", "dropped", "host_time")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     EXPORTED_FIELD_NUMBER: _ClassVar[int]
     READ_TIME_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    HOST_TIME_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[LogEntry]
     exported: str
     read_time: _timestamp_pb2.Timestamp
-    def __init__(self, entries: _Optional[_Iterable[_Union[LogEntry, _Mapping]]] = ..., exported: _Optional[str] = ..., read_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    dropped: int
+    host_time: _timestamp_pb2.Timestamp
+    def __init__(self, entries: _Optional[_Iterable[_Union[LogEntry, _Mapping]]] = ..., exported: _Optional[str] = ..., read_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., dropped: _Optional[int] = ..., host_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

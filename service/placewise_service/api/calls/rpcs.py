@@ -374,7 +374,11 @@ async def _read_log(
     after, exported, count = request.after, request.exported, _FIRST_ENTRIES
     while len(answer.entries) < size:
         count = min(2 * count, size - len(answer.entries))
-        found, answer.exported = await context.engine.read_log(request.cluster, log, after, count, exported)
+        found, state = await context.engine.read_log(request.cluster, log, after, count, exported)
+        answer.exported = "" if state.exported == "0" else state.exported
+        answer.dropped = state.dropped
+        if state.host_time_s is not None:
+            answer.host_time.FromNanoseconds(round(state.host_time_s * 1e9))
         for after, record in found:
             left -= len(record)
             if answer.entries and left < 0:

@@ -5,12 +5,13 @@ import datetime
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from placewise_log.logs import Log
+from placewise_log.logs import Log, LogState
 from placewise_service.commands.connection import JsonOption
 from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import BadInputError, CommandError, Exit
@@ -97,8 +98,8 @@ class _Unmarked:
     async def mark_exported(self, cluster: str, position: str, log: Log = Log.DECISIONS) -> None:
         pass
 
-    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
-        return "0"
+    async def log_state(self, cluster: str, log: Log = Log.DECISIONS) -> LogState:
+        return replace(await self._ring.log_state(cluster, log), exported="0")
 
 
 def _known(found: Sequence[Pair], others: Sequence[Beside]) -> str:

@@ -193,6 +193,9 @@ def _print_stats(found: LogStats) -> None:
         f"repeated rows, {found.unreadable} entries of another schema, {found.refusals_left_out} unchanged refusals "
         f"left out, {found.without_alternatives} Place decisions without alternatives"
     )
+    for cluster, logs in sorted(found.dropped.items()):
+        counts = " and ".join(f"{count} entries of its {name}" for name, count in sorted(logs.items()))
+        console.print(f"{cluster}: {counts} were dropped before an export had them")
     views = found.views
     console.print(
         f"views of {views['complete']} decisions can be rebuilt, of {views['dropped']} not, as parts were dropped; of "

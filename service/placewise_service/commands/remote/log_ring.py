@@ -5,7 +5,7 @@ from typing import Final
 
 from placewise.v1.bundle_pb2 import ReadLogRequest, ReadLogResponse
 from placewise_client.aio import AsyncClient
-from placewise_log.logs import Log
+from placewise_log.logs import Log, LogState
 
 _MOST: Final = 1000
 _LOGS: Final[Mapping[Log, ReadLogRequest.Log]] = {
@@ -38,8 +38,10 @@ class ApiRing:
     async def mark_exported(self, cluster: str, position: str, log: Log = Log.DECISIONS) -> None:
         await self._read(cluster, log, position, 1, exported=position)
 
-    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
-        return (await self._read(cluster, log, "", 1)).exported or "0"
+    async def log_state(self, cluster: str, log: Log = Log.DECISIONS) -> LogState:
+        found = await self._read(cluster, log, "", 1)
+        host_time_s = found.host_time.ToNanoseconds() / 1e9 if found.HasField("host_time") else None
+        return LogState(found.exported or "0", found.dropped, host_time_s)
 
     async def _read(self, cluster: str, log: Log, after: str, count: int, *, exported: str = "") -> ReadLogResponse:
         request = ReadLogRequest(cluster=cluster, after=after, page_size=count, exported=exported, log=_LOGS[log])

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from placewise_service.declog.derived import JOINED_SCHEMA, REWARDS, RUNS_SCHEMA
 from placewise_service.declog.join.buckets import Buckets, count_for
+from placewise_service.declog.join.clock import Clock
 from placewise_service.declog.join.flatten import (
     ALTERNATIVE_COLUMNS,
     DECIDED,
@@ -53,7 +54,7 @@ class DayJoin:
         self._rewarded = Buckets(folder, "rewarded", REWARDED, self._count)
         self.counts: Counter[str] = Counter()
 
-    def collected(self, *, now_s: float, dangling_after_s: float) -> Iterator[tuple[pa.Table, pa.Table]]:
+    def collected(self, clock: Clock, *, dangling_after_s: float) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Rows of `runs` and of `progress`, while the joined rows go to the disk. The memory taken does not grow with
         the day."""
         self._decided.fill(self._read(self._decisions, (*DECISION_COLUMNS, *ALTERNATIVE_COLUMNS), self._checked))
@@ -62,7 +63,7 @@ class DayJoin:
             decided, reported = self._decided.take(i), self._reported.take(i)
             fresh = unrepeated(reported)
             self.counts["REPEATED"] += len(reported) - len(fresh)
-            yield self._bucket(i, decided, fresh, now_s, dangling_after_s), progress_of(fresh)
+            yield self._bucket(i, decided, fresh, clock, dangling_after_s), progress_of(fresh)
 
     def reward(self, tables: Iterable[pa.Table]) -> None:
         """Takes the rewards of the day's runs, rows of REWARDED."""
@@ -101,7 +102,7 @@ class DayJoin:
         at = DECIDED.get_field_index("propensity")
         return decided.set_column(at, DECIDED.field(at), pc.if_else(is_wrong, None, propensity))
 
-    def _bucket(self, i: int, decided: pa.Table, reported: pa.Table, now_s: float, dangling_after_s: float) -> pa.Table:
+    def _bucket(self, i: int, decided: pa.Table, reported: pa.Table, clock: Clock, dangling_after_s: float) -> pa.Table:
         rows = list(rows_of(decided))
         firsts = {row.key: at for at, row in reversed(list(enumerate(rows)))}
         if len(firsts) < len(rows):
@@ -116,7 +117,7 @@ class DayJoin:
             named = f"decision {report.key.decision_id}" if report.key.decision_id else "no decision named"
             what = "outcomes of unknown decisions, joined with nothing"
             self._problems.note(self._outcomes[report.file], what, named)
-        found = [fates.found(row, now_s, dangling_after_s) for row in rows]
+        found = [fates.found(row, clock.of(row.cluster), dangling_after_s) for row in rows]
         for row, each in zip(rows, found, strict=True):
             self.counts[each.status.value] += 1
             self.counts["OVERRIDDEN"] += each.is_overridden

@@ -19,6 +19,7 @@ from placewise_core.basics.arrays import IntArray
 from placewise_service.declog.derived import JOINED, JOINED_SCHEMA, PROGRESS, PROGRESS_SCHEMA, RUNS, RUNS_SCHEMA
 from placewise_service.declog.files import durable_writer
 from placewise_service.declog.join.buckets import Buckets, count_for
+from placewise_service.declog.join.clock import Clock
 from placewise_service.declog.join.day import DayJoin
 from placewise_service.declog.join.runs import LONGEST_S, REWARDED, Sweep
 from placewise_service.declog.outcomes import Status
@@ -43,7 +44,7 @@ class LogJoin:
         self._directory = directory
         self._problems = problems
 
-    def run(self, *, now_s: float, dangling_after_s: float) -> Counter[str]:
+    def run(self, clock: Clock, *, dangling_after_s: float) -> Counter[str]:
         """Rebuilds the tables of every day that changed, has open rows, or rewards that were not known yet.
 
         Counts the rows of these days by status, and OVERRIDDEN, REPEATED, ORPHANS, WAITING.
@@ -55,11 +56,11 @@ class LogJoin:
                 inputs = self._inputs(day)
                 if self._is_stale(day, inputs):
                     join = DayJoin(folder / day, self.files(DECISIONS, day), self.files(OUTCOMES, day), self._problems)
-                    self._collect(day, join, now_s, dangling_after_s)
+                    self._collect(day, join, clock, dangling_after_s)
                     days[day] = join, inputs
             for day, (join, inputs) in days.items():
                 with tempfile.TemporaryDirectory(dir=folder) as slices:
-                    join.reward(self._rewards(day, Path(slices), now_s))
+                    join.reward(self._rewards(day, Path(slices), clock))
                 self._write_joined(day, join, inputs)
                 counts += join.counts
         return counts
@@ -90,12 +91,12 @@ class LogJoin:
             return True
         return metadata.get(_INPUTS_KEY.encode()) != inputs.encode() or metadata.get(_OPEN_KEY.encode()) != b"0"
 
-    def _collect(self, day: str, join: DayJoin, now_s: float, dangling_after_s: float) -> None:
+    def _collect(self, day: str, join: DayJoin, clock: Clock, dangling_after_s: float) -> None:
         with (
             durable_writer(self._target(RUNS, day), RUNS_SCHEMA) as runs,
             durable_writer(self._target(PROGRESS, day), PROGRESS_SCHEMA) as progress,
         ):
-            for found, reported in join.collected(now_s=now_s, dangling_after_s=dangling_after_s):
+            for found, reported in join.collected(clock, dangling_after_s=dangling_after_s):
                 runs.write_table(found)
                 progress.write_table(reported)
 
@@ -107,7 +108,7 @@ class LogJoin:
             counts = f"{join.counts['ORPHANS']} {join.counts['REPEATED']}"
             writer.add_key_value_metadata({_INPUTS_KEY: inputs, _OPEN_KEY: str(is_open), COUNTS_KEY: counts})
 
-    def _rewards(self, day: str, folder: Path, now_s: float) -> Iterator[pa.Table]:
+    def _rewards(self, day: str, folder: Path, clock: Clock) -> Iterator[pa.Table]:
         """Rows of REWARDED for the runs of a day, some thousands at a time."""
         own = self._target(RUNS, day)
         first_s, last_s = _starts(own)
@@ -123,7 +124,7 @@ class LogJoin:
 
         slices.fill(self._near(own, first_s, last_s + LONGEST_S), by_time)
         rows: list[tuple[Any, ...]] = []
-        for row in Sweep(now_s).rewards(_in_order(slices, count)):
+        for row in Sweep(clock).rewards(_in_order(slices, count)):
             rows.append(row)
             if len(rows) >= _REWARDS_AT_ONCE:
                 yield _rewarded(rows)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.realised import HORIZONS_MIN, Run, neighbourhood_reward_h, points_of, reward_h
 from placewise_service.declog.derived import REWARDS
+from placewise_service.declog.join.clock import Clock
 from placewise_service.declog.outcomes import Decided, Found, Status
 
 LONGEST_S: Final = 60.0 * max(HORIZONS_MIN)
@@ -73,8 +74,8 @@ class _Swept:
 class Sweep:
     """Takes runs in the order of their starts and gives the rewards of those that are asked for."""
 
-    def __init__(self, now_s: float) -> None:
-        self._now_s = now_s
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._on: dict[tuple[str, str], dict[int, _Swept]] = {}
         self._waiting: list[tuple[float, int, _Swept]] = []
         self._count = 0
@@ -121,7 +122,7 @@ class Sweep:
         rewards = [*self._sums(reward_h, swept, beside), *self._sums(neighbourhood_reward_h, swept, fixed)]
         has_ended = math.isfinite(swept.run.end_s)
         asked = rewards if fixed is not None else rewards[: len(HORIZONS_MIN)]
-        is_waiting = None in asked and (is_open or (has_ended and self._now_s < swept.until_s))
+        is_waiting = None in asked and (is_open or (has_ended and self._clock.of(swept.cluster) < swept.until_s))
         return swept.decision_id, swept.run.job_id, *rewards, is_waiting
 
     def _fixed(self, swept: _Swept, nodes: Iterable[str]) -> dict[int, _Swept]:
@@ -137,8 +138,8 @@ class Sweep:
     def _sums(self, reward: _Reward, swept: _Swept, others: Sequence[_Swept] | None) -> list[float | None]:
         if others is None or swept.is_crowded:
             return [None] * len(HORIZONS_MIN)
-        runs = [other.run for other in others]
-        return [reward(swept.run, runs, 60.0 * minutes, self._now_s) for minutes in HORIZONS_MIN]
+        runs, now_s = [other.run for other in others], self._clock.of(swept.cluster)
+        return [reward(swept.run, runs, 60.0 * minutes, now_s) for minutes in HORIZONS_MIN]
 
 
 def _swept(row: Sequence[Any], *, is_asked: bool) -> _Swept:

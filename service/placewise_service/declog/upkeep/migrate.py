@@ -17,7 +17,7 @@ _ENTRY: Final = ("cluster", "position", "record")
 
 
 def migrate(directory: Path, problems: Problems) -> Counter[str]:
-    """Rewrites every file of schema 1 from its entries; how many files and rows, by table.
+    """Rewrites every file that lacks columns of today from its entries; how many files and rows, by table.
 
     A file is replaced once the new one is on the disk, so that a killed migration can be repeated. Entries that cannot
     be read go to `unreadable`, under the same day and file name. Files that are no tables of a log stay as they are.
@@ -26,7 +26,7 @@ def migrate(directory: Path, problems: Problems) -> Counter[str]:
     for table in (DECISIONS, OUTCOMES):
         for path in sorted((directory / table).glob("date=*/*.parquet")):
             try:
-                if not _is_current(path):
+                if not _is_current(path, table):
                     counts += _rewritten(directory, table, path)
                     counts["files"] += 1
             except FileProblemError as error:
@@ -34,14 +34,14 @@ def migrate(directory: Path, problems: Problems) -> Counter[str]:
     return counts
 
 
-def _is_current(path: Path) -> bool:
+def _is_current(path: Path, table: str) -> bool:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
         raise FileProblemError(path, f"not a whole Parquet file: {str(error).splitlines()[0]}") from error
     if not set(_ENTRY) <= set(schema.names):
         raise FileProblemError(path, "a Parquet file, but no table of a decision log: move it elsewhere")
-    return bool((schema.metadata or {}).get(SCHEMA_KEY) == SCHEMA)
+    return (schema.metadata or {}).get(SCHEMA_KEY) == SCHEMA and set(SCHEMAS[table].names) <= set(schema.names)
 
 
 def _rewritten(directory: Path, table: str, path: Path) -> Counter[str]:

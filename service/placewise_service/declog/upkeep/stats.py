@@ -4,7 +4,7 @@ Reads a few columns, some thousands of rows at a time.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from placewise_log.coverage import Coverage
+from placewise_log.manifest import NAME as MANIFEST
+from placewise_log.manifest import Manifest, ManifestError
 from placewise_service.declog.derived import JOINED, REWARDS
 from placewise_service.declog.join.log import COUNTS_KEY
 from placewise_service.declog.outcomes import Status
@@ -71,7 +73,7 @@ class PolicyStats:
 class LogStats:
     """Everything that `placewise log stats` prints. `shadows` are in no other count but that of rows by status;
     `covered` counts held rows that have each of some labels; `views` decisions by whether the log has all that their
-    view is rebuilt from."""
+    view is rebuilt from; `dropped` by cluster and log the entries that were lost before any export had them."""
 
     decisions: Counter[str] = field(default_factory=Counter)
     shadows: int = 0
@@ -79,6 +81,7 @@ class LogStats:
     policies: dict[str, PolicyStats] = field(default_factory=dict)
     statuses: dict[str, Counter[str]] = field(default_factory=dict)
     covered: Counter[str] = field(default_factory=Counter)
+    dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     held: int = 0
     unreadable: int = 0
     orphans: int = 0
@@ -97,6 +100,7 @@ class LogStats:
             "statuses": {rpc: dict(counts) for rpc, counts in sorted(self.statuses.items())},
             "held": self.held,
             "covered": dict(self.covered),
+            "dropped": {cluster: dict(logs) for cluster, logs in sorted(self.dropped.items())},
             "unreadable": self.unreadable,
             "orphans": self.orphans,
             "repeated": self.repeated,
@@ -124,6 +128,11 @@ def stats_of(directory: Path, problems: Problems) -> LogStats:
         stats.without_alternatives += rpc == "Place" and alternatives is None
     for (kind,) in _rows(directory, OUTCOMES, ("kind",), problems):
         stats.outcomes[kind] += 1
+    if (directory / MANIFEST).exists():
+        try:
+            stats.dropped = Manifest.read(directory).dropped
+        except ManifestError as error:
+            problems.add(error)
     stats.unreadable = sum(1 for _ in _rows(directory, UNREADABLE, ("id",), problems))
     _add_joined(stats, directory, problems)
     return stats

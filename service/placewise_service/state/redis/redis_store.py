@@ -27,7 +27,7 @@ from placewise_core.domain.events import (
 )
 from placewise_core.domain.job import JobId, NodeId
 from placewise_log.changes import change_of
-from placewise_log.logs import Log
+from placewise_log.logs import Log, LogState
 from placewise_log.sums import check_record
 from placewise_service.aside import aside
 from placewise_service.state import codec
@@ -290,9 +290,11 @@ class RedisStore:
 
     # -- decision log -------------------------------------------------------------------------------------------
 
-    async def append_decisions(self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS) -> int:
+    async def append_decisions(
+        self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS, lost: int = 0
+    ) -> int:
         with translate_redis_errors(cluster):
-            args: list[Argument] = [*self._bounds(log), *records]
+            args: list[Argument] = [*self._bounds(log), lost, *records]
             keys = (keys_of(cluster).meta, *_log_keys(cluster, log))
             return int(await script("append_decisions").run(self._scripts, keys, args))
 
@@ -345,10 +347,12 @@ class RedisStore:
         with translate_redis_errors(cluster):
             await script("mark_exported").run(self._scripts, keys, [position])
 
-    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
+    async def log_state(self, cluster: str, log: Log = Log.DECISIONS) -> LogState:
+        _, exported, _, drops = _log_keys(cluster, log)
         with translate_redis_errors(cluster):
-            position = await self._client.execute_command("GET", _log_keys(cluster, log)[1])
-        return position.decode() if position else "0"
+            position, dropped = await self._client.execute_command("MGET", exported, drops)
+            host_s = await self._client.execute_command("HGET", keys_of(cluster).meta, "host_s")
+        return LogState((position or b"0").decode(), int(dropped or 0), float(host_s) if host_s else None)
 
     # -- bundles ------------------------------------------------------------------------------------------------
 
@@ -403,12 +407,12 @@ class RedisStore:
             return await script(name).run(self._scripts, keys, [self._options.retain_events_s, *args])
 
 
-def _log_keys(cluster: str, log: Log) -> tuple[str, str, str]:
-    """The log, its position exported and its bytes."""
+def _log_keys(cluster: str, log: Log) -> tuple[str, str, str, str]:
+    """The log, its position exported, its bytes and its drops."""
     k = keys_of(cluster)
     if log is Log.VIEWS:
-        return k.views, k.views_exported, k.views_bytes
-    return k.decisions, k.exported, k.decision_bytes
+        return k.views, k.views_exported, k.views_bytes, k.views_drops
+    return k.decisions, k.exported, k.decision_bytes, k.decision_drops
 
 
 def _pipelined_connection(bounded: BoundedClient, options: RedisOptions) -> PipelinedConnection | None:

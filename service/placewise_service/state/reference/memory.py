@@ -29,7 +29,7 @@ from placewise_core.domain.events import (
     SubtaskProfiled,
 )
 from placewise_core.domain.job import JobId, NodeId
-from placewise_log.logs import Log
+from placewise_log.logs import Log, LogState
 from placewise_service.state.codec import encode, is_decision, raw_event
 from placewise_service.state.errors import no_such_cluster
 from placewise_service.state.holdings import Hold, capacity_of, check_reservable, holds_of
@@ -415,11 +415,13 @@ class MemoryStore:
         state.append(ClusterDeleted())
         return True
 
-    async def append_decisions(self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS) -> int:
+    async def append_decisions(
+        self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS, lost: int = 0
+    ) -> int:
         if cluster not in self._clusters:
             return len(records)
         most_bytes = self._options.views_bytes if log is Log.VIEWS else self._options.ring_bytes
-        return self._ring(cluster, log).append(records, self._options.ring_records, most_bytes)
+        return self._ring(cluster, log).append(records, self._options.ring_records, most_bytes, lost)
 
     async def link_jobs(self, cluster: str, questions: Sequence[AskedJob]) -> Sequence[JobLinks]:
         if cluster not in self._clusters:
@@ -453,9 +455,9 @@ class MemoryStore:
         if cluster in self._clusters:
             self._ring(cluster, log).mark(position)
 
-    async def exported(self, cluster: str, log: Log = Log.DECISIONS) -> str:
-        ring = self._ring(cluster, log)
-        return f"{ring.exported}-0" if ring.exported else "0"
+    async def log_state(self, cluster: str, log: Log = Log.DECISIONS) -> LogState:
+        state = self._clusters.get(cluster)
+        return self._ring(cluster, log).state(None if state is None else state.host_time_s)
 
     async def bundles(self) -> BundleChoice:
         return self._bundles

@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Sequence
 
+from placewise_log.logs import LogState
+
 
 class Ring:
     """One of a cluster's logs."""
@@ -12,8 +14,9 @@ class Ring:
         self.next = 1
         self.bytes = 0
         self.exported = 0
+        self.dropped = 0
 
-    def append(self, records: Sequence[bytes], most: int, most_bytes: int) -> int:
+    def append(self, records: Sequence[bytes], most: int, most_bytes: int, lost_before: int) -> int:
         """How many entries fell off that were never exported."""
         self.entries += enumerate(records, start=self.next)
         self.next += len(records)
@@ -23,12 +26,17 @@ class Ring:
             number, record = self.entries.popleft()
             self.bytes -= len(record)
             lost += number > self.exported
+        self.dropped += lost_before + lost
         return lost
 
     def after(self, position: str, count: int) -> list[tuple[str, bytes]]:
         """(position, record) pairs."""
         later = [(number, record) for number, record in self.entries if number > _number(position)]
         return [(f"{number}-0", record) for number, record in later[:count]]
+
+    def state(self, host_time_s: float | None) -> LogState:
+        """What is known of the log."""
+        return LogState(f"{self.exported}-0" if self.exported else "0", self.dropped, host_time_s)
 
     def mark(self, position: str) -> None:
         """Moves the position exported forward, never back."""

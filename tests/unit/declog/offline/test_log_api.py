@@ -15,7 +15,8 @@ from placewise_client.errors import InvalidRequestError, NotFoundError, Permissi
 from placewise_client.target import Target
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.errors import NotFoundError as UnknownClusterError
-from placewise_log.logs import Log
+from placewise_log.logs import Log, LogState
+from placewise_log.manifest import Manifest
 from placewise_service.api.identity.auth import Scope
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.commands.remote.log_ring import ApiRing
@@ -28,10 +29,13 @@ async def test_an_export_through_the_api_is_that_of_a_direct_reader(tmp_path: Pa
     await run(ring, tmp_path / "direct")
     token = create_token(tmp_path / "tokens.yaml", "exporter", [Scope.LOG], ["prod"])
     async with listening(by_tokens(tmp_path / "tokens.yaml")) as at:
-        at.engine.log = ring.entries
+        at.engine.log, at.engine.dropped, at.engine.host_time_s = ring.entries, 4, 90.25
         async with AsyncClient(Target((f"127.0.0.1:{at.grpc_port}",), token=token)) as client:
             report = await export(ApiRing(client, ("prod",)), tmp_path / "api", clusters=("prod",), batch=3)
         assert at.engine.exported == ring.entries[-1][0]
+    manifest = Manifest.read(tmp_path / "api")
+    assert manifest.dropped == {"prod": {"decisions": 4, "views": 0}}
+    assert manifest.host_times_s == {"prod": 90.25}
     assert (report.written["decisions"], report.written["outcomes"]) == (7, 7)
     assert len(files(tmp_path / "api", "decisions/*/*.parquet")) > 1
     by_job = [
@@ -107,9 +111,9 @@ async def test_the_engine_gives_its_logs_and_notes_how_far_they_are_exported(log
         await ask_place(engine, place(make_job("a")))
         assert await logged(engine)
         await engine._parts.store.append_decisions(CLUSTER, [b"a view"], Log.VIEWS)
-        found, exported = await engine.read_log(CLUSTER, log, "", 100, "")
-        assert (len(found) > 0, exported) == (True, "")
+        found, state = await engine.read_log(CLUSTER, log, "", 100, "")
+        assert (len(found) > 0, state) == (True, LogState())
         last = found[-1][0]
-        assert await engine.read_log(CLUSTER, log, last, 100, last) == ([], last)
+        assert await engine.read_log(CLUSTER, log, last, 100, last) == ([], LogState(last))
         with pytest.raises(UnknownClusterError):
             await engine.read_log("nowhere", log, "", 100, "")

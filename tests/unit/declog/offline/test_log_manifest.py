@@ -7,6 +7,7 @@ import pytest
 from tests.fakes.declog import NOON_S, FakeRing, decision, files, outcome, run
 
 from placewise_core.domain.commands import JobEventKind
+from placewise_log.logs import Log
 from placewise_log.manifest import Manifest, ManifestError
 
 
@@ -33,6 +34,19 @@ async def test_the_digest_changes_with_the_log_alone(tmp_path: Path) -> None:
     assert (await run(ring, tmp_path)).manifest == first
     ring.add(decision(2))
     assert (await run(ring, tmp_path)).manifest != first
+
+
+async def test_the_manifest_keeps_what_it_knows_of_clusters_that_this_export_leaves_out(tmp_path: Path) -> None:
+    hosted, other = FakeRing(decision(1)), FakeRing()
+    hosted.dropped[Log.DECISIONS], hosted.host_time_s = 3, 120.0
+    await run(hosted, tmp_path)
+    await run(other, tmp_path, clusters=("d",))  # type: ignore[arg-type]
+    manifest = Manifest.read(tmp_path)
+    assert manifest.host_times_s == {"c": 120.0}
+    nothing = {"decisions": 0, "views": 0}
+    assert manifest.dropped == {"c": {**nothing, "decisions": 3}, "d": nothing}
+    (tmp_path / "manifest.json").write_text('{"files": {}, "watermark": {}, "made_time_s": 1.0}')  # of before
+    assert Manifest.read(tmp_path).dropped == Manifest.read(tmp_path).host_times_s == {}
 
 
 @pytest.mark.parametrize("damage", ["changed", "gone"])

@@ -12,6 +12,7 @@ from tests.fakes.declog import NOON_S, FakeRing, decision, decision_id, files, j
 
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.decision import DecisionMeta, PlaceDecision
+from placewise_log.logs import Log
 from placewise_log.record import DecisionRecord, Draw
 from placewise_service.cli import invoke
 from placewise_service.commands.exits import Exit
@@ -91,6 +92,33 @@ async def test_stats_name_a_file_that_cannot_be_read_and_count_the_rest(
     assert lines[0].startswith(f"placewise: {bad}: ")
 
 
+async def test_stats_know_the_entries_that_were_dropped_before_the_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ring = FakeRing(decision(1))
+    ring.dropped = {Log.DECISIONS: 7, Log.VIEWS: 2}
+    await run(ring, tmp_path)
+    _, found, _ = command(capsys, "log", "stats", str(tmp_path))
+    assert found["dropped"] == {"c": {"decisions": 7, "views": 2}}
+    assert invoke(["log", "stats", str(tmp_path)]) == Exit.OK
+    said = " ".join(capsys.readouterr().out.split())
+    assert "c: 7 entries of its decisions and 2 entries of its views were dropped" in said
+
+
+async def test_stats_name_a_manifest_that_is_none_and_know_nothing_dropped_without_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await run(FakeRing(decision(1)), tmp_path)
+    path = tmp_path / "manifest.json"
+    path.write_text("{")
+    code, found, lines = command(capsys, "log", "stats", str(tmp_path))
+    assert (code, found["decisions"], found["dropped"]) == (Exit.BAD_INPUT, {"Place PLACED": 1}, {})
+    assert len(lines) == 1
+    assert lines[0].startswith(f"placewise: {path}: no manifest of a log")
+    path.unlink()
+    assert command(capsys, "log", "stats", str(tmp_path))[::2] == (Exit.OK, [])
+
+
 def as_of_schema_1(directory: Path) -> None:
     """Makes raw files as an earlier version wrote them: fewer columns, no mark."""
     new = ["job_outcomes", "job_planned", "job_nodes", "unit_jobs", "nodes", "placement", "receive_time"]
@@ -116,6 +144,22 @@ async def test_files_of_schema_1_are_migrated_and_then_joined_as_before(
     assert (await run(ring, tmp_path)).problems == []
     assert (job_rows(tmp_path), rows(tmp_path, "decisions")) == (wanted, raw)
     assert command(capsys, "log", "migrate", str(tmp_path))[1]["migrated"] == {}
+
+
+async def test_a_column_that_came_later_is_added(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ring = FakeRing(decision(1), outcome(1, JobEventKind.FINISHED, NOON_S + 9))
+    await run(ring, tmp_path)
+    wanted = [rows(tmp_path, table) for table in ("decisions", "outcomes")]
+    for table, column in (("decisions", "first_refusal"), ("outcomes", "neighbours")):
+        (path,) = files(tmp_path, f"{table}/*/*.parquet")
+        whole = pq.read_table(path, partitioning=None)
+        pq.write_table(whole.drop_columns([column]), path)
+    code, _, lines = command(capsys, "log", "stats", str(tmp_path))
+    assert (code, len(lines)) == (Exit.BAD_INPUT, 1)
+    assert "run `placewise log migrate`" in lines[0]
+    assert command(capsys, "log", "migrate", str(tmp_path))[1]["migrated"]["files"] == 2
+    assert [rows(tmp_path, table) for table in ("decisions", "outcomes")] == wanted
+    assert command(capsys, "log", "stats", str(tmp_path))[0] == Exit.OK
 
 
 async def test_a_migration_keeps_entries_that_it_cannot_read_and_leaves_foreign_files(

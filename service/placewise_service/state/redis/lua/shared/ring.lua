@@ -1,12 +1,13 @@
 -- shared/ring.lua: the bounded logs. `most` entries and `most_bytes` of them are kept; the oldest fall off.
--- Gives   push(ring_key, exported_key, bytes_key, most, most_bytes, records): how many fell off unexported
+-- Gives   push(ring_key, exported_key, bytes_key, drops_key, most, most_bytes, records): how many fell off unexported,
+--         which drops_key counts
 -- Cost    O(records appended + entries dropped)
 local function parts(id)
   local ms, seq = string.match(id, '^(%d+)%-?(%d*)$')
   return tonumber(ms), tonumber(seq ~= '' and seq or '0')
 end
 
-local function push(ring_key, exported_key, bytes_key, most, most_bytes, records)
+local function push(ring_key, exported_key, bytes_key, drops_key, most, most_bytes, records)
   local added = 0
   for _, record in ipairs(records) do
     redis.call('XADD', ring_key, '*', 'r', record)
@@ -38,5 +39,8 @@ local function push(ring_key, exported_key, bytes_key, most, most_bytes, records
     redis.call('XTRIM', ring_key, 'MINID', first)
   end
   redis.call('SET', bytes_key, string.format('%.0f', bytes))
+  if lost > 0 then
+    redis.call('INCRBY', drops_key, lost)
+  end
   return lost
 end
