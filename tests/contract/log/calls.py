@@ -265,8 +265,9 @@ if __name__ == "__main__":
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1000)
+    parser.add_argument("--batch", type=int, default=50, help="Records of one log.")
     parser.add_argument("cases", nargs="*", help="Beginnings of their names; default: all.")
     given = parser.parse_args()
     for case, (chosen, host_type) in cases().items():
         if not given.cases or any(case.startswith(each) for each in given.cases):
-            asyncio.run(run(case, chosen, given.records, host_type))
+            asyncio.run(run(case, chosen, given.records, given.batch, host_type))

@@ -8,7 +8,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,11 @@ class Found:
     @property
     def total(self) -> int:
         return self.same + len(self.problems)
+
+    def add(self, other: "Found") -> None:
+        """Counts the decisions of another run as well."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class Host:
@@ -274,19 +279,24 @@ def _nodes(tasks: Sequence[Assignment] | None) -> object:
     return None if tasks is None else [(task.task, task.node, task.gpu_indices) for task in tasks]
 
 
-async def run(name: str, policy: str, records: int, host_type: type[Host]) -> None:
-    """Writes a log of its own, checks it, and prints a line."""
-    server = RedisServer().start()
+async def run(name: str, policy: str, records: int, batch: int, host_type: type[Host]) -> None:
+    """Writes logs of `batch` records, each with other draws, checks them, and prints a line for all. To rebuild a view
+    takes a step for each event since its snapshot, so that one long log would take longer."""
+    server, found = RedisServer().start(), Found()
     try:
-        with tempfile.TemporaryDirectory() as directory:
-            replicas = await write_log(server.url, policy, records, Path(directory), host_type=host_type)
-            found = check(ExportedLog(Path(directory)), replicas[0], records)
-            for engine in replicas:
-                await engine.close()
-            notes = {"refused": found.refused, "in slices": found.sliced, "after conflicts": found.conflicts}
-            notes |= {"beside gangs in flight": found.in_flight, "searches cut by the clock": found.cut}
-            told = [f"{count} {what}" for what, count in {**found.calls, **notes}.items() if count]
-            print(f"{name:28} {found.same} of {found.total} the same:", ", ".join(told), flush=True)
-            print(*found.problems[:5], sep="\n    ", flush=True)
+        while found.total < records:
+            server.client().flushall()
+            left = min(batch, records - found.total)
+            with tempfile.TemporaryDirectory() as directory:
+                folder = Path(directory)
+                replicas = await write_log(server.url, policy, left, folder, seed=1 + found.total, host_type=host_type)
+                found.add(check(ExportedLog(folder), replicas[0], left))
+                for engine in replicas:
+                    await engine.close()
+        notes = {"refused": found.refused, "in slices": found.sliced, "after conflicts": found.conflicts}
+        notes |= {"beside gangs in flight": found.in_flight, "searches cut by the clock": found.cut}
+        told = [f"{count} {what}" for what, count in {**found.calls, **notes}.items() if count]
+        print(f"{name:28} {found.same} of {found.total} the same:", ", ".join(told), flush=True)
+        print(*found.problems[:5], sep="\n    ", flush=True)
     finally:
         server.stop()
