@@ -136,8 +136,8 @@ class Dataset:
     def _host_times_s(self, before: Manifest) -> dict[str, float]:
         """Of clusters whose host tells the time: now, or at the last export if this one does not read their log."""
         known = {cluster: time_s for cluster, time_s in before.host_times_s.items() if cluster not in self._states}
-        told = {cluster: of[Log.DECISIONS].host_time_s for cluster, of in self._states.items()}
-        return known | {cluster: time_s for cluster, time_s in told.items() if time_s is not None}
+        given = {cluster: of[Log.DECISIONS].host_time_s for cluster, of in self._states.items()}
+        return known | {cluster: time_s for cluster, time_s in given.items() if time_s is not None}
 
     def _partition(self, table: str, day: datetime.date) -> Path:
         return self.directory / table / f"date={day.isoformat()}"

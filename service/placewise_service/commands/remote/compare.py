@@ -4,7 +4,7 @@ import asyncio
 import datetime
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,13 +51,30 @@ def compare(
     if other_calls:
         rows = [(row["call"], row["jobs"], f"{row['same']:.1%}") for row in figures["other_calls"]]
         print_table("same answer in other calls, which have no reward models", ("call", "jobs or tasks", "share"), rows)
+        for name, title in (("differences", "where they differ"), ("reasons", "why")):
+            rows = [(row["call"], each["what"], each["jobs"]) for row in figures["other_calls"] for each in row[name]]
+            if rows:
+                print_table(f"other calls: {title}", ("call", "what", "jobs or tasks"), rows)
 
 
 def _by_call(found: Sequence[Beside]) -> list[dict[str, Any]]:
-    by_call: dict[str, list[bool]] = {}
+    by_call: dict[str, list[Beside]] = {}
     for each in found:
-        by_call.setdefault(each.call, []).append(each.is_same)
-    return [{"call": call, "jobs": len(same), "same": sum(same) / len(same)} for call, same in sorted(by_call.items())]
+        by_call.setdefault(each.call, []).append(each)
+    return [
+        {
+            "call": call,
+            "jobs": len(rows),
+            "same": sum(each.is_same for each in rows) / len(rows),
+            "differences": _counts(each.where for each in rows if not each.is_same),
+            "reasons": _counts(each.why for each in rows if not each.is_same),
+        }
+        for call, rows in sorted(by_call.items())
+    ]
+
+
+def _counts(words: Iterable[str]) -> list[dict[str, Any]]:
+    return [{"what": what, "jobs": jobs} for what, jobs in Counter(words).most_common()]
 
 
 def _read(directory: Path, clusters: Sequence[str]) -> _Found:

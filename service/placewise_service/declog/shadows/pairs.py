@@ -16,6 +16,7 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.domain.commands import JobEventKind, Scope
 from placewise_core.policies.studies.shadow import Compared
 from placewise_log.record import PLACE, CorruptEntryError, DecisionRecord, decode
+from placewise_service.declog.shadows.differences import difference
 
 _ROWS_AT_ONCE: Final = 4096
 _ANSWER: Final = ("id", "bundle", "policy", "is_fallback", "latency_ms")
@@ -61,12 +62,15 @@ class Pair:
 
 @frozen
 class Beside:
-    """One job or task of another call than Place for whole jobs: the same answer by both sides or not."""
+    """One job or task of another call than Place for whole jobs: the same answer by both sides or not, and if not,
+    where and why they differ."""
 
     call: str
     answer: Side
     shadow: Side
     is_same: bool
+    where: str = ""
+    why: str = ""
 
 
 def beside(directory: Path, clusters: Collection[str] = ()) -> list[Beside]:
@@ -75,14 +79,16 @@ def beside(directory: Path, clusters: Collection[str] = ()) -> list[Beside]:
     Raises UnreadableLogError.
     """
     records = _records(directory, clusters, is_placing=False)
-    answers = _answers(directory, records)
-    return [
-        Beside(_call(record), answers[record.shadow_of], _side(record), compared.is_same)
-        for record in records
-        if record.shadow_of in answers
-        for compared in record.compared
-        if not compared.explorer
-    ]
+    answered = {record.shadow_of for record in records}
+    answers = {each.decision_id: each for each in _decoded(directory, "id", pa.array(answered, pa.string()))}
+    found = []
+    for shadow in records:
+        if (answer := answers.get(shadow.shadow_of)) is not None:
+            for i, compared in enumerate(shadow.compared):
+                if not compared.explorer:
+                    words = ("", "") if compared.is_same else difference(answer, shadow, i)
+                    found.append(Beside(_call(shadow), _side(answer), _side(shadow), compared.is_same, *words))
+    return found
 
 
 def pairs(directory: Path, clusters: Collection[str] = ()) -> list[Pair]:
@@ -105,7 +111,7 @@ def pairs(directory: Path, clusters: Collection[str] = ()) -> list[Pair]:
 
 def _records(directory: Path, clusters: Collection[str], *, is_placing: bool) -> list[DecisionRecord]:
     """The shadows of Place for whole jobs, or those of the other calls."""
-    found = [each for each in _shadow_records(directory) if not clusters or each.cluster in clusters]
+    found = [each for each in _decoded(directory, "shadow_of") if not clusters or each.cluster in clusters]
     return [each for each in found if (_call(each) == PLACE) is is_placing]
 
 
@@ -142,9 +148,12 @@ def _realised_per_s(fate: dict[str, Any] | None) -> float | None:
     return 1.0 / (end_s - start_s) if start_s and end_s and end_s > start_s else None
 
 
-def _shadow_records(directory: Path) -> Iterator[DecisionRecord]:
-    for path, batch in _batches(directory, "decisions", ("shadow_of", "record")):
-        for data in batch.filter(pc.is_valid(batch.column("shadow_of"))).column("record").to_pylist():
+def _decoded(directory: Path, column: str, wanted: pa.Array | None = None) -> Iterator[DecisionRecord]:
+    """Decisions that have a value in this column, one of these if some are given."""
+    for path, batch in _batches(directory, "decisions", (column, "record")):
+        values = batch.column(column)
+        is_wanted = pc.is_valid(values) if wanted is None else pc.is_in(values, value_set=wanted)
+        for data in batch.filter(is_wanted).column("record").to_pylist():
             try:
                 yield decode(data)
             except CorruptEntryError as error:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_admit, ask_place, logged
 
 from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import Telemetry
 from placewise_core.domain.commands import AdmitCommand, PartitionCommand, PlaceCommand, Scope
 from placewise_core.domain.decision import Verdict
 from placewise_core.domain.divisible import DivisibleTask
@@ -22,7 +24,7 @@ from placewise_service.declog.export import export
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.state.reference.memory import MemoryStore
-from placewise_service.telemetry import Telemetry
+from placewise_service.telemetry import Telemetry as Metrics
 
 PIPELINE = Job(JobId("p"), subtasks=tuple(Subtask(f"s{i}", f"k{i}", has_gpu_version=i % 2 == 0) for i in range(6)))
 TASK = DivisibleTask("t", 1000.0, serial_scale=10.0, overhead_s=1.0)
@@ -33,7 +35,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
     for name in ("default", "next"):
         copy_bundle(tmp_path / name, created=f"2026-01-0{len(name) - 3}T00:00:00Z")
     clock = ManualClock(1_000_000.0)
-    made = build_engine(MemoryStore(clock), clock, Telemetry(), EngineOptions(), tmp_path)
+    made = build_engine(MemoryStore(clock), clock, Metrics(), EngineOptions(), tmp_path)
     await made.start()
     await made.report_nodes(CLUSTER, [make_node(f"n{i}", 4) for i in range(3)], full=True)
     yield made
@@ -152,6 +154,55 @@ async def test_compare_says_how_often_the_other_calls_agree(
         assert figures.get("jobs") == (1 if b == "next" else None), "of Place"
         assert await asyncio.to_thread(invoke, asked) == 0
         assert "same answer in other calls" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("policy", "call", "where", "why"),
+    [
+        (
+            "min-min",
+            "AdmitOrWait",
+            {"only A admits the job": 1, "only B admits the job": 1},
+            {"A waits: INSUFFICIENT_GPU": 1, "B waits: INSUFFICIENT_GPU": 1},
+        ),
+        ("heat-island-paper", "Partition", {"B on more units": 1}, {"A leaves units out: THERMAL_LIMIT": 1}),
+        ("pats", "Place NODE", {"B runs fewer subtasks on GPUs": 1}, {"no forecast by both sides": 1}),
+    ],
+)
+async def test_compare_says_where_and_why_the_other_calls_differ(
+    engine: Engine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    policy: str,
+    call: str,
+    where: dict[str, int],
+    why: dict[str, int],
+) -> None:
+    """A long job that takes all cool nodes before a short one, a node above its limit, subtasks of unknown speed."""
+    await engine.bundles.set_shadow("", policy=policy)
+    hot = Telemetry(cpu_celsius=99.0, gpu_celsius=99.0, limit_celsius=60.0, observe_time_s=1_000_000.0)
+    await engine.report_nodes(CLUSTER, [replace(make_node("n0", 4), telemetry=hot)], full=False)
+    known = {"cpu_s": 3.0, "speedup": 0.7}
+    stages = tuple(replace(each, profile={} if i % 3 else known) for i, each in enumerate(PIPELINE.subtasks))
+    jobs = (make_job("a", workers=8, single_gpu_s=36_000.0), make_job("b", single_gpu_s=60.0))
+    await ask_admit(engine, AdmitCommand(CLUSTER, "q", jobs, policy="fifo-strict", seed=1))
+    await logged(engine)
+    await engine.partition(PartitionCommand(CLUSTER, TASK))
+    await logged(engine)
+    pipeline = replace(PIPELINE, subtasks=stages)
+    await ask_place(engine, PlaceCommand(CLUSTER, (pipeline,), scope=Scope.NODE, node_id="n1"))
+    await logged(engine)
+    await export(engine._parts.store, tmp_path / "log")
+    asked = ["bundle", "compare", "default", policy, "--log", str(tmp_path / "log")]
+    capsys.readouterr()
+    assert await asyncio.to_thread(invoke, [*asked, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["other_calls"]
+    assert (row["call"], row["same"]) == (call, 0.0)
+    assert {each["what"]: each["jobs"] for each in row["differences"]} == where
+    assert {each["what"]: each["jobs"] for each in row["reasons"]} == why
+    assert await asyncio.to_thread(invoke, asked) == 0
+    said = capsys.readouterr().out
+    assert all(words in said for words in (*where, *why))
 
 
 async def test_what_fails_or_finds_no_time_is_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
