@@ -45,14 +45,14 @@ class ClusterKeys:
     decisions: str  # stream: the decision log's ring
     decision_bytes: str  # string: size of the ring's records
     exported: str  # string: position up to which the log is exported
-    decision_drops: str  # string: number of entries lost before they were exported
     links: str  # hash: job id → the decision that admitted it, and the first Place that asked about it
     older_links: str  # hash: the same of jobs asked about before
     views: str  # stream: the log of views, snapshots and events
     views_bytes: str  # string: size of its records
     views_exported: str  # string: position up to which it is exported
-    views_drops: str  # string: number of its entries lost before they were exported
     views_copied: str  # hash: life and id of the last event in it
+    decision_drops: str  # string: entries of the decision log that were lost before they were exported
+    views_drops: str  # string: entries of the log of views that were
 
     @property
     def all(self) -> tuple[str, ...]:
