@@ -96,4 +96,6 @@ def _with_links(entry: Entry, found: Iterator[JobLinks]) -> Entry:
     again = {job for job, known in links.items() if known.first_place not in ("", entry.decision_id)}
     repeats = tuple([job.id for job in entry.jobs if job.id in again or job.id in seen.repeats])
     stored = {job: known.admit_decision for job, known in links.items() if known.admit_decision}
+    if not (stored or again) and entry.asked is not None:  # as with most: the store knows nothing more
+        return entry
     return replace(entry, asked=replace(seen, repeats=repeats, admit_decisions={**stored, **seen.admit_decisions}))

@@ -57,7 +57,7 @@ class LiveView:
         self._ahead: dict[int, Event] = {}  # own mutations whose predecessors the tail has not brought yet
         self._assumed: dict[JobId, RunningJob] = {}
         self._renewal: asyncio.Task[None] | None = None  # a large report that is made ready, or a change of many jobs
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Event | None = None  # while somebody waits for the next events
         self._is_awaited = asyncio.Event()
         self._heard_s = clock.monotonic_s()
         self.is_lost = False
@@ -167,14 +167,17 @@ class LiveView:
             else:
                 self.view.apply(following)
                 self.notes.apply(change, self.view)
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     def _moved_tasks(self, change: JobsChanged | JobsEnded) -> int:
-        """Tasks that the change takes or gives back; those that were assumed are on the view already."""
+        """Tasks that the change takes or gives back, without those that are on the view already; 0 if they are few."""
         jobs = self.view.jobs
         if isinstance(change, JobsEnded):
             return sum([len(jobs[job_id].assignments) for job_id in change.job_ids if job_id in jobs])
+        if sum([len(job.assignments) for job in change.jobs]) <= _MOST_TASKS:
+            return 0  # few, whichever they are
         pairs = [(job.assignments, jobs.get(job.id)) for job in change.jobs]
         return sum([len(new) for new, before in pairs if before is None or before.assignments is not new])
 
@@ -302,7 +305,7 @@ class LiveView:
 
     async def changed(self, timeout_s: float) -> None:
         """Returns after the next batch of events, or after the timeout."""
-        changed = self._changed
+        changed = self._changed = self._changed or asyncio.Event()
         self._is_awaited.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s if self._renewal is None else max(timeout_s, _RENEWAL_S)):

@@ -27,7 +27,7 @@ ACKNOWLEDGED_S: Final = 2.0  # how long gRPC waits for its settings to be acknow
 LENIENCE_S: Final = 1.0  # how much longer than we gRPC waits for a handshake
 _FILES = "/proc/self/fd"
 _PERIOD_S = 0.02
-_UNSEEN_S = 0.5  # how long a connection may go unseen that has the descriptor of one that left at the same time
+_UNSEEN_S = 0.5  # how long a connection may go unseen that came as another one left
 _MOST_OF_THE_LOOP = 0.02  # that looking may take
 _LATENESS_S = 0.5
 _FAREWELL_S = 0.02  # for the answer to be sent
@@ -72,6 +72,7 @@ class GrpcConnections:
         self._others: set[int] = set()  # inodes of other sockets
         self._called_s: dict[str, float] = {}  # peer -> when it last began an authorised call
         self._descriptors: list[str] = []  # at the last look
+        self._count = 0  # of them, where the system counts them
         self._looked_s = 0.0
         self._has_strangers = False
         self._timer: asyncio.TimerHandle | None = None
@@ -119,11 +120,16 @@ class GrpcConnections:
 
     def _sweep(self) -> None:
         began_s = self._loop.time()
-        if self._has_strangers or began_s > self._looked_s + _UNSEEN_S or os.listdir(_FILES) != self._descriptors:
+        if self._has_strangers or began_s > self._looked_s + _UNSEEN_S or self._has_changed():
             self._check_strangers()
         now_s = self._loop.time()
         pause_s = max(_PERIOD_S, (now_s - began_s) / _MOST_OF_THE_LOOP)
         self._timer = self._loop.call_later(pause_s, self._sweep)
+
+    def _has_changed(self) -> bool:
+        """Whether other files are open than at the last look, or, where the system counts them, more or fewer."""
+        count = os.stat(_FILES).st_size
+        return count != self._count if count else os.listdir(_FILES) != self._descriptors
 
     def _check_strangers(self) -> None:
         strangers = {
@@ -138,7 +144,7 @@ class GrpcConnections:
     def _look(self) -> dict[int, int]:
         """Notes who has come and who has gone; the descriptors of all that are here, by inode."""
         self._looked_s = now_s = self._loop.time()
-        self._descriptors = os.listdir(_FILES)
+        self._descriptors, self._count = os.listdir(_FILES), os.stat(_FILES).st_size
         sockets = _sockets(self._descriptors)
         for inode, fd in sockets.items():
             if inode not in self._open and inode not in self._others:
