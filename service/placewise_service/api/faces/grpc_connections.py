@@ -73,6 +73,7 @@ class GrpcConnections:
         self._called_s: dict[str, float] = {}  # peer -> when it last began an authorised call
         self._descriptors: list[str] = []  # at the last look
         self._count = 0  # of them, where the system counts them
+        self._folder = -1  # that lists them
         self._looked_s = 0.0
         self._has_strangers = False
         self._timer: asyncio.TimerHandle | None = None
@@ -82,12 +83,17 @@ class GrpcConnections:
         self._port = port
         self._loop = asyncio.get_running_loop()
         if sys.platform == "linux" and os.path.isdir(_FILES):
+            self._folder = os.open(_FILES, os.O_RDONLY | os.O_DIRECTORY)
             self._sweep()
 
     def stop(self) -> None:
-        """Watches no more."""
+        """Watches no more. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
 
     def called(self, peer: str) -> None:
         """The peer (as gRPC says it) has begun a call that is authorised."""
@@ -128,8 +134,12 @@ class GrpcConnections:
 
     def _has_changed(self) -> bool:
         """Whether other files are open than at the last look, or, where the system counts them, more or fewer."""
-        count = os.stat(_FILES).st_size
+        count = self._open_files()
         return count != self._count if count else os.listdir(_FILES) != self._descriptors
+
+    def _open_files(self) -> int:
+        """How many files are open; 0 before Linux 6.2, which is the first to count them."""
+        return os.fstat(self._folder).st_size
 
     def _check_strangers(self) -> None:
         strangers = {
@@ -144,7 +154,7 @@ class GrpcConnections:
     def _look(self) -> dict[int, int]:
         """Notes who has come and who has gone; the descriptors of all that are here, by inode."""
         self._looked_s = now_s = self._loop.time()
-        self._descriptors, self._count = os.listdir(_FILES), os.stat(_FILES).st_size
+        self._descriptors, self._count = os.listdir(_FILES), self._open_files()
         sockets = _sockets(self._descriptors)
         for inode, fd in sockets.items():
             if inode not in self._open and inode not in self._others:
