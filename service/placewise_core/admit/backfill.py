@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter
 
 from placewise_core.admit.head import Choose, Releases, Starting, renewed, reserved, since, taken
 from placewise_core.admit.policy import AdmitContext
@@ -63,13 +63,15 @@ class Backfill:
         if self._head is not None:
             return ()
         latest_s = self._context.now_s - self._context.settings.bound_s
-        known = self._queue.head
-        late = []
-        for job in jobs:
-            since_s = known.since_s if known is not None and known.job == job.id else job.submit_time_s
-            if 0 < since_s <= latest_s and job.id not in self._view.jobs:
-                late.append((since_s, job.id, job))
-        return [job for _, _, job in sorted(late, key=itemgetter(0, 1))] if late else ()
+        running, known = self._view.jobs, self._queue.head
+        is_asked = known is not None and known.job in self._asked
+        head = next((job for job in jobs if job.id == known.job), None) if known is not None and is_asked else None
+        if known is None or head is None or head.submit_time_s == known.since_s:
+            late = [job for job in jobs if 0 < job.submit_time_s <= latest_s and job.id not in running]
+            return sorted(late, key=attrgetter("submit_time_s", "id")) if late else ()
+        since_s = {job.id: job.submit_time_s for job in jobs} | {head.id: known.since_s}
+        late = [job for job in jobs if 0 < since_s[job.id] <= latest_s and job.id not in running]
+        return sorted(late, key=lambda job: (since_s[job.id], job.id))
 
     def pool_for(self, job: Job, pool: Pool) -> Pool:
         """The pool without the nodes that the job may not take; `pool` itself if there are none."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from placewise_core.admit.pool import Pool, elastic_range
+from placewise_core.admit.pool import Pool, elastic_range, shares_gpus
 from placewise_core.domain.cluster import NodeState
 from placewise_core.domain.decision import Blocker, Reason
 from placewise_core.domain.job import Job
@@ -38,9 +38,8 @@ def does_not_fit(job: Job, pool: Pool, now_s: float) -> tuple[Blocker, ...]:
 def _short(job: Job, pool: Pool) -> list[Blocker]:
     found = []
     need = int(np.ceil(job.gpus)) if job.is_rigid else elastic_range(job).min_gpus
-    is_sharing = job.gpu_sharing.allowed or any(g.demand.is_gpu_fraction for g in job.groups)
     short = need - pool.total_gpus
-    if short > 0 and not is_sharing:
+    if short > 0 and not shares_gpus(job):
         found.append(
             Blocker(Reason.INSUFFICIENT_GPU, int((pool.gpus == 0).sum()), float(short), "gpus", f"{short} GPUs short")
         )

@@ -189,9 +189,9 @@ class GreedyAdmission(ABC):
         started: list[Admission] = []
         overdue = self._reserve_overdue(jobs, state)
         needs_head = self._needs_head(state)
-        for position, job in enumerate(_first(overdue, jobs) if overdue else jobs):
-            if not needs_head and state.pool.options(job) is NO_OPTIONS:
-                continue
+        left = iter(_first(overdue, jobs) if overdue else jobs)
+        fitting = state.pool.fitting(left)  # the others are passed over unseen once the head is known
+        while (job := next(left if needs_head else fitting, None)) is not None:
             if job.id in state.view.jobs or len(state.whole.options(job)) == 0:
                 continue
             pool = state.pool_for(job)
@@ -206,7 +206,7 @@ class GreedyAdmission(ABC):
                     self._reserve(waiting, pool, state)
                     needs_head = self._needs_head(state)
                 continue
-            if self.backfills or position + 1 < len(jobs):  # no job follows the last one
+            if self.backfills or job is not jobs[-1]:  # no job follows the last one
                 state.take(job, pool, options, chosen)
             needs_head = self._needs_head(state)
             started.append(self._start(waiting, len(started) + 1, options, chosen, state))
@@ -309,6 +309,8 @@ class GreedyAdmission(ABC):
 
 def _first(overdue: Sequence[Job], jobs: Sequence[Job]) -> Sequence[Job]:
     """The jobs with those first."""
+    if list(jobs[: len(overdue)]) == list(overdue):  # as they mostly stand: the oldest first
+        return jobs
     late = {job.id for job in overdue}
     return [*overdue, *[job for job in jobs if job.id not in late]]
 

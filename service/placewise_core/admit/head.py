@@ -1,11 +1,13 @@
 """Chooses the nodes of a queue's head and the point in time at which it is expected to start there (EASY)."""
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from placewise_core.admit.pool import Options, Pool, Take
+from placewise_core.admit.pool import Options, Pool, Take, fewest_gpus, shares_gpus
 from placewise_core.basics.arrays import BoolArray
 from placewise_core.domain.cluster import HeadReservation
 from placewise_core.domain.job import Job
@@ -15,6 +17,7 @@ from placewise_core.view.view import ClusterView
 # A reservation that nobody renews ends: the host asks again about the jobs that still wait.
 KEPT_S = 600.0
 _RENEWED_AFTER_S = 200.0
+_FEW_PARTS = 32  # given back, up to which adding them one by one is faster
 
 # The index of the shape that a job starts with; None to wait for a better one.
 Choose = Callable[[Options], int | None]
@@ -39,18 +42,33 @@ class Releases:
         if holdings is None:
             holdings = view.notes[_HELD] = Holdings()
         self._held: HeldAmounts = holdings.at(view, now_s)
-        ends = [now_s, *self._held.ends.tolist(), *[end_s for _, end_s in starting]]
-        self.times_s: Sequence[float] = sorted(set(ends))
+        ends = [[now_s], self._held.ends, [end_s for _, end_s in starting]]
+        self.times_s: Sequence[float] = np.unique(np.concatenate(ends)).tolist()
+
+    def after(self, gpus: float) -> int:
+        """Index of the first point in time at which so many GPUs may be idle."""
+        ends = self._held.gpu_end[self._usable].reshape(-1)
+        need = math.ceil(gpus)
+        if need < 1:
+            return 0
+        if need > len(ends):
+            return len(self.times_s)
+        first = ends.min() if need == 1 else np.partition(ends, need - 1)[need - 1]
+        return bisect_left(self.times_s, float(first))
 
     def pool(self, time_s: float) -> Pool:
         """The free resources expected at that time."""
         held = self._held
         ended = int(held.ends.searchsorted(time_s, side="right"))
         free = self.view.free.copy()
-        for row, amounts in enumerate(held.demands[:ended].T):
-            free[row] += np.bincount(held.rows[:ended], amounts, minlength=self.view.size)
+        if ended <= _FEW_PARTS:
+            np.add.at(free.T, held.rows[:ended], held.demands[:ended])
+        else:
+            for row, amounts in enumerate(held.demands[:ended].T):
+                free[row] += np.bincount(held.rows[:ended], amounts, minlength=self.view.size)
         is_open = held.gpu_end <= time_s
-        pool = Pool(self.view, self._usable, is_open.sum(axis=1), free, is_whole=True, gpu_open=is_open)
+        gpus = np.add.reduce(is_open, axis=1, dtype=np.int64)
+        pool = Pool(self.view, self._usable, gpus, free, is_whole=True, gpu_open=is_open)
         for takes, end_s in self._starting:
             if end_s > time_s:
                 pool.apply(takes)
@@ -60,9 +78,11 @@ class Releases:
 def reserved(job: Job, releases: Releases, choose: Choose, now_s: float, bound_s: float) -> HeadReservation | None:
     """The earliest expected start of a job, and its nodes then; None if it does not fit even after all ends."""
     times = releases.times_s
-    first, last, takes = 0, len(times), None
-    while first < last:  # what is given back only grows
-        middle = (first + last) // 2
+    first = 0 if shares_gpus(job) else releases.after(fewest_gpus(job))
+    last, takes, reach = len(times), None, 1
+    while first < last:  # what is given back only grows, and is mostly enough soon
+        middle = min((first + last) // 2, first + reach - 1)
+        reach *= 2
         found = _takes(job, releases.pool(times[middle]), choose)
         if found is None:
             first = middle + 1

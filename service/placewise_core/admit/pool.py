@@ -5,7 +5,7 @@ jobs whose shape admission chooses; for rigid jobs their own tasks, packed onto 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -105,8 +105,9 @@ class Pool:
         self._is_as_viewed = not is_whole  # nothing was taken yet
         self.gpus: IntArray = gpus * usable
         self._at_least: IntArray | None = None
+        self._last_slots: tuple[Job | None, int, tuple[IntArray, int]] = (None, 0, (self.gpus, 1))
         # Of jobs that ask alike, until something is taken.
-        self._shapes: Bounded[tuple[object, ...], Options] = Bounded(_KEPT_SHAPES)
+        self._shapes: Bounded[object, Options] = Bounded(_KEPT_SHAPES)
 
     @classmethod
     def free(cls, view: ClusterView, now_s: float) -> "Pool":
@@ -154,11 +155,21 @@ class Pool:
         """Every shape that the job may take and that fits now; may be empty."""
         kept = self.view.kinds.get(job.id)
         if kept is None or kept[0] is not job:
-            kept = self.view.kinds[job.id] = job, self._key(job)
+            kept = self.view.kinds[job.id] = job, self._mark(job)
         found = self._shapes.get(kept[1])
         if found is None:
             found = self._shapes[kept[1]] = self._options(job)
         return found
+
+    def fitting(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Those of the jobs that have a shape that fits, as the pool is when each is reached."""
+        kinds = self.view.kinds
+        for job in jobs:
+            kept = kinds.get(job.id)
+            if kept is not None and kept[0] is job and self._shapes.get(kept[1]) is NO_OPTIONS:
+                continue  # as most do, of the many that wait
+            if self.options(job) is not NO_OPTIONS:
+                yield job
 
     def _options(self, job: Job) -> Options:
         if job.is_rigid:
@@ -168,6 +179,14 @@ class Pool:
         slots, unit = self._slots(job)
         at_least = _at_least(slots) if job.groups else self._nodes_with()
         return _shapes(at_least, unit, elastic_range(job), job.shape)
+
+    def _mark(self, job: Job) -> object:
+        """The same for jobs with the same options."""
+        key = self._key(job)
+        mark = self.view.kind_marks.get(key)
+        if mark is None:  # a tuple of its own would be hashed anew at every question
+            mark = self.view.kind_marks[key] = object()
+        return mark
 
     def _key(self, job: Job) -> tuple[object, ...]:
         """Equal for jobs with the same options."""
@@ -188,12 +207,16 @@ class Pool:
         return (asked, group.max_per_node, group.gpu_model, selector, sharing, job.architecture)
 
     def _slots(self, job: Job) -> tuple[IntArray, int]:
-        """(M,) GPUs each node can give this job, and the GPUs one task of it takes."""
+        """(M,) GPUs each node can give this job, and the GPUs one task of it takes. Do not write."""
         if not job.groups:
             return self.gpus, 1
-        group = job.groups[0]
-        unit = max(1, int(np.ceil(group.demand.gpus)))
-        return self._task_counts(job, group) * unit, unit
+        of, stamp, found = self._last_slots  # a shape is found, then taken
+        if of is not job or stamp != self.stamp:
+            group = job.groups[0]
+            unit = max(1, math.ceil(group.demand.gpus))
+            found = self._task_counts(job, group) * unit, unit
+            self._last_slots = job, self.stamp, found
+        return found
 
     def _nodes_with(self) -> IntArray:
         """(G + 1,) how many nodes have at least g GPUs free."""
@@ -378,6 +401,11 @@ def elastic_range(job: Job) -> ElasticRange:
 def fewest_gpus(job: Job) -> float:
     """The GPUs of the job's smallest shape."""
     return job.gpus if job.is_rigid else float(elastic_range(job).min_gpus)
+
+
+def shares_gpus(job: Job) -> bool:
+    """True if a GPU that serves another job may be enough for it."""
+    return job.gpu_sharing.allowed or any(group.demand.is_gpu_fraction for group in job.groups)
 
 
 def at_most(options: Options, gpus: int) -> int | None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise_core.basics.arrays import BoolArray
-from placewise_core.domain.cluster import HeadReservation, RunningJob
+from placewise_core.basics.arrays import BoolArray, FloatArray
+from placewise_core.domain.cluster import HeadReservation
 from placewise_core.domain.job import Job, JobId
 from placewise_core.view.view import ClusterView
 
@@ -26,13 +26,14 @@ def expected_s(job: Job, gpus: float) -> float:
     return job.single_gpu_s / (1.0 + _GAIN_PER_GPU * max(0.0, gpus - 1.0))
 
 
-def expected_end_s(running: RunningJob, gpus: float, now_s: float) -> float:
-    """The point in time at which a job on `gpus` is expected to end: by its progress, its word, or its age."""
-    job = running.job
-    if running.speed > 0 and job.total_epochs > running.epochs_done:
-        return now_s + (job.total_epochs - running.epochs_done) / running.speed
-    start_s = running.start_time_s if running.start_time_s > 0 else now_s
-    return end_of_start_s(job, gpus, start_s, now_s)
+def expected_ends_s(starts_s: FloatArray, declared_s: FloatArray, left_s: FloatArray, now_s: float) -> FloatArray:
+    """(N,) the points in time at which jobs are expected to end: by their progress (`left_s`), by the length that they
+    declare, or by their age. NaN stands for an unknown start or progress, infinite for no declared length."""
+    starts_s = np.where(np.isnan(starts_s), now_s, starts_s)
+    ends_s: FloatArray = starts_s + declared_s
+    by_age_s = now_s + np.maximum(_LEAST_LEFT_S, _ATTAINED_FACTOR * (now_s - starts_s))
+    ends_s = np.where((now_s < ends_s) & (ends_s < np.inf), ends_s, by_age_s)
+    return np.where(np.isnan(left_s), ends_s, now_s + left_s)
 
 
 def end_of_start_s(job: Job, gpus: float, start_s: float, now_s: float) -> float:

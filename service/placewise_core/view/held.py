@@ -1,14 +1,15 @@
 """Resources that the running jobs of a view hold, and when each is expected to give them back."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
-from placewise_core.domain.cluster import Assignment, RunningJob
+from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.job import JobId
-from placewise_core.view.heads import expected_end_s
+from placewise_core.view.heads import expected_ends_s, expected_s
 from placewise_core.view.view import ClusterView
 
 
@@ -23,14 +24,82 @@ class HeldAmounts:
 
 
 @frozen
-class _Parts:
-    """The resources that one job holds."""
+class _Known:
+    """A job whose resources are in the tables, under its slot."""
 
-    assignments: tuple[Assignment, ...]
-    rows: tuple[int, ...]
-    demands: tuple[FloatArray, ...]
-    gpus: IntArray  # places in the flat (M, G) array
+    job: RunningJob
+    slot: int
     on_gpus: int
+
+
+class _Tables:
+    """The resources held, a row for each job and node and one for each job and GPU, and the terms of every job's end.
+    Jobs come and go one by one: only their own rows are written."""
+
+    def __init__(self, columns: int) -> None:
+        self.jobs: dict[JobId, _Known] = {}
+        self.terms: FloatArray = np.zeros((3, 0))  # by slot, as `expected_ends_s` has them
+        self.part_slots: IntArray = np.zeros(0, dtype=np.int64)
+        self.part_rows: IntArray = np.zeros(0, dtype=np.int64)
+        self.demands: FloatArray = np.zeros((0, columns))
+        self.gpu_slots: IntArray = np.zeros(0, dtype=np.int64)
+        self.gpu_places: IntArray = np.zeros(0, dtype=np.int64)  # in the flat (M, G) array
+        self._unused: list[int] = []
+
+    def follow(self, view: ClusterView) -> None:
+        """Makes the tables those of the jobs that the view has now."""
+        known, news = self.jobs, []
+        for job_id, job in view.jobs.items():
+            kept = known.get(job_id)
+            if kept is None or kept.job.assignments is not job.assignments:
+                news.append((job_id, job))
+            elif kept.job is not job:
+                self._know(job_id, job, kept.slot, kept.on_gpus)
+        self._drop([*(known.keys() - view.jobs.keys()), *[job_id for job_id, _ in news if job_id in known]])
+        if news:
+            self._add(news, view)
+
+    def _know(self, job_id: JobId, job: RunningJob, slot: int, on_gpus: int) -> None:
+        self.jobs[job_id] = _Known(job, slot, on_gpus)
+        self.terms[:, slot] = _terms(job, on_gpus)
+
+    def _drop(self, gone: Collection[JobId]) -> None:
+        if not gone:
+            return
+        slots = [self.jobs.pop(job_id).slot for job_id in gone]
+        self._unused += slots
+        stays = np.ones(self.terms.shape[1], dtype=np.bool_)
+        stays[slots] = False
+        parts, gpus = stays[self.part_slots], stays[self.gpu_slots]
+        self.part_slots, self.part_rows = self.part_slots[parts], self.part_rows[parts]
+        self.demands = self.demands[parts]
+        self.gpu_slots, self.gpu_places = self.gpu_slots[gpus], self.gpu_places[gpus]
+
+    def _add(self, news: Sequence[tuple[JobId, RunningJob]], view: ClusterView) -> None:
+        short = len(news) - len(self._unused)
+        if short > 0:
+            slots = self.terms.shape[1]
+            self._unused += range(slots, slots + short)
+            self.terms = np.concatenate((self.terms, np.zeros((3, short))), axis=1)
+        part_slots: list[int] = []
+        rows: list[int] = []
+        demands: list[FloatArray] = []
+        gpu_slots: list[int] = []
+        gpus: list[int] = []
+        for job_id, job in news:
+            slot = self._unused.pop()
+            self._know(job_id, job, slot, sum([len(task.gpu_indices) for task in job.assignments]))
+            on, places = _parts(job, view)
+            rows += on
+            demands += on.values()
+            part_slots += [slot] * len(on)
+            gpus += places
+            gpu_slots += [slot] * len(places)
+        self.part_slots = np.concatenate((self.part_slots, np.array(part_slots, dtype=np.int64)))
+        self.part_rows = np.concatenate((self.part_rows, np.array(rows, dtype=np.int64)))
+        self.demands = np.concatenate((self.demands, np.array(demands).reshape(len(rows), -1)))
+        self.gpu_slots = np.concatenate((self.gpu_slots, np.array(gpu_slots, dtype=np.int64)))
+        self.gpu_places = np.concatenate((self.gpu_places, np.array(gpus, dtype=np.int64)))
 
 
 class Holdings:
@@ -38,7 +107,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self._layout_stamp = -1
-        self._parts: dict[JobId, _Parts] = {}
+        self._tables = _Tables(0)
         self._running: Sequence[RunningJob] = ()
         self._now_s = -1.0
         self._held: HeldAmounts | None = None
@@ -46,41 +115,41 @@ class Holdings:
     def at(self, view: ClusterView, now_s: float) -> HeldAmounts:
         """The resources held now. Do not write."""
         if self._layout_stamp != view.layout_stamp:
-            self._layout_stamp, self._parts, self._held = view.layout_stamp, {}, None
+            self._layout_stamp, self._tables, self._held = view.layout_stamp, _Tables(len(view.free)), None
         running = tuple(view.jobs.values())
-        if self._held is None or self._now_s != now_s or running != self._running:
-            self._parts = {job.id: self._part(job, view) for job in running}
-            self._running, self._now_s = running, now_s
+        has_changed = self._held is None or running != self._running
+        if has_changed:
+            self._tables.follow(view)
+            self._running = running
+        if self._held is None or has_changed or self._now_s != now_s:
+            self._now_s = now_s
             self._held = self._collected(view, now_s)
         return self._held
 
-    def _part(self, job: RunningJob, view: ClusterView) -> _Parts:
-        kept = self._parts.get(job.id)
-        return kept if kept is not None and kept.assignments is job.assignments else _parts(job, view)
-
     def _collected(self, view: ClusterView, now_s: float) -> HeldAmounts:
-        parts = list(self._parts.values())
-        ends_s = [expected_end_s(job, part.on_gpus, now_s) for job, part in zip(self._running, parts, strict=True)]
-        order = sorted(range(len(ends_s)), key=ends_s.__getitem__)
-        rows: list[int] = []
-        ends: list[float] = []
-        demands: list[FloatArray] = []
+        tables = self._tables
+        starts_s, declared_s, left_s = tables.terms
+        ends_s = expected_ends_s(starts_s, declared_s, left_s, now_s)
+        part_ends_s = ends_s[tables.part_slots]
+        order = part_ends_s.argsort(kind="stable")
         gpu_end = np.where(view.gpu_exists, 0.0, np.inf)
-        flat = gpu_end.reshape(-1)
-        for i in order:  # a GPU that several share is idle after the last of them
-            part = parts[i]
-            rows += part.rows
-            ends += [ends_s[i]] * len(part.rows)
-            demands += part.demands
-            flat[part.gpus] = ends_s[i]
-        amounts = np.array(demands) if demands else np.zeros((0, len(view.free)))
-        return HeldAmounts(np.array(rows, dtype=np.int64), np.array(ends), amounts, gpu_end)
+        # A GPU that several share is idle after the last of them.
+        np.maximum.at(gpu_end.reshape(-1), tables.gpu_places, ends_s[tables.gpu_slots])
+        return HeldAmounts(tables.part_rows[order], part_ends_s[order], tables.demands[order], gpu_end)
 
 
-def _parts(job: RunningJob, view: ClusterView) -> _Parts:
+def _terms(running: RunningJob, on_gpus: int) -> tuple[float, float, float]:
+    job = running.job
+    start_s = running.start_time_s if running.start_time_s > 0 else math.nan
+    has_progress = running.speed > 0 and job.total_epochs > running.epochs_done
+    left_s = (job.total_epochs - running.epochs_done) / running.speed if has_progress else math.nan
+    return start_s, expected_s(job, on_gpus), left_s
+
+
+def _parts(job: RunningJob, view: ClusterView) -> tuple[dict[int, FloatArray], list[int]]:
+    """The amounts that the job holds, by node, and its GPUs' places in the flat (M, G) array."""
     on: dict[int, FloatArray] = {}
     gpus: list[int] = []
-    on_gpus = sum([len(task.gpu_indices) for task in job.assignments])
     width = view.gpu_exists.shape[1]
     for task in job.assignments:
         m, demand = view.index.get(task.node), view.demand_vector(task.demand)
@@ -88,4 +157,4 @@ def _parts(job: RunningJob, view: ClusterView) -> _Parts:
             continue
         on[m] = on[m] + demand if m in on else demand
         gpus += [m * width + g for g in task.gpu_indices]
-    return _Parts(job.assignments, tuple(on), tuple(on.values()), np.array(gpus, dtype=np.int64), on_gpus)
+    return on, gpus

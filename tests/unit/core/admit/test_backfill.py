@@ -15,6 +15,7 @@ from placewise_core.admit.policies import lyapunov
 from placewise_core.admit.policy import AdmitContext, AdmitExploration
 from placewise_core.admit.pool import Options, Pool
 from placewise_core.admit.registry import admission_policies
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.cluster import HeadReservation, QueueSettings, QueueState, RunningJob
 from placewise_core.domain.decision import AdmitPlan, Outcome, Reason, Verdict
 from placewise_core.domain.events import Event, JobsEnded, QueueAdvanced
@@ -398,7 +399,7 @@ def test_a_running_job_is_read_once_however_many_queues_and_events_ask(monkeypat
     read: list[str] = []
     parts = held._parts
 
-    def counted(running: RunningJob, view: ClusterView) -> held._Parts:
+    def counted(running: RunningJob, view: ClusterView) -> tuple[dict[int, FloatArray], list[int]]:
         read.append(running.id)
         return parts(running, view)
 
