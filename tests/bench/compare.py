@@ -10,6 +10,7 @@ than 3 % above the earlier one's.
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -86,11 +87,15 @@ async def _round(name: str, trees: list[Source]) -> dict[str, float]:
 
 
 async def _measure(benches: dict[str, Bench], batches: int) -> dict[str, list[float]]:
-    """Milliseconds of every call, by the tree and of the echo. Who is asked first changes from batch to batch."""
-    turns = [*benches, _ECHO]
-    times_ms: dict[str, list[float]] = {who: [] for who in turns}
+    """Milliseconds of every call, by the tree and of the echo.
+
+    All orders of the three take turns: a service writes its log a moment after its answers, while the next one is
+    asked, so each has to come after each other as often.
+    """
+    orders = list(itertools.permutations([*benches, _ECHO]))
+    times_ms: dict[str, list[float]] = {who: [] for who in orders[0]}
     for index in range(_WARM_UP + batches):
-        for who in turns[index % len(turns) :] + turns[: index % len(turns)]:
+        for who in orders[index % len(orders)]:
             some_ms, _ = await benches.get(who, benches["now"]).round(who == _ECHO, 1)
             times_ms[who] += some_ms if index >= _WARM_UP else ()
     return times_ms
