@@ -56,7 +56,9 @@ class BundleError(ValueError):
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of manifest.json. `files` maps names to SHA-256; the rest is provenance: the commit of the build,
-    and by model opsets, seeds, training data with the commit and the command of the training, and evaluation."""
+    and by model opsets, seeds, training data with the commit and the command of the training, and evaluation. Of a
+    retrained bundle also name and digest of its `parent`, digests of the `logs` that it learnt from, by folder, and
+    verdict, cluster and policy of the `gate`, whose report is gate.json."""
 
     name: str
     created: str
@@ -67,6 +69,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seeds: dict[str, int] = {}
     data_sha256: dict[str, str] = {}
     metrics: dict[str, float] = {}
+    parent: dict[str, str] = {}
+    logs: dict[str, str] = {}
+    gate: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ The real export turns it into tables. The policy in force and the explorer have 
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +70,7 @@ class Logging(PlacementPolicy):
         self, job: Job, given: Sequence[Proposal], chosen: int, view: ClusterView, time_s: float, *, is_explored: bool
     ) -> None:
         n = len(self.ids) + 1
+        job = replace(job, submit_time_s=NOON_S + job.submit_time_s)
         self.ids[job.id] = decision_id(n, time_s)
         reads: tuple[ViewRead, ...] = ()
         if self.has_views:

@@ -79,7 +79,7 @@ async def test_shuffled_outcomes_teach_nothing(tmp_path: Path, monkeypatch: pyte
         return given
 
     mixed = whole._replace(learn=shuffled([*whole.learn], 1), choose=shuffled([*whole.choose], 2))
-    monkeypatch.setattr("placewise_training.reward.train.log_samples", lambda where: mixed)
+    monkeypatch.setattr("placewise_training.reward.train.log_samples", lambda where, before_s: mixed)
     found = learnt(tmp_path / "out", log, only_log=True)
     assert found["gain_interval"][0] <= 0.0
 

@@ -85,6 +85,16 @@ def lines(found: Evaluation) -> list[str]:
 
 def page(found: Evaluation) -> str:
     """A self-contained HTML page."""
+    return document("Off-policy evaluation", body(found))
+
+
+def document(title: str, content: str) -> str:
+    """A self-contained HTML page of a body."""
+    return _PAGE.format(title=html.escape(title), body=content)
+
+
+def body(found: Evaluation) -> str:
+    """The evaluation as HTML, with its plot."""
     parts = [f"<p>Estimated: {html.escape(ESTIMAND)}.</p>", _facts({**found.log, "candidates tried": found.tried})]
     for one in found.judgements:
         parts.append(f"<h2>{html.escape(one.candidate)}</h2>")
@@ -94,15 +104,15 @@ def page(found: Evaluation) -> str:
         facts = {**asdict(one.support), "detectable_gain": one.detectable_gain, "adjusted_p": one.adjusted_p}
         parts.append(_facts({name: value for name, value in facts.items() if value is not None}))
     limits = "".join(f"<li>{html.escape(line)}</li>" for line in CANNOT_SAY)
-    return _PAGE.format(body="\n".join([*parts, f"<h2>Not said here</h2><ul>{limits}</ul>"]))
+    return "\n".join([*parts, f"<h2>Not said here</h2><ul>{limits}</ul>"])
 
 
 _PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>Off-policy evaluation</title>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>body{{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}}table{{border-collapse:collapse}}
 td,th{{padding:.2em .8em;border-bottom:1px solid #ccc;text-align:right}}td:first-child,th:first-child{{text-align:left}}
 svg{{max-width:100%;height:auto}}</style></head>
-<body><h1>Off-policy evaluation</h1>
+<body><h1>{title}</h1>
 {body}
 </body></html>
 """

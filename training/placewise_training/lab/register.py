@@ -48,14 +48,12 @@ class Trainer:
         """Trains, exports, writes the card, and prints. Raises typer.Exit after Ctrl-C."""
         try:
             with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
-                self.train(args, self._titled(show))
+                made = self.make(args, show)
         except KeyboardInterrupt:
             can_resume = any(field.name == "resume" for field in dataclasses.fields(args))
             how = f"; go on with --resume (checkpoint in {args.out})" if can_resume else ""
             Console(stderr=True).print(f"stopped{how}")
             raise typer.Exit(INTERRUPTED) from None
-        self._sign(args.out / self.report)
-        made = self.export(args.out, args.out) if self.export else ()
         report = json.loads((args.out / self.report).read_text("utf-8"))
         if card:
             write_card(self, report, card)
@@ -64,6 +62,12 @@ class Trainer:
             sys.stdout.write("\n")
         else:
             self._print(report, [made] if isinstance(made, Path) else made or [args.out / self.report])
+
+    def make(self, args: Any, show: Show) -> Path | Sequence[Path]:
+        """Trains, signs the report and exports; the files made."""
+        self.train(args, self._titled(show))
+        self._sign(args.out / self.report)
+        return self.export(args.out, args.out) if self.export else ()
 
     def _sign(self, path: Path) -> None:
         """Adds the commit and the command to the report: a bundle's manifest takes them from there."""

@@ -1,7 +1,7 @@
 """The later part of a log is held back: whoever learns from the earlier one is judged on it, beside the incumbent."""
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -10,6 +10,21 @@ from placewise_core.basics.arrays import BoolArray, FloatArray
 LATER: Final = 0.2  # share of the rows
 _BLOCKS: Final = 20
 _RESAMPLES: Final = 2000
+
+
+class Timed(Protocol):
+    """A row of a log, with the time of its decision."""
+
+    @property
+    def time_s(self) -> float: ...
+
+
+Row = TypeVar("Row", bound=Timed)
+
+
+def in_time(rows: Iterable[Row], before_s: float = 0.0) -> list[Row]:
+    """The rows in the order of time; with `before_s` only those decided earlier: what comes later judges the result."""
+    return sorted((row for row in rows if not before_s or row.time_s < before_s), key=lambda row: row.time_s)
 
 
 class Parts(NamedTuple):

@@ -15,7 +15,7 @@ import torch
 from placewise_core.basics.arrays import FloatArray
 from placewise_log.record import Parts
 from placewise_training.log.index import Logged, LogIndex
-from placewise_training.log.later import gain, parted
+from placewise_training.log.later import gain, in_time, parted
 from placewise_training.log.places import Placed, Places
 from placewise_training.log.speeds import Speed, speed_of
 from placewise_training.log.store import LogStore
@@ -114,12 +114,12 @@ class LogSamples(NamedTuple):
     counts: Mapping[str, int]
 
 
-def log_samples(where: str) -> LogSamples:
-    """Raises LogError, and ValueError for too few rows."""
+def log_samples(where: str, before_s: float = 0.0) -> LogSamples:
+    """Of decisions before `before_s`, 0 for all. Raises LogError, and ValueError for too few rows."""
     store = LogStore(where)
     with LogIndex(store) as index:
         rows = RewardRows(store, index)
-        found = sorted(rows, key=lambda row: row.time_s)
+        found = in_time(rows, before_s)
     parts = parted([row.time_s for row in found])
     learn, choose, later = ([found[i].sample for i in np.flatnonzero(mask)] for mask in parts)
     return LogSamples(

@@ -81,6 +81,9 @@ class Args:
         default="", metadata={"help": "reward.pt, reward.onnx or bundle of an equal net whose weights to begin with."}
     )
     log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
+    before_s: float = field(
+        default=0.0, metadata={"help": "Learn from decisions before this time alone (seconds since 1970); 0: from all."}
+    )
     only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without simulations."})
     log_share: float = field(default=0.5, metadata={"help": "Share of the batches that come from the log."})
     spread_only: bool = field(
@@ -165,7 +168,7 @@ def _data(args: Args, show: Show) -> _Data:
     """Of the log the later part is held back for judging, and a tenth before it for choosing."""
     if args.only_log and not args.log:
         raise ValueError("--only-log needs a log (--log)")
-    log = log_samples(args.log) if args.log else None
+    log = log_samples(args.log, args.before_s) if args.log else None
     held_back, simulated = ([], []) if args.only_log else _split(args, show)
     return _Data(simulated, log.learn if log else (), [*held_back, *(log.choose if log else ())], log)
 

@@ -14,7 +14,7 @@ from placewise_core.speed.throughput import ThroughputModel
 from placewise_models.folder import shipped_bundle
 from placewise_training.data.site_rows import SiteStep
 from placewise_training.log.index import LogIndex
-from placewise_training.log.later import gain, parted
+from placewise_training.log.later import gain, in_time, parted
 from placewise_training.log.store import LogStore
 from placewise_training.log.throughput_rows import ThroughputRow, ThroughputRows
 from placewise_training.throughput.data import rows_of
@@ -31,12 +31,12 @@ class LogSteps(NamedTuple):
     counts: Mapping[str, int]
 
 
-def log_steps(where: str) -> LogSteps:
-    """Raises LogError, and ValueError for too few rows."""
+def log_steps(where: str, before_s: float = 0.0) -> LogSteps:
+    """Of decisions before `before_s`, 0 for all. Raises LogError, and ValueError for too few rows."""
     store = LogStore(where)
     with LogIndex(store) as index:
         rows = ThroughputRows(store, index)
-        found = sorted(rows, key=lambda row: row.time_s)
+        found = in_time(rows, before_s)
     parts = parted([row.time_s for row in found], choose=0.0)
     learn = tuple(replace(found[i].step, is_bound=found[i].is_bound) for i in np.flatnonzero(parts.learn))
     return LogSteps(learn, tuple(found[i] for i in np.flatnonzero(parts.judge)), rows.counts)

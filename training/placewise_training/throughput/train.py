@@ -45,6 +45,9 @@ class Args:
     splits: int = field(default=3, metadata={"help": "Splits of the placements into five folds."})
     measured: Path | None = field(default=None, metadata={"help": "Folder with the site's own rows (steps.csv)."})
     log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
+    before_s: float = field(
+        default=0.0, metadata={"help": "Learn from decisions before this time alone (seconds since 1970); 0: from all."}
+    )
     only_log: bool = field(default=False, metadata={"help": "Learn from the log alone."})
     start: Path | None = field(
         default=None, metadata={"help": "Bundle whose profiles stay for networks and GPUs that no row is of."}
@@ -55,7 +58,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     """Fits and judges; the document that is also written to `out`. Raises ValueError for a log that holds too little,
     LogError for one that cannot be read."""
     own = read_site_rows(args.measured)
-    logged = log_steps(args.log) if args.log else None
+    logged = log_steps(args.log, args.before_s) if args.log else None
     own_groups, left_out = site_groups((*own.steps, *(logged.learn if logged else ())))
     groups = _groups(args, own_groups)
     errors: dict[str, list[Array]] = {form: [] for form in FITS}

@@ -1,0 +1,55 @@
+"""The command `placewise gate`. Judges a candidate bundle from a log, prints, writes the report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from placewise_training.cli import UsageError, print_json
+from placewise_training.evaluate.command import REFUSED, NothingToEvaluateError
+from placewise_training.evaluate.evaluation import NeverAskedError
+from placewise_training.gate.gate import GateArgs, gate
+from placewise_training.gate.report import as_json, lines, write
+from placewise_training.gate.simulated import WINDOWS
+from placewise_training.log.placed import REWARD
+from placewise_training.sim.policies import NeedsBundleError
+
+gate_app = typer.Typer(add_completion=False)
+
+
+@gate_app.command(name="gate")
+def gate_command(
+    log: Annotated[Path, typer.Option(help="Folder that `placewise log export` wrote.")],
+    bundle: Annotated[Path, typer.Option(help="The candidate.")],
+    incumbent: Annotated[Path, typer.Option(help="Bundle that the log's policies had.")],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Policy on the candidate's nets; repeat to judge the best of several.")
+    ] = None,
+    cluster: Annotated[str, typer.Option(help="Cluster of the log; by default its only one.")] = "",
+    reward: Annotated[str, typer.Option(help="Column of `joined` that is the reward.")] = REWARD,
+    block_min: Annotated[float, typer.Option(min=1, help="Length of a block of time, several horizons.")] = 120.0,
+    windows: Annotated[int, typer.Option(min=4, help="Windows of the paired simulation.")] = WINDOWS,
+    out: Annotated[Path | None, typer.Option(help="Folder for the report; keeps count of candidates judged.")] = None,
+    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """May this bundle go to a canary? Exit code 5 if not, with the checks that failed."""
+    args = GateArgs(log, bundle, incumbent, tuple(policy or ()), cluster, reward, block_min, windows, out)
+    try:
+        found = gate(args)
+    except (NeverAskedError, NeedsBundleError) as error:
+        raise UsageError(str(error)) from error
+    except ValueError as error:
+        raise NothingToEvaluateError(f"{log}: {error}") from error
+    if out is not None:
+        write(found, out)
+    if as_json_:
+        print_json(as_json(found))
+    else:
+        Console().print("\n".join(lines(found)), markup=False, highlight=False, soft_wrap=True)
+    if not found.is_promoted:
+        raise typer.Exit(REFUSED)
+
+
+if __name__ == "__main__":
+    gate_app()

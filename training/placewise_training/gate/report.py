@@ -1,0 +1,68 @@
+"""The gate's verdict as JSON, as lines for a terminal, and as an HTML page. Computes nothing."""
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from placewise_training.evaluate.report import as_json as evaluation_json
+from placewise_training.evaluate.report import body, document
+from placewise_training.gate.checks import Check
+from placewise_training.gate.gate import GateVerdict
+
+SCHEMA: Final = "placewise.gate/1"
+REPORT: Final = "gate.json"
+_PAGE: Final = "gate.html"
+
+
+def as_json(found: GateVerdict) -> Mapping[str, Any]:
+    """One object."""
+    return {
+        "schema": SCHEMA,
+        "verdict": "promoted" if found.is_promoted else "refused",
+        "candidate": dict(found.candidate),
+        "incumbent": dict(found.incumbent),
+        "cluster": found.cluster,
+        "policy": found.policy,
+        "checks": [asdict(check) for check in found.checks],
+        "evaluation": evaluation_json(found.evaluation) if found.evaluation is not None else None,
+        "simulated": found.simulated,
+    }
+
+
+def lines(found: GateVerdict) -> list[str]:
+    """The verdict in words: the checks that failed first."""
+    shown = [f"{found.candidate['name']} as {found.policy or '?'} against {found.incumbent['name']}:"]
+    shown += [f"  {'passed' if check.has_passed else 'FAILED'}  {check.name}: {check.text}" for check in _sorted(found)]
+    return [*shown, "promoted: it may go to a canary" if found.is_promoted else "refused: the incumbent stays"]
+
+
+def write(found: GateVerdict, folder: Path) -> None:
+    """gate.json and gate.html. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(as_json(found), indent=1, ensure_ascii=False, allow_nan=False)
+    (folder / REPORT).write_text(text + "\n", encoding="utf-8")
+    (folder / _PAGE).write_text(page(found), encoding="utf-8")
+
+
+def page(found: GateVerdict) -> str:
+    """A self-contained HTML page."""
+    word = "promoted" if found.is_promoted else "refused"
+    rows = "".join(
+        f"<tr><td>{'passed' if check.has_passed else '<b>failed</b>'}</td><td>{html.escape(check.name)}</td>"
+        f"<td>{html.escape(check.text)}</td></tr>"
+        for check in _sorted(found)
+    )
+    parts = [f"<p><b>{word}</b></p><table>{rows}</table>"]
+    if found.evaluation is not None:
+        parts.append(f"<h2>Estimates from the log</h2>{body(found.evaluation)}")
+    if found.simulated is not None:
+        shown = json.dumps(found.simulated, indent=1, ensure_ascii=False)
+        parts.append(f"<h2>Paired simulation</h2><pre>{html.escape(shown)}</pre>")
+    return document(f"Gate: {found.candidate['name']}", "\n".join(parts))
+
+
+def _sorted(found: GateVerdict) -> Sequence[Check]:
+    return sorted(found.checks, key=lambda check: check.has_passed)

@@ -1,0 +1,190 @@
+"""One stretch of a cluster's life from its log: its jobs, how fast they ran beside others, its nodes. Fits nothing."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from placewise_core.domain.cluster import Node
+from placewise_core.domain.job import Job, Role
+from placewise_log.record import CorruptEntryError
+from placewise_log.views import SNAPSHOT, Snapshot, decode_view_entry
+from placewise_training.log.index import Logged, LogIndex
+from placewise_training.log.nodes import NodeKey, gpu_models
+from placewise_training.log.places import Placed, Places
+from placewise_training.log.speeds import speed_of
+from placewise_training.log.store import LogError, LogStore
+
+
+class Beside(NamedTuple):
+    """What a job's speed depends on, at one moment: its model, the GPU model of its nodes, workers and parameter
+    servers, the nodes that it uses, jobs beside it on the fullest of them, those of these that use several nodes
+    themselves, and whether it has a GPU with another job."""
+
+    model: str
+    gpu_model: str
+    workers: int
+    servers: int
+    nodes: int
+    beside: int
+    beside_spread: int
+    shares_gpu: bool
+
+
+class SpeedRow(NamedTuple):
+    """ln(speed / linear speed) of a job from its start until its neighbours change; with `is_bound` at most that."""
+
+    at: Beside
+    log_speed: float
+    is_bound: bool
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SiteJob:
+    """A job that ran. `arrive_s` is its submission, or its admission if AdmitOrWait let it in; `run_s` up to its end or
+    to when it is known; `work_s` the seconds that it takes at linear speed, 0 if it declares no length; `explorer`
+    placed it, "" for the policy in force. `has_finished` is False of one that failed or was cancelled."""
+
+    job: Job
+    arrive_s: float
+    start_s: float
+    run_s: float
+    has_ended: bool
+    has_finished: bool
+    work_s: float
+    explorer: str
+    decided_s: float
+    at: Beside | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteLog:
+    """All of one cluster's log that a simulation is fitted to. `end_s` is the log's last word; `counts` the jobs left
+    out, by reason; `jobs_per_request` the mean number of jobs of a Place."""
+
+    cluster: str
+    jobs: Sequence[SiteJob]
+    rows: Sequence[SpeedRow]
+    nodes: Sequence[Node]
+    end_s: float
+    jobs_per_request: float
+    counts: Mapping[str, int]
+
+
+def site_log(store: LogStore, cluster: str, before_s: float) -> SiteLog:
+    """The log of one cluster, with its nodes at `before_s`. Raises LogError, also for a log without views."""
+    jobs: dict[str, SiteJob] = {}
+    rows: list[SpeedRow] = []
+    counts, requests = Counter[str](), set[str]()
+    with LogIndex(store) as index:
+        places = Places(store, index)
+        places.linear_speeds()
+        known = _Known(index, gpu_models(store))
+        for placed in places:
+            if placed.record.cluster != cluster or placed.run is None:
+                counts["of another cluster" if placed.run is not None else "never started"] += 1
+                continue
+            requests.add(placed.record.decision_id)
+            at = known.beside(placed, placed.run)
+            counts["without groups"] += not placed.job.groups
+            if placed.job.groups and placed.job.id not in jobs:
+                jobs[placed.job.id] = _job(placed, placed.run, at, index)
+            row = known.row(placed, placed.run, at)
+            rows += [row] if row is not None else []
+        end_s = index.end_s
+    ordered = sorted(jobs.values(), key=lambda one: one.arrive_s)
+    nodes = nodes_at(store, cluster, before_s)
+    return SiteLog(cluster, ordered, rows, nodes, end_s, len(jobs) / max(1, len(requests)), +counts)
+
+
+def nodes_at(store: LogStore, cluster: str, before_s: float) -> Sequence[Node]:
+    """The nodes of the last snapshot that was taken by then; of the first one if there is none. Raises LogError."""
+    if not store.has("views"):
+        raise LogError(f"{store.where} has no views, which tell the nodes: export it with PLACEWISE_DECLOG__VIEWS=true")
+    wanted = (pc.field("kind") == SNAPSHOT) & (pc.field("cluster") == cluster)
+    best: tuple[float, bytes] | None = None
+    for batch in store.batches("views", ("cluster", "kind", "position", "record"), wanted, rows=1):
+        for position, data in zip(batch.column("position").to_pylist(), batch.column("record"), strict=True):
+            time_s = float(position.partition("-")[0]) / 1000.0
+            if best is None or best[0] < time_s <= before_s or time_s < best[0] > before_s:
+                best = time_s, data.as_py()
+    if best is None:
+        raise LogError(
+            f"{store.where} has no snapshot of cluster {cluster!r}: name another one, or export more of the log"
+        )
+    try:
+        entry = decode_view_entry(best[1])
+    except CorruptEntryError as error:
+        raise store.error(error) from error
+    assert isinstance(entry, Snapshot)
+    return entry.records.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    index: LogIndex
+    gpu_models: Mapping[NodeKey, str]
+
+    def beside(self, placed: Placed, logged: Logged) -> Beside | None:
+        """None if the host put the job elsewhere than answered."""
+        if placed.outcome.is_overridden:
+            return None
+        cluster, nodes, start_s = placed.record.cluster, logged.run.nodes, logged.run.start_s
+        others = self.index.beside(cluster, nodes, start_s, placed.job.id)
+        mine = {f"{task.node}/{gpu}" for task in placed.decided.assignments for gpu in task.gpu_indices}
+        on = {node: [other for other in others if node in other.run.nodes] for node in nodes}
+        fullest = max(on.values(), key=len, default=[])
+        shares = any(mine & set(self._gpus(other)) for other in others) if placed.job.gpu_sharing.allowed else False
+        return Beside(
+            placed.job.model,
+            self.gpu_models.get(NodeKey(cluster, min(nodes)), ""),
+            _count(placed.job, Role.WORKER),
+            _count(placed.job, Role.PARAMETER_SERVER),
+            len(nodes),
+            len(fullest),
+            sum(len(other.run.nodes) > 1 for other in fullest),
+            shares,
+        )
+
+    def row(self, placed: Placed, logged: Logged, at: Beside | None) -> SpeedRow | None:
+        """None if nothing is known of its speed or of its linear speed."""
+        linear = self.index.linear(placed.record.decision_id, placed.job.id)
+        if at is None or not linear:
+            return None
+        start_s = logged.run.start_s
+        change_s = self.index.next_change_s(placed.record.cluster, logged.run.nodes, start_s, placed.job.id)
+        found = speed_of(logged, start_s, change_s)
+        if found is None:
+            return None
+        return SpeedRow(at, float(np.log(found.epochs_per_s / linear)), found.is_bound, placed.record.time_s)
+
+    def _gpus(self, other: Logged) -> Sequence[str]:
+        outcome = self.index.outcome(other.decision_id, other.run.job_id)
+        return outcome.actual if outcome is not None else ()
+
+
+def _job(placed: Placed, logged: Logged, at: Beside | None, index: LogIndex) -> SiteJob:
+    record, job, draw = placed.record, placed.job, placed.record.draw_of(placed.job.id)
+    linear = index.linear(record.decision_id, job.id)
+    was_admitted = record.asked is not None and job.id in record.asked.admit_decisions
+    submit_s = placed.outcome.submit_time_s or job.submit_time_s
+    return SiteJob(
+        job,
+        record.time_s if was_admitted or not submit_s else min(submit_s, logged.run.start_s),
+        logged.run.start_s,
+        logged.known_s - logged.run.start_s,
+        bool(logged.end),
+        logged.has_finished,
+        job.total_epochs / linear if linear else 0.0,
+        draw.explorer if draw is not None else "",
+        record.time_s,
+        at,
+    )
+
+
+def _count(job: Job, role: Role) -> int:
+    return sum(group.count for group in job.groups if group.role is role)
