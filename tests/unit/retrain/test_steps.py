@@ -1,0 +1,78 @@
+"""Steps of a retraining: done once, left if the log holds too little, done again from other data."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewise_training.lab.register import Trainer
+from placewise_training.retrain import steps
+from placewise_training.retrain.steps import Source, Step, run_step
+
+SOURCE = Source(Path("log"), "d1", 10.0, Path("start"), "s1")
+
+
+@dataclass(frozen=True)
+class Args:
+    out: Path
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of a trainer "fits", whether each was to resume; `fails` has the error of the next call."""
+    found: list[bool] = []
+
+    def train(args: Args, show: Callable[..., None]) -> None:
+        if fails:
+            raise fails.pop()
+        (args.out / "fits.json").write_text(json.dumps({"log": {"later": {"gain": 0.1}}}), "utf-8")
+
+    def made(source: Source, out: Path, resume: bool) -> Any:
+        if out != Path():
+            found.append(resume)
+        return Args(out)
+
+    trainer = Trainer("fits", "", Args, train, "fits.json", (), lambda report: (), lambda report: "")
+    monkeypatch.setattr(steps, "TRAINERS", (trainer,))
+    monkeypatch.setattr("placewise_training.lab.register.origin", dict)
+    monkeypatch.setattr(steps, "STEPS", (Step("fits", made, ("fits.json",), can_resume=True),))
+    return found
+
+
+fails: list[BaseException] = []
+
+
+def run(work: Path, source: Source = SOURCE) -> Any:
+    return run_step(steps.STEPS[0], source, work, lambda *_: None)
+
+
+def test_a_step_is_done_once_for_equal_data_and_again_for_other_data(calls: list[bool], tmp_path: Path) -> None:
+    assert run(tmp_path).later == {"gain": 0.1}
+    assert run(tmp_path).files == ("fits.json",)
+    assert calls == [False]
+    run(tmp_path, replace(SOURCE, digest="d2"))
+    assert calls == [False, False]
+
+
+def test_a_log_that_holds_too_little_leaves_the_model_as_it_was(calls: list[bool], tmp_path: Path) -> None:
+    fails.append(ValueError("the log has 3 usable rows, 20 are needed"))
+    for _ in range(2):  # it is not tried again either
+        found = run(tmp_path)
+        assert (found.files, found.left) == ((), "the log has 3 usable rows, 20 are needed")
+    assert calls == [False]
+
+
+def test_an_interrupted_step_goes_on_where_it_was(calls: list[bool], tmp_path: Path) -> None:
+    fails.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    run(tmp_path)
+    assert calls == [False, True]
+    fails.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, replace(SOURCE, start_digest="s2"))
+    run(tmp_path, replace(SOURCE, digest="d3"))  # another log: not from that checkpoint
+    assert calls == [False, True, False, False]

@@ -1,0 +1,99 @@
+"""The command `placewise retrain`. Shows progress, prints the verdict; the modules beside it do the work."""
+
+import errno
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from placewise_models.bundle import BundleError
+from placewise_training.cli import UsageError, print_json
+from placewise_training.evaluate.command import REFUSED, NothingToEvaluateError
+from placewise_training.evaluate.evaluation import NeverAskedError
+from placewise_training.gate.report import as_json, lines
+from placewise_training.gate.simulated import WINDOWS
+from placewise_training.lab.register import INTERRUPTED
+from placewise_training.log.placed import REWARD
+from placewise_training.retrain.retrain import RetrainArgs, Retrained, RetrainError, retrain
+from placewise_training.sim.policies import NeedsBundleError
+
+retrain_app = typer.Typer(add_completion=False)
+
+
+@retrain_app.command(name="retrain")
+def retrain_command(
+    log: Annotated[Path, typer.Option(help="Folder that `placewise log export` wrote.")],
+    start: Annotated[Path, typer.Option(help="Bundle to begin with: the incumbent of the log.")],
+    out: Annotated[Path, typer.Option(help="Folder of the new bundle, which must not exist.")],
+    cluster: Annotated[str, typer.Option(help="Cluster of the log; by default its only one.")] = "",
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Policy that the gate judges; repeat for the best of several.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Train this model alone; repeat for more.")] = None,
+    reward: Annotated[str, typer.Option(help="Column of `joined` that is the reward.")] = REWARD,
+    block_min: Annotated[float, typer.Option(min=1, help="Length of a block of time, several horizons.")] = 120.0,
+    windows: Annotated[int, typer.Option(min=4, help="Windows of the paired simulation.")] = WINDOWS,
+    effort: Annotated[float, typer.Option(min=0.01, help="Share of the usual steps of training.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
+    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """A better bundle from the log of a running cluster, or the reasons why there is none (exit code 5)."""
+    args = RetrainArgs(
+        log, start, out, cluster, tuple(policy or ()), tuple(only or ()), reward, block_min, windows, effort, seed
+    )
+    try:
+        found = retrain(args, _show)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; the same command goes on where it was")
+        raise typer.Exit(INTERRUPTED) from None
+    except (NeverAskedError, NeedsBundleError) as error:
+        raise UsageError(str(error)) from error
+    except BundleError as error:
+        raise RetrainError(str(error)) from error
+    except ValueError as error:
+        raise NothingToEvaluateError(f"{log}: {error}") from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise RetrainError(
+            f"the disk is full: free some of it; the same command goes on. {out} was not written"
+        ) from error
+    if as_json_:
+        print_json(_json(found))
+    else:
+        Console().print("\n".join(_lines(found)), markup=False, highlight=False, soft_wrap=True)
+    if not found.is_promoted:
+        raise typer.Exit(REFUSED)
+
+
+def _show(title: str, done: int, total: int) -> None:
+    """The stage on a line of its own: a retraining runs for minutes, mostly unwatched."""
+    if done == 0:
+        print(title, file=sys.stderr, flush=True)
+
+
+def _json(found: Retrained) -> Mapping[str, Any]:
+    return {
+        "promoted": found.is_promoted,
+        "bundle": str(found.folder),
+        "steps": {step.name: {"left": step.left, "later": step.later} for step in found.steps},
+        "gate": as_json(found.verdict) if found.verdict is not None else None,
+    }
+
+
+def _lines(found: Retrained) -> list[str]:
+    shown = []
+    for step in found.steps:
+        later = step.later
+        learnt = f"error on later rows {later['error_before']:.3g} → {later['error_after']:.3g}" if later else "learnt"
+        shown.append(f"{step.name}: {f'left as it was: {step.left}' if step.left else learnt}")
+    if found.verdict is None:
+        return [*shown, "refused: no model learnt anything"]
+    return [*shown, *lines(found.verdict), str(found.folder)]
+
+
+if __name__ == "__main__":
+    retrain_app()

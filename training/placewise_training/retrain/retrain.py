@@ -1,0 +1,209 @@
+"""One retraining: log → trainers → candidate bundle → gate → the bundle in its place. Never touches the bundle that it
+starts from, and nothing stands at `out` before the gate has passed.
+
+Its folder `OUT.retrain` keeps each step, so that the same command goes on after an interruption.
+"""
+
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from placewise_log.manifest import Manifest as LogManifest
+from placewise_log.manifest import ManifestError
+from placewise_models.bundle import MANIFEST, Manifest, load, schema_of, write_manifest
+from placewise_models.signing import SIGNATURES
+from placewise_training.evaluate.logged import Usable
+from placewise_training.evaluate.stretches import Stretches
+from placewise_training.gate.gate import GateArgs, GateVerdict, gate
+from placewise_training.gate.report import REPORT, as_json, write
+from placewise_training.gate.simulated import WINDOWS
+from placewise_training.lab.origin import origin
+from placewise_training.lab.register import Show
+from placewise_training.log.placed import REWARD, placed_jobs
+from placewise_training.log.store import LogError
+from placewise_training.retrain.steps import STEPS, Done, Source, Step, run_step
+
+_DESCRIBED: Final = "retrain.json"
+
+
+class BusyError(Exception):
+    """Another retraining writes the same bundle."""
+
+    exit_code = 6
+
+
+class RetrainError(Exception):
+    """It cannot begin; the message names the reason and the remedy."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RetrainArgs:
+    """As the command's options. `only` names steps, () for all."""
+
+    log: Path
+    start: Path
+    out: Path
+    cluster: str = ""
+    policies: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    reward: str = REWARD
+    block_min: float = 120.0
+    windows: int = WINDOWS
+    effort: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Retrained:
+    """The verdict, None if no model learnt anything; what became of each step; where bundle or candidate is."""
+
+    verdict: GateVerdict | None
+    steps: Sequence[Done]
+    folder: Path
+
+    @property
+    def is_promoted(self) -> bool:
+        return self.verdict is not None and self.verdict.is_promoted
+
+
+def retrain(args: RetrainArgs, show: Show) -> Retrained:
+    """Raises RetrainError, BusyError, LogError, OSError for a full disk, ValueError for a log that is too short."""
+    if args.out.exists():
+        raise RetrainError(f"{args.out} exists, and a bundle never changes: choose another --out")
+    work = args.out.with_name(f"{args.out.name}.retrain")
+    with _alone(work):
+        load(args.start)
+        log = _checked(args.log)
+        source = Source(
+            args.log, log.digest, _first_stretch_ends_s(args), args.start, _digest(args.start), args.effort, args.seed
+        )
+        steps = [run_step(step, source, work, show) for step in _steps(args.only)]
+        learnt = [step for step in steps if step.files]
+        if not learnt:
+            return Retrained(None, steps, work)
+        candidate = _packed(args, work / "bundle" / args.out.name, learnt, log)
+        if _checked(args.log).digest != log.digest:
+            raise RetrainError(f"{args.log} was written to meanwhile: retrain from a copy of it")
+        show("gate", 0, 1)
+        verdict = gate(
+            GateArgs(
+                args.log, candidate, args.start, args.policies, args.cluster, args.reward, args.block_min,
+                args.windows, work / "gate",
+            )
+        )  # fmt: skip
+        write(verdict, work / "gate")
+        if not verdict.is_promoted:
+            return Retrained(verdict, steps, candidate)
+        _put(candidate, args.out, verdict)
+        return Retrained(verdict, steps, args.out)
+
+
+@contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """One process at a time. The lock goes with the process, however it ends."""
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BusyError(f"another retraining writes {work}: wait for it, or choose another --out") from error
+        yield
+
+
+def _checked(log: Path) -> LogManifest:
+    """The log's manifest, whose files are all there and whole. Raises LogError."""
+    try:
+        found = LogManifest.read(log)
+        found.check(log)
+    except ManifestError as error:
+        raise LogError(f"{error}; run `placewise log export {log}` to its end") from error
+    return found
+
+
+def _first_stretch_ends_s(args: RetrainArgs) -> float:
+    """Trainers learn from decisions before it. The gate chooses and judges on the others."""
+    jobs = [one for one in placed_jobs(args.log, args.reward) if not args.cluster or one.record.cluster == args.cluster]
+    usable = Usable.of(jobs, 60.0 * args.block_min)
+    train = Stretches.of(usable.block).train
+    return float(np.array([one.time_s for one in usable.jobs])[train].max()) + 1e-3
+
+
+def _steps(only: Sequence[str]) -> Sequence[Step]:
+    unknown = set(only) - {step.name for step in STEPS}
+    if unknown:
+        raise RetrainError(f"no step is called {min(unknown)!r}; there are {', '.join(step.name for step in STEPS)}")
+    return [step for step in STEPS if not only or step.name in only]
+
+
+def _packed(args: RetrainArgs, folder: Path, learnt: Sequence[Done], log: LogManifest) -> Path:
+    """The start's files with those that were learnt in their place, and a manifest that names parent and log."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    parent = msgspec.json.decode((args.start / MANIFEST).read_bytes(), type=Manifest)
+    for file in parent.files:
+        shutil.copyfile(args.start / file, folder / file)
+    for step in learnt:
+        for file in step.files:
+            shutil.copyfile(step.folder / file, folder / file)
+    described = {
+        "log": {"where": str(args.log), "digest": log.digest, "files": {n: f.sha256 for n, f in log.files.items()}},
+        "steps": {step.name: {"files": list(step.files), "later": step.later} for step in learnt},
+        "origin": origin(),
+    }
+    (folder / _DESCRIBED).write_text(json.dumps(described, indent=1) + "\n", "utf-8")
+    files = sorted(
+        {*parent.files, _DESCRIBED, *(file for step in learnt for file in step.files)} - {SIGNATURES, REPORT}
+    )
+    write_manifest(folder, _manifest(parent, args, files, {step.name for step in learnt}, log))
+    load(folder)
+    return folder
+
+
+def _manifest(
+    parent: Manifest, args: RetrainArgs, files: Sequence[str], learnt: Set[str], log: LogManifest
+) -> Manifest:
+    """The parent's, of other files. What it said of models that were learnt anew stands in their reports now."""
+
+    def kept(facts: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in facts.items() if name.partition("/")[0] not in learnt}
+
+    return msgspec.structs.replace(
+        parent,
+        name=args.out.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        files=dict.fromkeys(files, ""),
+        feature_schema=schema_of(files),
+        seeds=kept(parent.seeds),
+        data_sha256=kept(parent.data_sha256),
+        metrics=kept(parent.metrics),
+        parent={"name": args.start.resolve().name, "digest": _digest(args.start)},
+        logs={str(args.log): log.digest},
+        gate={},
+    )
+
+
+def _digest(bundle: Path) -> str:
+    return hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()
+
+
+def _put(candidate: Path, out: Path, verdict: GateVerdict) -> None:
+    """The gate's report goes into the bundle, and the bundle to its place, all at once."""
+    text: Any = json.dumps(as_json(verdict), indent=1, ensure_ascii=False, allow_nan=False)
+    (candidate / REPORT).write_text(text + "\n", "utf-8")
+    manifest = msgspec.json.decode((candidate / MANIFEST).read_bytes(), type=Manifest)
+    outcome = {"verdict": "promoted", "cluster": verdict.cluster, "policy": verdict.policy}
+    write_manifest(candidate, msgspec.structs.replace(manifest, files={**manifest.files, REPORT: ""}, gate=outcome))
+    load(candidate)
+    candidate.rename(out)

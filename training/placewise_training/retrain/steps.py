@@ -1,0 +1,129 @@
+"""The trainers that learn from a log, with their options for a retraining, each in a folder of its own.
+
+A step that is done, on the same log and from the same bundle, is not done again; one that was interrupted goes on if
+its trainer can.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from placewise_training.lab.register import Show, Trainer
+from placewise_training.reward import train as train_reward
+from placewise_training.throughput import train as train_throughput
+from placewise_training.train_cli import TRAINERS
+
+_DONE, _BEGUN = "done.json", "begun.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The log, its digest, and the time from which on it judges; the bundle to begin with; the share of the usual
+    effort."""
+
+    log: Path
+    digest: str
+    before_s: float
+    start: Path
+    start_digest: str
+    effort: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One trainer: `args` are its options for a source and a folder, `files` those that go into the bundle."""
+
+    name: str
+    args: Callable[[Source, Path, bool], Any]
+    files: Sequence[str]
+    can_resume: bool = False
+
+    @property
+    def trainer(self) -> Trainer:
+        return next(each for each in TRAINERS if each.name == self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a step: the folder of its files, or why it left the model as it was; errors on later rows."""
+
+    name: str
+    folder: Path
+    files: Sequence[str]
+    left: str = ""
+    later: Mapping[str, Any] | None = None
+
+
+def run_step(step: Step, source: Source, work: Path, show: Show) -> Done:
+    """Trains and exports, unless that is done. A log that holds too little for the trainer is no error: the model stays
+    as it was. Raises LogError, OSError."""
+    folder = work / step.name
+    folder.mkdir(parents=True, exist_ok=True)
+    key = _key(step, source)
+    done = _read(folder / _DONE)
+    if done.get("key") != key:
+        can_go_on = step.can_resume and _read(folder / _BEGUN).get("key") == key
+        _write(folder / _BEGUN, {"key": key})
+        left = ""
+        try:
+            step.trainer.make(step.args(source, folder, can_go_on), show)
+        except ValueError as error:
+            left = str(error)
+        done = {"key": key, "left": left}
+        _write(folder / _DONE, done)
+    if done["left"]:
+        return Done(step.name, folder, (), done["left"])
+    report = json.loads((folder / step.trainer.report).read_text("utf-8"))
+    return Done(step.name, folder, step.files, "", report.get("log", {}).get("later"))
+
+
+def _key(step: Step, source: Source) -> str:
+    args = step.args(source, Path(), False)
+    text = f"{step.name} {source.digest} {source.start_digest} {args}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    """Whole or not at all."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content) + "\n", "utf-8")
+    part.replace(path)
+
+
+def _throughput(source: Source, out: Path, resume: bool) -> Any:
+    """Profiles of the start stay for models and GPUs that the log has nothing of."""
+    return train_throughput.Args(
+        out=out, splits=1, log=str(source.log), before_s=source.before_s, only_log=True, start=source.start
+    )
+
+
+def _reward(source: Source, out: Path, resume: bool) -> Any:
+    """Half of the batches are simulated: the net must not forget placements that the log lacks."""
+    return train_reward.Args(
+        out=out, seed=source.seed, simulations=_scaled(100, source), judged_simulations=_scaled(4, source),
+        steps=_scaled(800, source), validate_every=_scaled(100, source), warm_up=_scaled(80, source), peak_rate=5e-4,
+        doubt_steps=_scaled(400, source), practice=_scaled(4, source), start=str(source.start), log=str(source.log),
+        before_s=source.before_s, resume=resume,
+    )  # fmt: skip
+
+
+def _scaled(count: int, source: Source) -> int:
+    return max(2, round(count * source.effort))
+
+
+STEPS: Final = (
+    Step("throughput", _throughput, ("throughput.json",)),
+    Step("reward", _reward, ("reward.onnx", "reward.json"), can_resume=True),
+)
