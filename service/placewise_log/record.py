@@ -191,6 +191,33 @@ class ViewRead:
     job_id: str = ""
 
 
+@final
+@frozen
+class JobArm:
+    """The arm of a canary that decided one job, "canary" or "incumbent". `mixed_propensity` is the probability of its
+    placement over both arms and all explorers; None without a placement, and if `unknown` says why."""
+
+    job_id: str
+    arm: str
+    mixed_propensity: float | None = None
+    unknown: str = ""
+
+
+@final
+@frozen
+class CanarySeen:
+    """The canary that a decision met: its bundle, and the rule of its arms (core/policies/trial/arms.py). `is_washout`:
+    the decision counts for neither arm."""
+
+    bundle: str
+    digest: str
+    salt: str
+    share: float
+    unit: str = "job"
+    is_washout: bool = False
+    arms: tuple[JobArm, ...] = ()
+
+
 @frozen
 class DecisionRecord:
     """One decision. Exactly one of `place`, `partition`, `admit` is set.
@@ -199,7 +226,8 @@ class DecisionRecord:
     `alternatives`, `steps` and `parts` are worked out after the answer, for a random share of the Place decisions.
     `epoch` is that of the state: versions of the view count within it. `reads`: the views that it was decided on, for
     view_at. `seed` repeats the draw. `shadow_of` names the decision that was answered where this one was made in its
-    shadow; `compared` has both. Of Partition, `asked_units` and `progress` are the request's.
+    shadow; `compared` has both. `canary` is that of a Place while a bundle answered a share of the jobs. Of Partition,
+    `asked_units` and `progress` are the request's.
     """
 
     rpc: str
@@ -232,6 +260,7 @@ class DecisionRecord:
     is_explaining: bool = False
     asked_units: tuple[str, ...] = ()
     progress: tuple[ShareProgress, ...] = ()
+    canary: CanarySeen | None = None
 
     @classmethod
     def of_place(

@@ -83,6 +83,13 @@ class Telemetry:
         self._shadow_left_out = self._counter(
             "placewise_shadow_left_out_total", "Answered jobs that the cluster's shadow did not decide about.", "reason"
         )
+        self._canary_decisions = self._counter(
+            "placewise_canary_decisions_total",
+            "Jobs decided while a canary ran, and whether their propensity over both arms is known.",
+            "bundle",
+            "arm",
+            "mixture",
+        )
         self._shed = self._counter("placewise_shed_total", "Requests refused because too many were in flight.", "rpc")
         self._refused = self._counter(
             "placewise_refused_total", "Requests and connections refused for a limit.", "face", "limit"
@@ -178,6 +185,10 @@ class Telemetry:
         """Jobs of a cluster with a shadow were answered, and the shadow does not decide about them."""
         if jobs > 0:
             self._child("left out", self._shadow_left_out, reason).inc(jobs)
+
+    def canary_decision(self, bundle: str, arm: str, mixture: str) -> None:
+        """One arm decided a job while the bundle was the canary. `mixture`: known or unknown."""
+        self._child("canary", self._canary_decisions, bundle, arm, mixture).inc()
 
     @property
     def is_tracing(self) -> bool:

@@ -48,6 +48,7 @@ async def running_engine(
 async def logged(engine: Engine) -> bool:
     """Everything decided so far is in the store's log. Records are made after the answers."""
     engine._parts.telemetry.afterwards.run()
+    await engine._mixing.finish()
     await engine._studying.finish()
     await engine._shadowed.finish()
     return await engine._parts.sink.flush()

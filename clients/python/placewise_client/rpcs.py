@@ -142,6 +142,19 @@ class Rpcs:
         "BundleService", "RollbackBundle", bundle_pb2.RollbackBundleRequest, bundle_pb2.RollbackBundleResponse, _never
     )
     set_shadow = Rpc("BundleService", "SetShadow", bundle_pb2.SetShadowRequest, bundle_pb2.SetShadowResponse)
+    set_canary = Rpc("BundleService", "SetCanary", bundle_pb2.SetCanaryRequest, bundle_pb2.SetCanaryResponse)
+    promote_bundle = Rpc(
+        "BundleService", "PromoteBundle", bundle_pb2.PromoteBundleRequest, bundle_pb2.PromoteBundleResponse, _never
+    )
+    set_kill_switch = Rpc(
+        "BundleService", "SetKillSwitch", bundle_pb2.SetKillSwitchRequest, bundle_pb2.SetKillSwitchResponse
+    )
+    list_bundle_history = Rpc(
+        "BundleService",
+        "ListBundleHistory",
+        bundle_pb2.ListBundleHistoryRequest,
+        bundle_pb2.ListBundleHistoryResponse,
+    )
     get_decision = Rpc("BundleService", "GetDecision", bundle_pb2.GetDecisionRequest, bundle_pb2.GetDecisionResponse)
     read_log = Rpc("BundleService", "ReadLog", bundle_pb2.ReadLogRequest, bundle_pb2.ReadLogResponse)
     list_decisions = Rpc(

@@ -137,6 +137,15 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "unit_subtasks": pa.list_(pa.string()),
             "unit_predicted_s": pa.list_(pa.float64()),
             "first_refusal": pa.string(),
+            "canary_bundle": pa.string(),
+            "canary_digest": pa.string(),
+            "canary_salt": pa.string(),
+            "canary_share": pa.float64(),
+            "canary_unit": pa.string(),
+            "is_washout": pa.bool_(),
+            "job_arms": pa.list_(pa.string()),
+            "job_mixed_propensities": pa.list_(pa.float64()),
+            "job_mixtures_unknown": pa.list_(pa.string()),
         }
     ),
     OUTCOMES: pa.schema(
@@ -252,6 +261,7 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         **_unit_columns(record),
         **_alternative_columns(record),
         **_shadow_columns(record),
+        **_canary_columns(record),
         **_admit_columns(record),
     }
 
@@ -342,6 +352,26 @@ def _alternative_columns(record: DecisionRecord) -> dict[str, Any]:
 def _shadow_columns(record: DecisionRecord) -> dict[str, Any]:
     """Of decisions in the shadow of another."""
     return {"compared": [_compared(each) for each in record.compared]} if record.compared else {}
+
+
+def _canary_columns(record: DecisionRecord) -> dict[str, Any]:
+    """Of Place while a canary ran; lists in the order of `job_ids`, null for a job that no arm decided."""
+    canary = record.canary
+    if canary is None:
+        return {}
+    by_job = {each.job_id: each for each in canary.arms}
+    arms = [by_job.get(job.id) for job in record.jobs]
+    return {
+        "canary_bundle": canary.bundle,
+        "canary_digest": canary.digest,
+        "canary_salt": canary.salt,
+        "canary_share": canary.share,
+        "canary_unit": canary.unit,
+        "is_washout": canary.is_washout,
+        "job_arms": [each and each.arm for each in arms],
+        "job_mixed_propensities": [each and each.mixed_propensity for each in arms],
+        "job_mixtures_unknown": [each and (each.unknown or None) for each in arms],
+    }
 
 
 def _compared(each: Compared) -> dict[str, Any]:

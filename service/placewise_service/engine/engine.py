@@ -58,6 +58,8 @@ log = structlog.get_logger(__name__)
 _EXPIRY_PERIOD_S = 0.5
 _FORGETTING_ROUNDS = 60  # of expiry: every half minute
 _CLUSTERS_PERIOD_S = 1.0
+# Propensities over both arms of a canary: up to a fifth of the time, and so many waiting.
+_MIXING_REST, _MOST_MIXED = 4.0, 64
 PARTITION_POLICY = "heat-island"  # if the request names none
 
 
@@ -94,7 +96,8 @@ class Engine:
         slicing = self._slicing = Slicing(parts.clock.monotonic_s)
         self._studying, self._shadowed = Studying(parts.clock), Studying(parts.clock)
         shadowing = Shadowing(parts.registry, self._shadowed, parts.sink, parts.telemetry, parts.clock)
-        self._placing = Placing(parts, placer, SlicedPlacer(parts, slicing), self._studying, shadowing)
+        self._mixing = Studying(parts.clock, _MIXING_REST, _MOST_MIXED)
+        self._placing = Placing(parts, placer, SlicedPlacer(parts, slicing), self._studying, shadowing, self._mixing)
         self._admitting = Admitting(parts, slicing, shadowing)
         self._shadowing = shadowing
         self._growth = Growth(parts)
@@ -102,7 +105,7 @@ class Engine:
         self._reporter = Reporter(
             parts.store, parts.sink, parts.options.most_profiles, parts.telemetry.profiles_refused
         )
-        self.bundles = SharedBundles(parts.store, parts.registry)
+        self.bundles = SharedBundles(parts.store, parts.registry, parts.clock)
         self._sweep: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._meeting: asyncio.Task[None] | None = None
@@ -148,6 +151,7 @@ class Engine:
     async def drain(self, timeout_s: float) -> None:
         """Writes out the queue of the decision log."""
         self._parts.telemetry.afterwards.run()
+        await self._mixing.finish()  # hands on to the others
         await self._studying.finish()
         await self._shadowed.finish()
         await self._parts.sink.close(timeout_s)
@@ -159,6 +163,7 @@ class Engine:
         self._parts.telemetry.afterwards.run()
         await cancel_and_wait((self._sweep, self._following, self._meeting))
         self._sweep = self._following = self._meeting = None
+        await self._mixing.close()
         await self._studying.close()
         await self._shadowed.close()
         await self._view_log.close()

@@ -19,6 +19,7 @@ from placewise_core.domain.errors import (
 )
 from placewise_core.domain.events import Event
 from placewise_log.record import DecisionRecord, ViewRead
+from placewise_models.bundle import Bundle
 from placewise_service.declog.asked import AskedJobs
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.answers import Decision, decode_answer, encode_answer
@@ -112,9 +113,10 @@ class EngineParts:
         is_explored: bool = False,
         fallback_reason: str = "",
         caller: str = "",
+        bundle: Bundle | None = None,
     ) -> DecisionMeta:
-        """The metadata of a decision on the view at `version`."""
-        bundle = self.registry.bundle_of(live.cluster)
+        """The metadata of a decision on the view at `version`, by a bundle; None for that of the cluster."""
+        bundle = bundle or self.registry.bundle_of(live.cluster)
         return DecisionMeta(
             decision_id=decision_id or uuid7(),
             policy=policy,

@@ -1,4 +1,4 @@
-"""Which bundle answers in this process and which one shadows. A bundle that fails verification never gets in."""
+"""Which bundles answer in this process and which ones shadow. A bundle that fails verification never gets in."""
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +9,7 @@ import structlog
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError
+from placewise_core.policies.trial.arms import Arms
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
 from placewise_models.folder import bundle_folder, is_alias
 from placewise_models.signing import PublicKey
@@ -22,6 +23,7 @@ class BundleState(enum.StrEnum):
     ACTIVE = "ACTIVE"
     SHADOW = "SHADOW"
     REFUSED = "REFUSED"
+    CANARY = "CANARY"
 
 
 @frozen
@@ -41,6 +43,14 @@ class Serving:
 
     bundle: Bundle
     policies: PolicySet
+
+
+@frozen
+class Canary:
+    """A bundle that answers a share of the jobs, and the rule by which a job is one of them."""
+
+    serving: Serving
+    rule: Arms
 
 
 class BundleRegistry:
@@ -63,6 +73,8 @@ class BundleRegistry:
         self.configured = configured
         self.shadows = shadows
         self.own: Mapping[str, Serving] = {}  # by cluster; empty as a rule: then one bundle answers for all
+        self.canaries: Mapping[str, Canary] = {}  # by cluster, "" for all others; empty as a rule
+        self.kills: Mapping[str, str] = {}  # heuristics in place of learned policies, likewise
         self._root = root
         self._keys = tuple(keys)
         self._on_activate = on_activate
@@ -90,10 +102,19 @@ class BundleRegistry:
         own = self.own.get(cluster)
         return self.shadows.active if own is None else own.policies
 
+    def canary_of(self, cluster: str) -> Canary | None:
+        """The bundle that answers a share of the cluster's jobs; None for none."""
+        return self.canaries.get(cluster) or self.canaries.get("")
+
+    def kill_of(self, cluster: str) -> str:
+        """The heuristic that answers in place of the cluster's learned policies; "" for none."""
+        return self.kills.get(cluster) or self.kills.get("", "")
+
     def serving(self, bundle: Bundle) -> Serving:
         """A verified bundle, ready to answer for a cluster. Raises InvalidRequestError if nothing can be built from
         it."""
-        kept = (own for own in self.own.values() if own.bundle.directory == bundle.directory)
+        built = (*self.own.values(), *(canary.serving for canary in self.canaries.values()))
+        kept = (own for own in built if own.bundle.directory == bundle.directory)
         try:
             return next(kept, None) or Serving(bundle, self.shadows.built(bundle))
         except BundleError as error:
@@ -148,8 +169,12 @@ class BundleRegistry:
     def _in_force(self) -> Sequence[Bundle]:
         return (self._active, *(own.bundle for own in self.own.values()))
 
+    @property
+    def _on_trial(self) -> Sequence[Bundle]:
+        return [canary.serving.bundle for canary in self.canaries.values()]
+
     def _listed(self, path: Path) -> BundleStatus:
-        in_use = (*self._in_force, *self.shadows.bundles)
+        in_use = (*self._in_force, *self._on_trial, *self.shadows.bundles)
         serving = next((bundle for bundle in in_use if bundle.directory == path.resolve()), None)
         try:
             found = load(path, self._keys)
@@ -164,5 +189,7 @@ class BundleRegistry:
         """A verified bundle as listed."""
         if any(bundle.directory == other.directory for other in self._in_force):
             return BundleStatus(bundle.name, BundleState.ACTIVE, bundle)
+        if any(bundle.directory == other.directory for other in self._on_trial):
+            return BundleStatus(bundle.name, BundleState.CANARY, bundle)
         is_shadow = any(bundle.directory == other.directory for other in self.shadows.bundles)
         return BundleStatus(bundle.name, BundleState.SHADOW if is_shadow else BundleState.AVAILABLE, bundle)

@@ -6,6 +6,7 @@ NaN (telemetry nobody measured) is kept. Large bodies are compressed: a report o
 """
 
 import asyncio
+import contextlib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +40,7 @@ from placewise_log.changes import (
 )
 from placewise_log.sums import DamagedError, check_event, summed
 from placewise_service.state.holdings import Hold, NodeCapacity
-from placewise_service.state.store import ActiveChoice, BundleChoice, ShadowChoice
+from placewise_service.state.store import ActiveChoice, BundleChange, BundleChoice, CanaryChoice, ShadowChoice
 
 # Nodes per chunk of a report's body: a chunk is packed, and decoded, in about a millisecond.
 NODES_PER_CHUNK = 200
@@ -56,6 +57,9 @@ _metrics = msgspec.msgpack.Decoder(dict[str, float])
 _progress = msgspec.msgpack.Decoder(tuple[float, float, float])
 _shadows = msgspec.json.Decoder(dict[str, ShadowChoice])
 _actives = msgspec.json.Decoder(dict[str, ActiveChoice])
+_canaries = msgspec.json.Decoder(dict[str, CanaryChoice])
+_kills = msgspec.json.Decoder(dict[str, str])
+_bundle_change = msgspec.json.Decoder(BundleChange)
 
 encode = _encoder.encode
 decode_node = _node.decode
@@ -197,3 +201,37 @@ def encode_actives(choice: BundleChoice) -> bytes:
 def with_actives(choice: BundleChoice, text: bytes) -> BundleChoice:
     """The choice with the bundles of single clusters in `text`. Raises msgspec.DecodeError if that is damaged."""
     return replace(choice, actives=_actives.decode(text) if text else {})
+
+
+def encode_canaries(choice: BundleChoice) -> bytes:
+    """The canaries of a choice."""
+    return msgspec.json.encode(choice.canaries)
+
+
+def encode_kills(choice: BundleChoice) -> bytes:
+    """The kill switches of a choice."""
+    return msgspec.json.encode(choice.kills)
+
+
+def with_canaries(choice: BundleChoice, canaries: bytes, kills: bytes) -> BundleChoice:
+    """The choice with the canaries and the kill switches in these texts. Without canaries if their text is damaged:
+    the incumbents answer then. Raises msgspec.DecodeError for damaged kill switches."""
+    try:
+        found = _canaries.decode(canaries) if canaries else {}
+    except msgspec.MsgspecError:
+        found = {}
+    return replace(choice, canaries=found, kills=_kills.decode(kills) if kills else {})
+
+
+def encode_bundle_change(change: BundleChange | None) -> bytes:
+    """An entry of the history of bundles; empty for none."""
+    return b"" if change is None else msgspec.json.encode(change)
+
+
+def decode_bundle_changes(texts: Sequence[bytes]) -> list[BundleChange]:
+    """Entries of the history of bundles. Leaves out damaged ones, and kinds of a later version."""
+    found = list[BundleChange]()
+    for text in texts:
+        with contextlib.suppress(msgspec.MsgspecError):
+            found.append(_bundle_change.decode(text))
+    return found

@@ -2,7 +2,7 @@
 
 Every key of a cluster carries its name in braces: Redis Cluster hashes only the part inside them, so that all keys of
 one cluster live in one slot and a script may change several of them at once. Only the registry and the
-choice of bundles stand outside.
+choice of bundles with its history stand outside.
 """
 
 from dataclasses import fields
@@ -13,8 +13,10 @@ from placewise_core.basics.frozen import frozen
 # Names of the clusters that exist. It is no part of any mutation: clusters() checks each name against its meta key.
 REGISTRY = "pw:clusters"
 # hash: seq, the names of the active, the previous and the shadow bundle, for every process alike, and their digests;
-# JSON of the shadows, and of the active bundles, by cluster.
+# JSON of the shadows, of the active bundles, of the canaries and of the kill switches, by cluster.
 BUNDLES = "pw:bundles"
+# list: changes of that choice, newest first. The braces put it into the slot of the choice.
+BUNDLE_HISTORY = "{pw:bundles}:history"
 
 
 @frozen

@@ -6,9 +6,10 @@ StateUnavailableError when the store does not answer; a mutation that raised may
 to repeat with the same ids.
 """
 
+import enum
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.asked import AskedJob, JobLinks
@@ -138,12 +139,61 @@ class ActiveChoice:
 
 
 @frozen
+class CanaryChoice:
+    """The bundle that answers a share of the jobs, by name and digest as in BundleChoice, and the rule of its arms; see
+    core/policies/trial/arms.py. `start_time_s` is when it began with this salt."""
+
+    bundle: str
+    digest: str
+    share: float
+    salt: str
+    unit: str = "job"
+    period_s: float = 0.0
+    washout_s: float = 0.0
+    start_time_s: float = 0.0
+
+
+class ChangeKind(enum.StrEnum):
+    """Kinds of changes in the history of bundles."""
+
+    ACTIVATED = "ACTIVATED"
+    ROLLED_BACK = "ROLLED_BACK"
+    SHADOW_SET = "SHADOW_SET"
+    SHADOW_ENDED = "SHADOW_ENDED"
+    CANARY_SET = "CANARY_SET"
+    CANARY_ENDED = "CANARY_ENDED"
+    CANARY_ROLLED_BACK = "CANARY_ROLLED_BACK"
+    PROMOTED = "PROMOTED"
+    KILLED = "KILLED"
+    KILL_ENDED = "KILL_ENDED"
+
+
+@frozen
+class BundleChange:
+    """One change of a choice, for its history. `cluster` "" stands for all clusters without a choice of their own,
+    `caller` "" for the service itself. `previous` is the bundle that answered before, `share` a canary's, `policy` a
+    shadow's or a kill switch's."""
+
+    time_s: float
+    cluster: str
+    kind: ChangeKind
+    bundle: str = ""
+    digest: str = ""
+    previous: str = ""
+    share: float = 0.0
+    policy: str = ""
+    caller: str = ""
+    reason: str = ""
+
+
+@frozen
 class BundleChoice:
     """Which bundles all processes are to use, by name; "" = the configured one, or none. `seq` counts the choices.
 
     The digests say which contents were meant; "" = those of each process, as for an alias and for a choice that a
     process without digests stored. `shadow` and `shadow_policy` are of every cluster that is not in `shadows`, `active`
-    of every one that is not in `actives`.
+    of every one that is not in `actives`. Of `canaries`, and of `kills`, which names the heuristic that answers in
+    place of learned policies, "" has those of every cluster without one of its own.
     """
 
     seq: int = 0
@@ -156,6 +206,8 @@ class BundleChoice:
     shadow_policy: str = ""
     shadows: Mapping[str, ShadowChoice] = field(default_factory=dict)
     actives: Mapping[str, ActiveChoice] = field(default_factory=dict)
+    canaries: Mapping[str, CanaryChoice] = field(default_factory=dict)
+    kills: Mapping[str, str] = field(default_factory=dict)
 
     def with_active(self, cluster: str, bundle: str, digest: str) -> "BundleChoice":
         """The choice with this bundle for a cluster; "" for that of all clusters."""
@@ -184,9 +236,21 @@ class BundleChoice:
         shadows = {name: other for name, other in self.shadows.items() if name != cluster}
         return replace(self, shadows=shadows if chosen == ShadowChoice() else {**shadows, cluster: chosen})
 
+    def with_canary(self, cluster: str, canary: CanaryChoice | None) -> "BundleChoice":
+        """The choice with this canary of a cluster, or of all others for ""; None ends it."""
+        others = {name: other for name, other in self.canaries.items() if name != cluster}
+        return replace(self, canaries=others if canary is None else {**others, cluster: canary})
+
+    def with_kill(self, cluster: str, policy: str) -> "BundleChoice":
+        """The choice with this heuristic in place of a cluster's learned policies, or of all others for ""; "" ends
+        it."""
+        others = {name: other for name, other in self.kills.items() if name != cluster}
+        return replace(self, kills={**others, cluster: policy} if policy else others)
+
     def digest_of(self, name: str) -> str:
         """The digest under which `name` is or was chosen; "" for any."""
         return {
+            **{other.bundle: other.digest for other in self.canaries.values()},
             **{other.bundle: other.digest for other in self.shadows.values()},
             **{own.previous: own.previous_digest for own in self.actives.values()},
             **{own.bundle: own.digest for own in self.actives.values()},
@@ -194,6 +258,9 @@ class BundleChoice:
             self.previous: self.previous_digest,
             self.active: self.active_digest,
         }.get(name, "")
+
+
+MOST_CHANGES: Final = 1000  # in the history of bundles
 
 
 class Batch(Protocol):
@@ -346,8 +413,13 @@ class StateStore(Protocol):
         """The choice in force; seq 0 if there never was one."""
         ...
 
-    async def choose_bundles(self, choice: BundleChoice) -> bool:
-        """Stores the choice as number `choice.seq` + 1 if `choice.seq` is still the number in force; False if not."""
+    async def choose_bundles(self, choice: BundleChoice, change: BundleChange | None = None) -> bool:
+        """Stores the choice as number `choice.seq` + 1 if `choice.seq` is still the number in force; False if not. The
+        change enters the history with it; the oldest ones beyond MOST_CHANGES are forgotten."""
+        ...
+
+    async def bundle_history(self) -> Sequence[BundleChange]:
+        """The changes of all clusters, newest first."""
         ...
 
     async def close(self) -> None:

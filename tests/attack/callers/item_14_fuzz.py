@@ -27,7 +27,15 @@ _SETTLED_AFTER = 0.2  # of the cases: the records of each cluster exist by then
 _GROWTH_MIB = 100.0
 _ROUTES = {route.rpc.name: route for route in ROUTES}
 # Deleting the cluster, or sending every request to another bundle, would leave the rest of the cases little to meet.
-_RARE = {"DeleteCluster": 0.02, "ActivateBundle": 0.1, "RollbackBundle": 0.1, "SetShadow": 0.1}
+_RARE = {
+    "DeleteCluster": 0.02,
+    "ActivateBundle": 0.1,
+    "RollbackBundle": 0.1,
+    "SetShadow": 0.1,
+    "SetCanary": 0.1,
+    "PromoteBundle": 0.1,
+    "SetKillSwitch": 0.1,
+}
 _OUR_FAULT = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DATA_LOSS}
 # The client's own words for a stream whose deadline passed before it was begun.
 _EXPIRED_AT_START = "Internal error from Core"

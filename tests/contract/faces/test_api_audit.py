@@ -108,6 +108,8 @@ async def test_a_record_names_the_caller_and_what_was_done(tmp_path: Path) -> No
         ("SetShadow", {"name": "other"}, "other"),
         ("SetShadow", {"policy": "tetris"}, "tetris"),
         ("SetShadow", {"name": "other", "policy": "harmony"}, "other/harmony"),
+        ("SetCanary", {"name": "other", "share": 0.1}, "other"),
+        ("SetKillSwitch", {"policy": "consolidate"}, "consolidate"),
     ],
 )
 async def test_every_change_is_on_record(call: str, body: Any, subject: str) -> None:

@@ -16,7 +16,17 @@ from placewise_core.speed.co_runs import CoRunBook, PairSpeeds, rows_of
 from placewise_core.view.view import ClusterView
 from placewise_service.state.errors import CorruptStateError
 from placewise_service.state.keys import keys_of
-from placewise_service.state.store import MOST_FORGOTTEN, ActiveChoice, BundleChoice, ShadowChoice, StateStore
+from placewise_service.state.store import (
+    MOST_CHANGES,
+    MOST_FORGOTTEN,
+    ActiveChoice,
+    BundleChange,
+    BundleChoice,
+    CanaryChoice,
+    ChangeKind,
+    ShadowChoice,
+    StateStore,
+)
 
 
 async def test_a_queue_moves_once_per_seq(harness: Harness, store: StateStore) -> None:
@@ -238,3 +248,49 @@ async def test_asking_whether_it_takes_changes_changes_nothing(store: StateStore
     await store.check_writable()
     assert same(await records(store), before)
     assert await store.clusters() == [CLUSTER]
+
+
+async def test_canaries_and_kill_switches_are_part_of_the_choice(harness: Harness) -> None:
+    store = harness.store
+    lab = CanaryChoice("b", "1" * 64, 0.1, "salt", "time", 600.0, 30.0, 1000.0)
+    choice = BundleChoice(0, "a").with_canary("lab", lab).with_canary("", replace(lab, bundle="c", digest=""))
+    assert await store.choose_bundles(choice.with_kill("farm", "consolidate").with_kill("", "tetris"))
+    kept = await harness.other().bundles()
+    assert kept.canaries == {"lab": lab, "": replace(lab, bundle="c", digest="")}
+    assert kept.kills == {"farm": "consolidate", "": "tetris"}
+    assert [kept.digest_of(name) for name in ("b", "c")] == ["1" * 64, ""]
+    ended = kept.with_canary("lab", None).with_canary("", None).with_kill("farm", "").with_kill("", "")
+    assert await store.choose_bundles(ended)
+    assert await harness.other().bundles() == BundleChoice(2, "a")
+
+
+async def test_damaged_canaries_are_none_and_damaged_kill_switches_are_an_error(harness: Harness) -> None:
+    if harness.raw is None:
+        pytest.skip("nothing can be damaged")
+    choice = BundleChoice(0, "a").with_canary("lab", CanaryChoice("b", "", 0.1, "salt"))
+    assert await harness.store.choose_bundles(choice)
+    harness.raw.hset("pw:bundles", "canaries", b'{"lab": 3}')
+    assert await harness.store.bundles() == BundleChoice(1, "a")
+    harness.raw.hset("pw:bundles", "kills", b"[]")
+    with pytest.raises(CorruptStateError):
+        await harness.store.bundles()
+
+
+async def test_the_history_has_a_change_with_each_choice_that_was_stored(harness: Harness) -> None:
+    store = harness.store
+    first = BundleChange(1.0, "", ChangeKind.ACTIVATED, "a", "1" * 64, "z", caller="ops")
+    second = BundleChange(2.0, "lab", ChangeKind.CANARY_ROLLED_BACK, "b", share=0.1, reason="NO_FIT + é")
+    assert not await store.bundle_history()
+    assert await store.choose_bundles(BundleChoice(0, "a"), first)
+    assert not await store.choose_bundles(BundleChoice(0, "b"), second)
+    assert list(await harness.other().bundle_history()) == [first]
+    assert await store.choose_bundles(BundleChoice(1, "a"))
+    assert await store.choose_bundles(BundleChoice(2, "a"), second)
+    assert list(await harness.other().bundle_history()) == [second, first]
+    for seq in range(3, 3 + MOST_CHANGES):
+        assert await store.choose_bundles(BundleChoice(seq, "a"), replace(first, time_s=float(seq)))
+    kept = [change.time_s for change in await store.bundle_history()]
+    assert kept == [float(seq) for seq in range(2 + MOST_CHANGES, 2, -1)]
+    if harness.raw is not None:  # of a later version, or torn
+        harness.raw.lpush("{pw:bundles}:history", b'{"time_s": 1, "cluster": "", "kind": "DREAMT"}', b"{")
+        assert len(await store.bundle_history()) == MOST_CHANGES - 2

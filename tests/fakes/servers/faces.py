@@ -38,6 +38,7 @@ from placewise_core.domain.errors import (
 )
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job
+from placewise_core.policies.trial.arms import Arms
 from placewise_core.view.view import ClusterView
 from placewise_log.logs import Log, LogState
 from placewise_log.record import DecisionRecord
@@ -50,7 +51,7 @@ from placewise_service.api.identity.auth import Authenticator, Open
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.registry import BundleState, BundleStatus
 from placewise_service.settings import LimitSettings, ServerSettings
-from placewise_service.state.store import ActiveChoice, Overcommit, ShadowChoice
+from placewise_service.state.store import ActiveChoice, BundleChange, CanaryChoice, ChangeKind, Overcommit, ShadowChoice
 from placewise_service.telemetry import Telemetry
 
 DECISION_ID = "01932a6e-7c00-7b4e-9d1c-3f2a5b6c7d8e"
@@ -97,6 +98,8 @@ class FakeBundles:
     def __init__(self) -> None:
         self.active = "default"
         self.shadow = ""
+        self.canaries: dict[str, CanaryChoice] = {}
+        self.kills: dict[str, str] = {}
 
     async def list(self) -> Sequence[BundleStatus]:
         return tuple(self._status(name) for name in ("default", "other"))
@@ -105,13 +108,13 @@ class FakeBundles:
     def actives(self) -> Mapping[str, ActiveChoice]:
         return {}
 
-    async def activate(self, name: str, cluster: str = "") -> BundleStatus:
+    async def activate(self, name: str, cluster: str = "", caller: str = "") -> BundleStatus:
         if name not in ("default", "other"):
             raise NotFoundError("no such bundle", {"bundle": name})
         self.active = name
         return self._status(name)
 
-    async def rollback(self, cluster: str = "") -> BundleStatus:
+    async def rollback(self, cluster: str = "", caller: str = "") -> BundleStatus:
         if self.active == "default":
             raise NotFoundError("no bundle was active before this one")
         return await self.activate("default")
@@ -120,7 +123,33 @@ class FakeBundles:
     def shadows(self) -> Mapping[str, ShadowChoice]:
         return {"": ShadowChoice(self.shadow)} if self.shadow else {}
 
-    async def set_shadow(self, name: str, cluster: str = "", policy: str = "") -> BundleStatus | None:
+    async def promote(self, cluster: str = "", name: str = "", caller: str = "") -> BundleStatus:
+        if cluster not in self.canaries:
+            raise NotFoundError("there is no canary", {"cluster": cluster})
+        return await self.activate(self.canaries.pop(cluster).bundle)
+
+    async def set_canary(
+        self, name: str, cluster: str, rule: Arms, caller: str = ""
+    ) -> tuple[BundleStatus, CanaryChoice]:
+        if name != "other":
+            raise NotFoundError("no such bundle", {"bundle": name})
+        chosen = CanaryChoice(name, "1" * 64, rule.share, "salt", rule.unit.value, rule.period_s, rule.washout_s, 2e9)
+        self.canaries[cluster] = chosen
+        return BundleStatus(name, BundleState.CANARY), chosen
+
+    async def end_canary(self, cluster: str = "", caller: str = "") -> None:
+        self.canaries.pop(cluster, None)
+
+    async def set_kill_switch(self, policy: str, cluster: str = "", caller: str = "") -> None:
+        if policy not in ("", "consolidate"):
+            raise InvalidRequestError("no such heuristic", "policy")
+        self.kills = {cluster: policy} if policy else {}
+
+    async def history(self, cluster: str, count: int) -> Sequence[BundleChange]:
+        change = BundleChange(2e9, "", ChangeKind.ACTIVATED, "default", "1" * 64, "older", caller="ops")
+        return [change, change][:count]
+
+    async def set_shadow(self, name: str, cluster: str = "", policy: str = "", caller: str = "") -> BundleStatus | None:
         self.shadow = name
         return self._status(name) if name else None
 

@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from placewise.v1 import decision_pb2 as placewise_dot_v1_dot_decision__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19placewise/v1/bundle.proto\x12\x0cplacewise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bplacewise/v1/decision.proto\"\xf3\x02\n\x06\x42undle\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.placewise.v1.Bundle.State\x12\x16\n\x0e\x66\x65\x61ture_schema\x18\x03 \x01(\t\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x06sha256\x18\x05 \x03(\x0b\x32 .placewise.v1.Bundle.Sha256Entry\x12\x0f\n\x07refusal\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x11\n\tsigned_by\x18\x08 \x01(\t\x1a-\n\x0bSha256Entry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\r\n\tAVAILABLE\x10\x01\x12\n\n\x06\x41\x43TIVE\x10\x02\x12\n\n\x06SHADOW\x10\x03\x12\x0b\n\x07REFUSED\x10\x04\"\x14\n\x12ListBundlesRequest\"\x91\x01\n\x13ListBundlesResponse\x12%\n\x07\x62undles\x18\x01 \x03(\x0b\x32\x14.placewise.v1.Bundle\x12%\n\x07shadows\x18\x02 \x03(\x0b\x32\x14.placewise.v1.Shadow\x12,\n\x0bown_bundles\x18\x03 \x03(\x0b\x32\x17.placewise.v1.OwnBundle\",\n\tOwnBundle\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06\x62undle\x18\x02 \x01(\t\"9\n\x06Shadow\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06\x62undle\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\"6\n\x15\x41\x63tivateBundleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\">\n\x16\x41\x63tivateBundleResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\"(\n\x15RollbackBundleRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\">\n\x16RollbackBundleResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\"A\n\x10SetShadowRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\"9\n\x11SetShadowResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\":\n\x12GetDecisionRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x02 \x01(\t\"\x94\x02\n\x13GetDecisionResponse\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x01 \x01(\t\x12\x0b\n\x03rpc\x18\x02 \x01(\t\x12/\n\x0b\x64\x65\x63ide_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x05place\x18\x04 \x01(\x0b\x32\x1b.placewise.v1.PlaceResponseH\x00\x12\x34\n\tpartition\x18\x05 \x01(\x0b\x32\x1f.placewise.v1.PartitionResponseH\x00\x12:\n\radmit_or_wait\x18\x06 \x01(\x0b\x32!.placewise.v1.AdmitOrWaitResponseH\x00\x42\n\n\x08\x64\x65\x63ision\":\n\x14ListDecisionsRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\"M\n\x15ListDecisionsResponse\x12\x34\n\tdecisions\x18\x01 \x03(\x0b\x32!.placewise.v1.GetDecisionResponse\"\xba\x01\n\x0eReadLogRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x10\n\x08\x65xported\x18\x04 \x01(\t\x12-\n\x03log\x18\x05 \x01(\x0e\x32 .placewise.v1.ReadLogRequest.Log\"4\n\x03Log\x12\x13\n\x0fLOG_UNSPECIFIED\x10\x00\x12\r\n\tDECISIONS\x10\x01\x12\t\n\x05VIEWS\x10\x02\",\n\x08LogEntry\x12\x10\n\x08position\x18\x01 \x01(\t\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"\xbb\x01\n\x0fReadLogResponse\x12\'\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x16.placewise.v1.LogEntry\x12\x10\n\x08\x65xported\x18\x02 \x01(\t\x12-\n\tread_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x03\x12-\n\thost_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xe1\x04\n\rBundleService\x12R\n\x0bListBundles\x12 .placewise.v1.ListBundlesRequest\x1a!.placewise.v1.ListBundlesResponse\x12[\n\x0e\x41\x63tivateBundle\x12#.placewise.v1.ActivateBundleRequest\x1a$.placewise.v1.ActivateBundleResponse\x12[\n\x0eRollbackBundle\x12#.placewise.v1.RollbackBundleRequest\x1a$.placewise.v1.RollbackBundleResponse\x12L\n\tSetShadow\x12\x1e.placewise.v1.SetShadowRequest\x1a\x1f.placewise.v1.SetShadowResponse\x12R\n\x0bGetDecision\x12 .placewise.v1.GetDecisionRequest\x1a!.placewise.v1.GetDecisionResponse\x12X\n\rListDecisions\x12\".placewise.v1.ListDecisionsRequest\x1a#.placewise.v1.ListDecisionsResponse\x12\x46\n\x07ReadLog\x12\x1c.placewise.v1.ReadLogRequest\x1a\x1d.placewise.v1.ReadLogResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19placewise/v1/bundle.proto\x12\x0cplacewise.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bplacewise/v1/decision.proto\"\xff\x02\n\x06\x42undle\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.placewise.v1.Bundle.State\x12\x16\n\x0e\x66\x65\x61ture_schema\x18\x03 \x01(\t\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x06sha256\x18\x05 \x03(\x0b\x32 .placewise.v1.Bundle.Sha256Entry\x12\x0f\n\x07refusal\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x11\n\tsigned_by\x18\x08 \x01(\t\x1a-\n\x0bSha256Entry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"^\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\r\n\tAVAILABLE\x10\x01\x12\n\n\x06\x41\x43TIVE\x10\x02\x12\n\n\x06SHADOW\x10\x03\x12\x0b\n\x07REFUSED\x10\x04\x12\n\n\x06\x43\x41NARY\x10\x05\"\x14\n\x12ListBundlesRequest\"\xea\x01\n\x13ListBundlesResponse\x12%\n\x07\x62undles\x18\x01 \x03(\x0b\x32\x14.placewise.v1.Bundle\x12%\n\x07shadows\x18\x02 \x03(\x0b\x32\x14.placewise.v1.Shadow\x12,\n\x0bown_bundles\x18\x03 \x03(\x0b\x32\x17.placewise.v1.OwnBundle\x12&\n\x08\x63\x61naries\x18\x04 \x03(\x0b\x32\x14.placewise.v1.Canary\x12/\n\rkill_switches\x18\x05 \x03(\x0b\x32\x18.placewise.v1.KillSwitch\"\x9f\x02\n\x06\x43\x61nary\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06\x62undle\x18\x02 \x01(\t\x12\r\n\x05share\x18\x03 \x01(\x01\x12#\n\x02\x62y\x18\x04 \x01(\x0e\x32\x17.placewise.v1.Canary.By\x12\x0c\n\x04salt\x18\x05 \x01(\t\x12)\n\x06period\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07washout\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\nstart_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"+\n\x02\x42y\x12\x12\n\x0e\x42Y_UNSPECIFIED\x10\x00\x12\x07\n\x03JOB\x10\x01\x12\x08\n\x04TIME\x10\x02\"-\n\nKillSwitch\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06policy\x18\x02 \x01(\t\",\n\tOwnBundle\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06\x62undle\x18\x02 \x01(\t\"9\n\x06Shadow\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0e\n\x06\x62undle\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\"6\n\x15\x41\x63tivateBundleRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\">\n\x16\x41\x63tivateBundleResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\"(\n\x15RollbackBundleRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\">\n\x16RollbackBundleResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\"A\n\x10SetShadowRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x0e\n\x06policy\x18\x03 \x01(\t\"9\n\x11SetShadowResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\"\xbc\x01\n\x10SetCanaryRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05share\x18\x03 \x01(\x01\x12#\n\x02\x62y\x18\x04 \x01(\x0e\x32\x17.placewise.v1.Canary.By\x12)\n\x06period\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07washout\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\"_\n\x11SetCanaryResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\x12$\n\x06\x63\x61nary\x18\x02 \x01(\x0b\x32\x14.placewise.v1.Canary\"5\n\x14PromoteBundleRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"=\n\x15PromoteBundleResponse\x12$\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x14.placewise.v1.Bundle\"7\n\x14SetKillSwitchRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\"\x17\n\x15SetKillSwitchResponse\">\n\x18ListBundleHistoryRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\"H\n\x19ListBundleHistoryResponse\x12+\n\x07\x63hanges\x18\x01 \x03(\x0b\x32\x1a.placewise.v1.BundleChange\"\xb5\x03\n\x0c\x42undleChange\x12/\n\x0b\x63hange_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12-\n\x04kind\x18\x03 \x01(\x0e\x32\x1f.placewise.v1.BundleChange.Kind\x12\x0e\n\x06\x62undle\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\x12\x10\n\x08previous\x18\x06 \x01(\t\x12\r\n\x05share\x18\x07 \x01(\x01\x12\x0e\n\x06policy\x18\x08 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\t \x01(\t\x12\x0e\n\x06reason\x18\n \x01(\t\"\xc2\x01\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\r\n\tACTIVATED\x10\x01\x12\x0f\n\x0bROLLED_BACK\x10\x02\x12\x0e\n\nSHADOW_SET\x10\x03\x12\x10\n\x0cSHADOW_ENDED\x10\x04\x12\x0e\n\nCANARY_SET\x10\x05\x12\x10\n\x0c\x43\x41NARY_ENDED\x10\x06\x12\x16\n\x12\x43\x41NARY_ROLLED_BACK\x10\x07\x12\x0c\n\x08PROMOTED\x10\x08\x12\n\n\x06KILLED\x10\t\x12\x0e\n\nKILL_ENDED\x10\n\":\n\x12GetDecisionRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x02 \x01(\t\"\x94\x02\n\x13GetDecisionResponse\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x01 \x01(\t\x12\x0b\n\x03rpc\x18\x02 \x01(\t\x12/\n\x0b\x64\x65\x63ide_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x05place\x18\x04 \x01(\x0b\x32\x1b.placewise.v1.PlaceResponseH\x00\x12\x34\n\tpartition\x18\x05 \x01(\x0b\x32\x1f.placewise.v1.PartitionResponseH\x00\x12:\n\radmit_or_wait\x18\x06 \x01(\x0b\x32!.placewise.v1.AdmitOrWaitResponseH\x00\x42\n\n\x08\x64\x65\x63ision\":\n\x14ListDecisionsRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\"M\n\x15ListDecisionsResponse\x12\x34\n\tdecisions\x18\x01 \x03(\x0b\x32!.placewise.v1.GetDecisionResponse\"\xba\x01\n\x0eReadLogRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x10\n\x08\x65xported\x18\x04 \x01(\t\x12-\n\x03log\x18\x05 \x01(\x0e\x32 .placewise.v1.ReadLogRequest.Log\"4\n\x03Log\x12\x13\n\x0fLOG_UNSPECIFIED\x10\x00\x12\r\n\tDECISIONS\x10\x01\x12\t\n\x05VIEWS\x10\x02\",\n\x08LogEntry\x12\x10\n\x08position\x18\x01 \x01(\t\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"\xbb\x01\n\x0fReadLogResponse\x12\'\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x16.placewise.v1.LogEntry\x12\x10\n\x08\x65xported\x18\x02 \x01(\t\x12-\n\tread_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x64ropped\x18\x04 \x01(\x03\x12-\n\thost_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xc9\x07\n\rBundleService\x12R\n\x0bListBundles\x12 .placewise.v1.ListBundlesRequest\x1a!.placewise.v1.ListBundlesResponse\x12[\n\x0e\x41\x63tivateBundle\x12#.placewise.v1.ActivateBundleRequest\x1a$.placewise.v1.ActivateBundleResponse\x12[\n\x0eRollbackBundle\x12#.placewise.v1.RollbackBundleRequest\x1a$.placewise.v1.RollbackBundleResponse\x12L\n\tSetShadow\x12\x1e.placewise.v1.SetShadowRequest\x1a\x1f.placewise.v1.SetShadowResponse\x12L\n\tSetCanary\x12\x1e.placewise.v1.SetCanaryRequest\x1a\x1f.placewise.v1.SetCanaryResponse\x12X\n\rPromoteBundle\x12\".placewise.v1.PromoteBundleRequest\x1a#.placewise.v1.PromoteBundleResponse\x12X\n\rSetKillSwitch\x12\".placewise.v1.SetKillSwitchRequest\x1a#.placewise.v1.SetKillSwitchResponse\x12\x64\n\x11ListBundleHistory\x12&.placewise.v1.ListBundleHistoryRequest\x1a\'.placewise.v1.ListBundleHistoryResponse\x12R\n\x0bGetDecision\x12 .placewise.v1.GetDecisionRequest\x1a!.placewise.v1.GetDecisionResponse\x12X\n\rListDecisions\x12\".placewise.v1.ListDecisionsRequest\x1a#.placewise.v1.ListDecisionsResponse\x12\x46\n\x07ReadLog\x12\x1c.placewise.v1.ReadLogRequest\x1a\x1d.placewise.v1.ReadLogResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,48 +36,74 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BUNDLE_SHA256ENTRY']._loaded_options = None
   _globals['_BUNDLE_SHA256ENTRY']._serialized_options = b'8\001'
-  _globals['_BUNDLE']._serialized_start=106
-  _globals['_BUNDLE']._serialized_end=477
-  _globals['_BUNDLE_SHA256ENTRY']._serialized_start=348
-  _globals['_BUNDLE_SHA256ENTRY']._serialized_end=393
-  _globals['_BUNDLE_STATE']._serialized_start=395
-  _globals['_BUNDLE_STATE']._serialized_end=477
-  _globals['_LISTBUNDLESREQUEST']._serialized_start=479
-  _globals['_LISTBUNDLESREQUEST']._serialized_end=499
-  _globals['_LISTBUNDLESRESPONSE']._serialized_start=502
-  _globals['_LISTBUNDLESRESPONSE']._serialized_end=647
-  _globals['_OWNBUNDLE']._serialized_start=649
-  _globals['_OWNBUNDLE']._serialized_end=693
-  _globals['_SHADOW']._serialized_start=695
-  _globals['_SHADOW']._serialized_end=752
-  _globals['_ACTIVATEBUNDLEREQUEST']._serialized_start=754
-  _globals['_ACTIVATEBUNDLEREQUEST']._serialized_end=808
-  _globals['_ACTIVATEBUNDLERESPONSE']._serialized_start=810
-  _globals['_ACTIVATEBUNDLERESPONSE']._serialized_end=872
-  _globals['_ROLLBACKBUNDLEREQUEST']._serialized_start=874
-  _globals['_ROLLBACKBUNDLEREQUEST']._serialized_end=914
-  _globals['_ROLLBACKBUNDLERESPONSE']._serialized_start=916
-  _globals['_ROLLBACKBUNDLERESPONSE']._serialized_end=978
-  _globals['_SETSHADOWREQUEST']._serialized_start=980
-  _globals['_SETSHADOWREQUEST']._serialized_end=1045
-  _globals['_SETSHADOWRESPONSE']._serialized_start=1047
-  _globals['_SETSHADOWRESPONSE']._serialized_end=1104
-  _globals['_GETDECISIONREQUEST']._serialized_start=1106
-  _globals['_GETDECISIONREQUEST']._serialized_end=1164
-  _globals['_GETDECISIONRESPONSE']._serialized_start=1167
-  _globals['_GETDECISIONRESPONSE']._serialized_end=1443
-  _globals['_LISTDECISIONSREQUEST']._serialized_start=1445
-  _globals['_LISTDECISIONSREQUEST']._serialized_end=1503
-  _globals['_LISTDECISIONSRESPONSE']._serialized_start=1505
-  _globals['_LISTDECISIONSRESPONSE']._serialized_end=1582
-  _globals['_READLOGREQUEST']._serialized_start=1585
-  _globals['_READLOGREQUEST']._serialized_end=1771
-  _globals['_READLOGREQUEST_LOG']._serialized_start=1719
-  _globals['_READLOGREQUEST_LOG']._serialized_end=1771
-  _globals['_LOGENTRY']._serialized_start=1773
-  _globals['_LOGENTRY']._serialized_end=1817
-  _globals['_READLOGRESPONSE']._serialized_start=1820
-  _globals['_READLOGRESPONSE']._serialized_end=2007
-  _globals['_BUNDLESERVICE']._serialized_start=2010
-  _globals['_BUNDLESERVICE']._serialized_end=2619
+  _globals['_BUNDLE']._serialized_start=138
+  _globals['_BUNDLE']._serialized_end=521
+  _globals['_BUNDLE_SHA256ENTRY']._serialized_start=380
+  _globals['_BUNDLE_SHA256ENTRY']._serialized_end=425
+  _globals['_BUNDLE_STATE']._serialized_start=427
+  _globals['_BUNDLE_STATE']._serialized_end=521
+  _globals['_LISTBUNDLESREQUEST']._serialized_start=523
+  _globals['_LISTBUNDLESREQUEST']._serialized_end=543
+  _globals['_LISTBUNDLESRESPONSE']._serialized_start=546
+  _globals['_LISTBUNDLESRESPONSE']._serialized_end=780
+  _globals['_CANARY']._serialized_start=783
+  _globals['_CANARY']._serialized_end=1070
+  _globals['_CANARY_BY']._serialized_start=1027
+  _globals['_CANARY_BY']._serialized_end=1070
+  _globals['_KILLSWITCH']._serialized_start=1072
+  _globals['_KILLSWITCH']._serialized_end=1117
+  _globals['_OWNBUNDLE']._serialized_start=1119
+  _globals['_OWNBUNDLE']._serialized_end=1163
+  _globals['_SHADOW']._serialized_start=1165
+  _globals['_SHADOW']._serialized_end=1222
+  _globals['_ACTIVATEBUNDLEREQUEST']._serialized_start=1224
+  _globals['_ACTIVATEBUNDLEREQUEST']._serialized_end=1278
+  _globals['_ACTIVATEBUNDLERESPONSE']._serialized_start=1280
+  _globals['_ACTIVATEBUNDLERESPONSE']._serialized_end=1342
+  _globals['_ROLLBACKBUNDLEREQUEST']._serialized_start=1344
+  _globals['_ROLLBACKBUNDLEREQUEST']._serialized_end=1384
+  _globals['_ROLLBACKBUNDLERESPONSE']._serialized_start=1386
+  _globals['_ROLLBACKBUNDLERESPONSE']._serialized_end=1448
+  _globals['_SETSHADOWREQUEST']._serialized_start=1450
+  _globals['_SETSHADOWREQUEST']._serialized_end=1515
+  _globals['_SETSHADOWRESPONSE']._serialized_start=1517
+  _globals['_SETSHADOWRESPONSE']._serialized_end=1574
+  _globals['_SETCANARYREQUEST']._serialized_start=1577
+  _globals['_SETCANARYREQUEST']._serialized_end=1765
+  _globals['_SETCANARYRESPONSE']._serialized_start=1767
+  _globals['_SETCANARYRESPONSE']._serialized_end=1862
+  _globals['_PROMOTEBUNDLEREQUEST']._serialized_start=1864
+  _globals['_PROMOTEBUNDLEREQUEST']._serialized_end=1917
+  _globals['_PROMOTEBUNDLERESPONSE']._serialized_start=1919
+  _globals['_PROMOTEBUNDLERESPONSE']._serialized_end=1980
+  _globals['_SETKILLSWITCHREQUEST']._serialized_start=1982
+  _globals['_SETKILLSWITCHREQUEST']._serialized_end=2037
+  _globals['_SETKILLSWITCHRESPONSE']._serialized_start=2039
+  _globals['_SETKILLSWITCHRESPONSE']._serialized_end=2062
+  _globals['_LISTBUNDLEHISTORYREQUEST']._serialized_start=2064
+  _globals['_LISTBUNDLEHISTORYREQUEST']._serialized_end=2126
+  _globals['_LISTBUNDLEHISTORYRESPONSE']._serialized_start=2128
+  _globals['_LISTBUNDLEHISTORYRESPONSE']._serialized_end=2200
+  _globals['_BUNDLECHANGE']._serialized_start=2203
+  _globals['_BUNDLECHANGE']._serialized_end=2640
+  _globals['_BUNDLECHANGE_KIND']._serialized_start=2446
+  _globals['_BUNDLECHANGE_KIND']._serialized_end=2640
+  _globals['_GETDECISIONREQUEST']._serialized_start=2642
+  _globals['_GETDECISIONREQUEST']._serialized_end=2700
+  _globals['_GETDECISIONRESPONSE']._serialized_start=2703
+  _globals['_GETDECISIONRESPONSE']._serialized_end=2979
+  _globals['_LISTDECISIONSREQUEST']._serialized_start=2981
+  _globals['_LISTDECISIONSREQUEST']._serialized_end=3039
+  _globals['_LISTDECISIONSRESPONSE']._serialized_start=3041
+  _globals['_LISTDECISIONSRESPONSE']._serialized_end=3118
+  _globals['_READLOGREQUEST']._serialized_start=3121
+  _globals['_READLOGREQUEST']._serialized_end=3307
+  _globals['_READLOGREQUEST_LOG']._serialized_start=3255
+  _globals['_READLOGREQUEST_LOG']._serialized_end=3307
+  _globals['_LOGENTRY']._serialized_start=3309
+  _globals['_LOGENTRY']._serialized_end=3353
+  _globals['_READLOGRESPONSE']._serialized_start=3356
+  _globals['_READLOGRESPONSE']._serialized_end=3543
+  _globals['_BUNDLESERVICE']._serialized_start=3546
+  _globals['_BUNDLESERVICE']._serialized_end=4515
 # @@protoc_insertion_point(module_scope)

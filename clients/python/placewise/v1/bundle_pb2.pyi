@@ -1,3 +1,4 @@
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from placewise.v1 import decision_pb2 as _decision_pb2
 from google.protobuf.internal import containers as _containers
@@ -17,11 +18,13 @@ class Bundle(_message.Message):
         ACTIVE: _ClassVar[Bundle.State]
         SHADOW: _ClassVar[Bundle.State]
         REFUSED: _ClassVar[Bundle.State]
+        CANARY: _ClassVar[Bundle.State]
     STATE_UNSPECIFIED: Bundle.State
     AVAILABLE: Bundle.State
     ACTIVE: Bundle.State
     SHADOW: Bundle.State
     REFUSED: Bundle.State
+    CANARY: Bundle.State
     class Sha256Entry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -52,14 +55,54 @@ class ListBundlesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListBundlesResponse(_message.Message):
-    __slots__ = ("bundles", "shadows", "own_bundles")
+    __slots__ = ("bundles", "shadows", "own_bundles", "canaries", "kill_switches")
     BUNDLES_FIELD_NUMBER: _ClassVar[int]
     SHADOWS_FIELD_NUMBER: _ClassVar[int]
     OWN_BUNDLES_FIELD_NUMBER: _ClassVar[int]
+    CANARIES_FIELD_NUMBER: _ClassVar[int]
+    KILL_SWITCHES_FIELD_NUMBER: _ClassVar[int]
     bundles: _containers.RepeatedCompositeFieldContainer[Bundle]
     shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
     own_bundles: _containers.RepeatedCompositeFieldContainer[OwnBundle]
-    def __init__(self, bundles: _Optional[_Iterable[_Union[Bundle, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., own_bundles: _Optional[_Iterable[_Union[OwnBundle, _Mapping]]] = ...) -> None: ...
+    canaries: _containers.RepeatedCompositeFieldContainer[Canary]
+    kill_switches: _containers.RepeatedCompositeFieldContainer[KillSwitch]
+    def __init__(self, bundles: _Optional[_Iterable[_Union[Bundle, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., own_bundles: _Optional[_Iterable[_Union[OwnBundle, _Mapping]]] = ..., canaries: _Optional[_Iterable[_Union[Canary, _Mapping]]] = ..., kill_switches: _Optional[_Iterable[_Union[KillSwitch, _Mapping]]] = ...) -> None: ...
+
+class Canary(_message.Message):
+    __slots__ = ("cluster", "bundle", "share", "by", "salt", "period", "washout", "start_time")
+    class By(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        BY_UNSPECIFIED: _ClassVar[Canary.By]
+        JOB: _ClassVar[Canary.By]
+        TIME: _ClassVar[Canary.By]
+    BY_UNSPECIFIED: Canary.By
+    JOB: Canary.By
+    TIME: Canary.By
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_FIELD_NUMBER: _ClassVar[int]
+    WASHOUT_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    bundle: str
+    share: float
+    by: Canary.By
+    salt: str
+    period: _duration_pb2.Duration
+    washout: _duration_pb2.Duration
+    start_time: _timestamp_pb2.Timestamp
+    def __init__(self, cluster: _Optional[str] = ..., bundle: _Optional[str] = ..., share: _Optional[float] = ..., by: _Optional[_Union[Canary.By, str]] = ..., salt: _Optional[str] = ..., period: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., washout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class KillSwitch(_message.Message):
+    __slots__ = ("cluster", "policy")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    policy: str
+    def __init__(self, cluster: _Optional[str] = ..., policy: _Optional[str] = ...) -> None: ...
 
 class OwnBundle(_message.Message):
     __slots__ = ("cluster", "bundle")
@@ -120,6 +163,118 @@ class SetShadowResponse(_message.Message):
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
     bundle: Bundle
     def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
+
+class SetCanaryRequest(_message.Message):
+    __slots__ = ("name", "cluster", "share", "by", "period", "washout")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_FIELD_NUMBER: _ClassVar[int]
+    WASHOUT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    cluster: str
+    share: float
+    by: Canary.By
+    period: _duration_pb2.Duration
+    washout: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., share: _Optional[float] = ..., by: _Optional[_Union[Canary.By, str]] = ..., period: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., washout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class SetCanaryResponse(_message.Message):
+    __slots__ = ("bundle", "canary")
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
+    bundle: Bundle
+    canary: Canary
+    def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ...) -> None: ...
+
+class PromoteBundleRequest(_message.Message):
+    __slots__ = ("cluster", "name")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    name: str
+    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class PromoteBundleResponse(_message.Message):
+    __slots__ = ("bundle",)
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    bundle: Bundle
+    def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ...) -> None: ...
+
+class SetKillSwitchRequest(_message.Message):
+    __slots__ = ("policy", "cluster")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    policy: str
+    cluster: str
+    def __init__(self, policy: _Optional[str] = ..., cluster: _Optional[str] = ...) -> None: ...
+
+class SetKillSwitchResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListBundleHistoryRequest(_message.Message):
+    __slots__ = ("cluster", "page_size")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    page_size: int
+    def __init__(self, cluster: _Optional[str] = ..., page_size: _Optional[int] = ...) -> None: ...
+
+class ListBundleHistoryResponse(_message.Message):
+    __slots__ = ("changes",)
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[BundleChange]
+    def __init__(self, changes: _Optional[_Iterable[_Union[BundleChange, _Mapping]]] = ...) -> None: ...
+
+class BundleChange(_message.Message):
+    __slots__ = ("change_time", "cluster", "kind", "bundle", "digest", "previous", "share", "policy", "caller", "reason")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KIND_UNSPECIFIED: _ClassVar[BundleChange.Kind]
+        ACTIVATED: _ClassVar[BundleChange.Kind]
+        ROLLED_BACK: _ClassVar[BundleChange.Kind]
+        SHADOW_SET: _ClassVar[BundleChange.Kind]
+        SHADOW_ENDED: _ClassVar[BundleChange.Kind]
+        CANARY_SET: _ClassVar[BundleChange.Kind]
+        CANARY_ENDED: _ClassVar[BundleChange.Kind]
+        CANARY_ROLLED_BACK: _ClassVar[BundleChange.Kind]
+        PROMOTED: _ClassVar[BundleChange.Kind]
+        KILLED: _ClassVar[BundleChange.Kind]
+        KILL_ENDED: _ClassVar[BundleChange.Kind]
+    KIND_UNSPECIFIED: BundleChange.Kind
+    ACTIVATED: BundleChange.Kind
+    ROLLED_BACK: BundleChange.Kind
+    SHADOW_SET: BundleChange.Kind
+    SHADOW_ENDED: BundleChange.Kind
+    CANARY_SET: BundleChange.Kind
+    CANARY_ENDED: BundleChange.Kind
+    CANARY_ROLLED_BACK: BundleChange.Kind
+    PROMOTED: BundleChange.Kind
+    KILLED: BundleChange.Kind
+    KILL_ENDED: BundleChange.Kind
+    CHANGE_TIME_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    change_time: _timestamp_pb2.Timestamp
+    cluster: str
+    kind: BundleChange.Kind
+    bundle: str
+    digest: str
+    previous: str
+    share: float
+    policy: str
+    caller: str
+    reason: str
+    def __init__(self, change_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., cluster: _Optional[str] = ..., kind: _Optional[_Union[BundleChange.Kind, str]] = ..., bundle: _Optional[str] = ..., digest: _Optional[str] = ..., previous: _Optional[str] = ..., share: _Optional[float] = ..., policy: _Optional[str] = ..., caller: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class GetDecisionRequest(_message.Message):
     __slots__ = ("cluster", "decision_id")

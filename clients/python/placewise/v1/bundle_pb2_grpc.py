@@ -55,6 +55,26 @@ class BundleServiceStub(object):
                 request_serializer=placewise_dot_v1_dot_bundle__pb2.SetShadowRequest.SerializeToString,
                 response_deserializer=placewise_dot_v1_dot_bundle__pb2.SetShadowResponse.FromString,
                 _registered_method=True)
+        self.SetCanary = channel.unary_unary(
+                '/placewise.v1.BundleService/SetCanary',
+                request_serializer=placewise_dot_v1_dot_bundle__pb2.SetCanaryRequest.SerializeToString,
+                response_deserializer=placewise_dot_v1_dot_bundle__pb2.SetCanaryResponse.FromString,
+                _registered_method=True)
+        self.PromoteBundle = channel.unary_unary(
+                '/placewise.v1.BundleService/PromoteBundle',
+                request_serializer=placewise_dot_v1_dot_bundle__pb2.PromoteBundleRequest.SerializeToString,
+                response_deserializer=placewise_dot_v1_dot_bundle__pb2.PromoteBundleResponse.FromString,
+                _registered_method=True)
+        self.SetKillSwitch = channel.unary_unary(
+                '/placewise.v1.BundleService/SetKillSwitch',
+                request_serializer=placewise_dot_v1_dot_bundle__pb2.SetKillSwitchRequest.SerializeToString,
+                response_deserializer=placewise_dot_v1_dot_bundle__pb2.SetKillSwitchResponse.FromString,
+                _registered_method=True)
+        self.ListBundleHistory = channel.unary_unary(
+                '/placewise.v1.BundleService/ListBundleHistory',
+                request_serializer=placewise_dot_v1_dot_bundle__pb2.ListBundleHistoryRequest.SerializeToString,
+                response_deserializer=placewise_dot_v1_dot_bundle__pb2.ListBundleHistoryResponse.FromString,
+                _registered_method=True)
         self.GetDecision = channel.unary_unary(
                 '/placewise.v1.BundleService/GetDecision',
                 request_serializer=placewise_dot_v1_dot_bundle__pb2.GetDecisionRequest.SerializeToString,
@@ -96,6 +116,34 @@ class BundleServiceServicer(object):
 
     def SetShadow(self, request, context):
         """Lets a bundle or a policy decide in the shadow of Place: its decisions are logged, and never answered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetCanary(self, request, context):
+        """Lets a bundle answer a share of a cluster's jobs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PromoteBundle(self, request, context):
+        """Lets the canary answer every job, and ends the canary.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetKillSwitch(self, request, context):
+        """Lets a heuristic answer every Place in place of the learned policies, until it is switched off.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBundleHistory(self, request, context):
+        """Lists changes of bundles, shadows and canaries, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,6 +192,26 @@ def add_BundleServiceServicer_to_server(servicer, server):
                     servicer.SetShadow,
                     request_deserializer=placewise_dot_v1_dot_bundle__pb2.SetShadowRequest.FromString,
                     response_serializer=placewise_dot_v1_dot_bundle__pb2.SetShadowResponse.SerializeToString,
+            ),
+            'SetCanary': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetCanary,
+                    request_deserializer=placewise_dot_v1_dot_bundle__pb2.SetCanaryRequest.FromString,
+                    response_serializer=placewise_dot_v1_dot_bundle__pb2.SetCanaryResponse.SerializeToString,
+            ),
+            'PromoteBundle': grpc.unary_unary_rpc_method_handler(
+                    servicer.PromoteBundle,
+                    request_deserializer=placewise_dot_v1_dot_bundle__pb2.PromoteBundleRequest.FromString,
+                    response_serializer=placewise_dot_v1_dot_bundle__pb2.PromoteBundleResponse.SerializeToString,
+            ),
+            'SetKillSwitch': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetKillSwitch,
+                    request_deserializer=placewise_dot_v1_dot_bundle__pb2.SetKillSwitchRequest.FromString,
+                    response_serializer=placewise_dot_v1_dot_bundle__pb2.SetKillSwitchResponse.SerializeToString,
+            ),
+            'ListBundleHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBundleHistory,
+                    request_deserializer=placewise_dot_v1_dot_bundle__pb2.ListBundleHistoryRequest.FromString,
+                    response_serializer=placewise_dot_v1_dot_bundle__pb2.ListBundleHistoryResponse.SerializeToString,
             ),
             'GetDecision': grpc.unary_unary_rpc_method_handler(
                     servicer.GetDecision,
@@ -270,6 +338,114 @@ class BundleService(object):
             '/placewise.v1.BundleService/SetShadow',
             placewise_dot_v1_dot_bundle__pb2.SetShadowRequest.SerializeToString,
             placewise_dot_v1_dot_bundle__pb2.SetShadowResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetCanary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/placewise.v1.BundleService/SetCanary',
+            placewise_dot_v1_dot_bundle__pb2.SetCanaryRequest.SerializeToString,
+            placewise_dot_v1_dot_bundle__pb2.SetCanaryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PromoteBundle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/placewise.v1.BundleService/PromoteBundle',
+            placewise_dot_v1_dot_bundle__pb2.PromoteBundleRequest.SerializeToString,
+            placewise_dot_v1_dot_bundle__pb2.PromoteBundleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetKillSwitch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/placewise.v1.BundleService/SetKillSwitch',
+            placewise_dot_v1_dot_bundle__pb2.SetKillSwitchRequest.SerializeToString,
+            placewise_dot_v1_dot_bundle__pb2.SetKillSwitchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBundleHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/placewise.v1.BundleService/ListBundleHistory',
+            placewise_dot_v1_dot_bundle__pb2.ListBundleHistoryRequest.SerializeToString,
+            placewise_dot_v1_dot_bundle__pb2.ListBundleHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

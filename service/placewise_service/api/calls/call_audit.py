@@ -158,4 +158,7 @@ def _subject(message: Any) -> str:
 @cache
 def _telling_field(kind: Any) -> str:
     fields = kind.DESCRIPTOR.fields_by_name
-    return next((name for name in (*_LISTS, "update_mask", "name", "decision_id") if name in fields), "")
+    names = [*_LISTS, "update_mask", "name", "decision_id"]
+    if "dry_run" not in fields:  # a question names the policy that is to answer
+        names.append("policy")
+    return next((name for name in names if name in fields), "")

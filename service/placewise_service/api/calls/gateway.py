@@ -28,9 +28,10 @@ from placewise_core.domain.errors import (
 from placewise_core.domain.validate import Limits
 from placewise_service.api.calls.body_room import SMALL_BYTES, BodyRoom
 from placewise_service.api.calls.call_audit import CallAudit
+from placewise_service.api.calls.context import CallContext
 from placewise_service.api.calls.counts import COUNTED_BYTES, check_counts, check_raw_counts
 from placewise_service.api.calls.ports import DecisionEngine
-from placewise_service.api.calls.rpcs import CallContext, Reach, Rpc
+from placewise_service.api.calls.rpcs import Reach, Rpc
 from placewise_service.api.calls.wire import parsed_in_pieces
 from placewise_service.api.convert.json_codec import JsonCodec
 from placewise_service.api.identity.auth import Authenticator, Credentials, Method, Open, Principal, Scope

@@ -7,16 +7,13 @@ asks the engine, and turns the answer back; it knows no transport and no credent
 import asyncio
 import enum
 import re
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
-from placewise_core.basics.clock import Clock
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain import validate
 from placewise_core.domain.checks import check_unique
@@ -26,18 +23,16 @@ from placewise_core.domain.decision import AdmitDecision, PlaceDecision
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError
 from placewise_core.domain.validate import Limits
 from placewise_log.logs import Log
-from placewise_service.api.calls import admit_and_place
+from placewise_service.api.calls import admit_and_place, bundle_calls
+from placewise_service.api.calls.context import RECENT, CallContext, Past
 from placewise_service.api.calls.fingerprint import fingerprint
-from placewise_service.api.calls.ports import DecisionEngine
 from placewise_service.api.convert import convert_cluster, convert_in, convert_out
-from placewise_service.api.convert.convert_out import Answer
 from placewise_service.api.identity.auth import Principal, Scope
 from placewise_service.aside import ASIDE_BYTES, aside
 from placewise_service.engine.pending import Pending
 
 _Request = TypeVar("_Request", bound=Message)
 _Converted = TypeVar("_Converted")
-_Command = PlaceCommand | PartitionCommand | AdmitCommand
 
 # Large listings are converted in steps of this many, so that decisions go on in between.
 _STEP = 64
@@ -46,7 +41,6 @@ _ENTRIES_DEFAULT, _MOST_ENTRIES = 500, 1000  # of the decision log, in one page
 _PAGE_BYTES = 1 << 20
 _FIRST_ENTRIES = 2  # a page reads twice as many, then more: snapshots of large clusters are large
 _POSITION = re.compile(r"\d{1,20}(-\d{1,20})?")
-_RECENT = 100
 _RECENT_DEFAULT = 20
 
 
@@ -56,37 +50,6 @@ class Reach(enum.StrEnum):
     CLUSTER = "cluster"
     ANY = "any"
     ALL = "all"
-
-
-@frozen
-class Past:
-    """A decision this process took."""
-
-    rpc: str
-    time_s: float
-    answer: Answer
-    request_id: str
-
-
-@dataclass(slots=True)
-class CallContext:
-    """What handlers work with. `recent` keeps the latest decisions per cluster, for people who look."""
-
-    engine: DecisionEngine
-    clock: Clock
-    limits: Limits
-    recent: dict[str, deque[Past]] = field(default_factory=dict)
-
-    def note(self, command: _Command, rpc: str, answer: Answer) -> None:
-        """Keeps a decision among the recent ones, once its answer is on its way: the one it displaces is then freed."""
-        asyncio.get_running_loop().call_soon(self._keep, command, rpc, answer)
-
-    def _keep(self, command: _Command, rpc: str, answer: Answer) -> None:
-        past = self.recent.get(command.cluster)
-        if past is None:
-            past = self.recent[command.cluster] = deque(maxlen=_RECENT)
-        time_s = self.clock.now_s() if command.now_s is None else command.now_s
-        past.append(Past(rpc, time_s, answer, command.request_id))
 
 
 Handler = Callable[[CallContext, Any, Principal, float], Awaitable[Message]]
@@ -352,8 +315,8 @@ async def _list_decisions(
     context: CallContext, request: bundle_pb2.ListDecisionsRequest, principal: Principal, deadline_s: float
 ) -> bundle_pb2.ListDecisionsResponse:
     validate.check_cluster(request.cluster)
-    if not 0 <= request.page_size <= _RECENT:
-        raise InvalidRequestError(f"must be 0 … {_RECENT}", "page_size")
+    if not 0 <= request.page_size <= RECENT:
+        raise InvalidRequestError(f"must be 0 … {RECENT}", "page_size")
     await asyncio.sleep(0)  # decisions answered just now are kept a moment later
     latest = list(reversed(context.recent.get(request.cluster, ())))[: request.page_size or _RECENT_DEFAULT]
     return bundle_pb2.ListDecisionsResponse(decisions=[_past(context, request.cluster, past) for past in latest])
@@ -398,57 +361,6 @@ def _past(context: CallContext, cluster: str, past: Past) -> bundle_pb2.GetDecis
     return convert_out.past_decision(past.rpc, past.time_s, past.answer, settings, past.request_id)
 
 
-async def _list_bundles(
-    context: CallContext, request: bundle_pb2.ListBundlesRequest, principal: Principal, deadline_s: float
-) -> bundle_pb2.ListBundlesResponse:
-    found = await context.engine.bundles.list()
-    chosen = context.engine.bundles.shadows.items()
-    return bundle_pb2.ListBundlesResponse(
-        bundles=[convert_out.bundle(status) for status in found],
-        shadows=[bundle_pb2.Shadow(cluster=c, bundle=each.bundle, policy=each.policy) for c, each in chosen],
-        own_bundles=[
-            bundle_pb2.OwnBundle(cluster=cluster, bundle=own.bundle)
-            for cluster, own in sorted(context.engine.bundles.actives.items())
-        ],
-    )
-
-
-async def _check_known(context: CallContext, cluster: str) -> None:
-    """Raises InvalidRequestError, NotFoundError unless the cluster exists or is ""."""
-    if cluster:
-        validate.check_cluster(cluster)
-        await context.engine.get_cluster(cluster)
-
-
-async def _activate_bundle(
-    context: CallContext, request: bundle_pb2.ActivateBundleRequest, principal: Principal, deadline_s: float
-) -> bundle_pb2.ActivateBundleResponse:
-    validate.check_bundle_name(request.name, may_be_empty=bool(request.cluster))
-    await _check_known(context, request.cluster)
-    status = await context.engine.bundles.activate(request.name, request.cluster)
-    return bundle_pb2.ActivateBundleResponse(bundle=convert_out.bundle(status))
-
-
-async def _rollback_bundle(
-    context: CallContext, request: bundle_pb2.RollbackBundleRequest, principal: Principal, deadline_s: float
-) -> bundle_pb2.RollbackBundleResponse:
-    await _check_known(context, request.cluster)
-    status = await context.engine.bundles.rollback(request.cluster)
-    return bundle_pb2.RollbackBundleResponse(bundle=convert_out.bundle(status))
-
-
-async def _set_shadow(
-    context: CallContext, request: bundle_pb2.SetShadowRequest, principal: Principal, deadline_s: float
-) -> bundle_pb2.SetShadowResponse:
-    validate.check_bundle_name(request.name, may_be_empty=True)
-    validate.check_policy_name(request.policy)
-    await _check_known(context, request.cluster)
-    status = await context.engine.bundles.set_shadow(request.name, request.cluster, request.policy)
-    if status is None:
-        return bundle_pb2.SetShadowResponse()
-    return bundle_pb2.SetShadowResponse(bundle=convert_out.bundle(status))
-
-
 def _rpc(service: str, name: str, scope: Scope, pb: Any, handle: Handler, reach: Reach = Reach.CLUSTER) -> Rpc:
     response = getattr(pb, f"{name}Response", None) or cluster_pb2.Cluster
     return Rpc(service, name, scope, getattr(pb, f"{name}Request"), response, handle, reach)
@@ -483,10 +395,14 @@ RPCS: Mapping[str, Rpc] = {
             Reach.ANY,
         ),
         _rpc("ClusterService", "UpdateClusterSettings", Scope.ADMIN, cluster_pb2, _update_settings),
-        _rpc("BundleService", "ListBundles", Scope.READ, bundle_pb2, _list_bundles, Reach.ALL),
-        _rpc("BundleService", "ActivateBundle", Scope.ADMIN, bundle_pb2, _activate_bundle, Reach.ALL),
-        _rpc("BundleService", "RollbackBundle", Scope.ADMIN, bundle_pb2, _rollback_bundle, Reach.ALL),
-        _rpc("BundleService", "SetShadow", Scope.ADMIN, bundle_pb2, _set_shadow, Reach.ALL),
+        _rpc("BundleService", "ListBundles", Scope.READ, bundle_pb2, bundle_calls.list_bundles, Reach.ALL),
+        _rpc("BundleService", "ActivateBundle", Scope.ADMIN, bundle_pb2, bundle_calls.activate_bundle, Reach.ALL),
+        _rpc("BundleService", "RollbackBundle", Scope.ADMIN, bundle_pb2, bundle_calls.rollback_bundle, Reach.ALL),
+        _rpc("BundleService", "SetShadow", Scope.ADMIN, bundle_pb2, bundle_calls.set_shadow, Reach.ALL),
+        _rpc("BundleService", "SetCanary", Scope.ADMIN, bundle_pb2, bundle_calls.set_canary, Reach.ALL),
+        _rpc("BundleService", "PromoteBundle", Scope.ADMIN, bundle_pb2, bundle_calls.promote_bundle, Reach.ALL),
+        _rpc("BundleService", "SetKillSwitch", Scope.ADMIN, bundle_pb2, bundle_calls.set_kill_switch, Reach.ALL),
+        _rpc("BundleService", "ListBundleHistory", Scope.READ, bundle_pb2, bundle_calls.list_bundle_history, Reach.ALL),
         _rpc("BundleService", "GetDecision", Scope.READ, bundle_pb2, _get_decision),
         _rpc("BundleService", "ListDecisions", Scope.READ, bundle_pb2, _list_decisions),
         _rpc("BundleService", "ReadLog", Scope.LOG, bundle_pb2, _read_log),

@@ -27,6 +27,7 @@ from placewise_core.domain.decision import (
 )
 from placewise_core.domain.job import Resources, Role
 from placewise_service.engine.registry import BundleState, BundleStatus
+from placewise_service.state.store import BundleChange, CanaryChoice, ChangeKind
 
 if TYPE_CHECKING:  # the stubs' name; at run time the container is of another class
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -44,6 +45,8 @@ _ROLES: dict[Role, Any] = {role: job_pb2.TaskGroup.Role.Value(role) for role in 
 
 _NO_RESOURCES = job_pb2.Resources()
 _BUNDLE_STATES: dict[BundleState, Any] = {state: bundle_pb2.Bundle.State.Value(state) for state in BundleState}
+_CHANGE_KINDS: dict[ChangeKind, Any] = {kind: bundle_pb2.BundleChange.Kind.Value(kind) for kind in ChangeKind}
+_ARM_UNITS = {"job": bundle_pb2.Canary.JOB, "time": bundle_pb2.Canary.TIME}
 
 
 def is_large(decision: PlaceDecision) -> bool:
@@ -284,6 +287,33 @@ def bundle(status: BundleStatus) -> bundle_pb2.Bundle:
         message.sha256.update(manifest.files)
         with contextlib.suppress(ValueError):  # a manifest may date itself as it likes
             message.create_time.FromJsonString(manifest.created)
+    return message
+
+
+def canary(cluster: str, chosen: CanaryChoice) -> bundle_pb2.Canary:
+    message = bundle_pb2.Canary(
+        cluster=cluster, bundle=chosen.bundle, share=chosen.share, by=_ARM_UNITS[chosen.unit], salt=chosen.salt
+    )
+    if chosen.period_s:
+        message.period.CopyFrom(duration(chosen.period_s))
+        message.washout.CopyFrom(duration(chosen.washout_s))
+    set_time(message.start_time, chosen.start_time_s)
+    return message
+
+
+def bundle_change(change: BundleChange) -> bundle_pb2.BundleChange:
+    message = bundle_pb2.BundleChange(
+        cluster=change.cluster,
+        kind=_CHANGE_KINDS[change.kind],
+        bundle=change.bundle,
+        digest=change.digest,
+        previous=change.previous,
+        share=change.share,
+        policy=change.policy,
+        caller=change.caller,
+        reason=change.reason,
+    )
+    set_time(message.change_time, change.time_s)
     return message
 
 

@@ -40,13 +40,16 @@ from placewise_service.commands.connection import (
 )
 from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import BadInputError, CommandError, Exit
+from placewise_service.commands.remote import trials
 from placewise_service.commands.remote.compare import compare
 
 app = typer.Typer(
-    help="Model bundles: build, sign, verify, activate, roll back, shadow, compare.", no_args_is_help=True
+    help="Model bundles: build, sign, verify, shadow, compare, canary, promote, activate, roll back, history.",
+    no_args_is_help=True,
 )
 
-app.command()(compare)
+for command in (compare, trials.canary, trials.promote, trials.kill, trials.history):
+    app.command()(command)
 
 _KEPT = (".onnx", ".json", ".md")
 # Reports of training runs and documents of fits: the manifest takes their seeds, data and figures.
@@ -62,9 +65,6 @@ _REPORTS = (
     "throughput.json",
     "capability.json",
 )
-ClusterOption = Annotated[
-    str, typer.Option("--cluster", "-c", help="Only this cluster; empty: all that have no bundle of their own.")
-]
 DirectoryArgument = Annotated[Path, typer.Argument(help="Bundle directory.", file_okay=False)]
 
 
@@ -179,6 +179,11 @@ def list_(
     if response.own_bundles:
         own_bundles = [(own.cluster, own.bundle) for own in response.own_bundles]
         print_table("active in single clusters", ("cluster", "bundle"), own_bundles)
+    if response.canaries:
+        print_table("canaries", trials.CANARY_COLUMNS, [trials.canary_row(each) for each in response.canaries])
+    if response.kill_switches:
+        killed = [(each.cluster or "all others", each.policy) for each in response.kill_switches]
+        print_table("kill switches", ("cluster", "heuristic that answers"), killed)
     if response.shadows:
         shadowed = [(each.cluster or "all others", each.bundle, each.policy) for each in response.shadows]
         print_table("shadows", ("cluster", "bundle", "policy"), shadowed)
@@ -187,7 +192,7 @@ def list_(
 @app.command()
 def activate(
     name: Annotated[str, typer.Argument(help="Bundle name; empty with --cluster: that of all clusters again.")] = "",
-    cluster: ClusterOption = "",
+    cluster: trials.ClusterOption = "",
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
@@ -198,12 +203,12 @@ def activate(
         raise CommandError("name a bundle, or a cluster that is to have none of its own", Exit.USAGE)
     with connect(target, token, tls_ca, timeout_s=60.0) as client:
         request = ActivateBundleRequest(name=name, cluster=cluster)
-        _answer(client.activate_bundle(request).bundle, is_json=is_json)
+        trials.print_bundle(client.activate_bundle(request).bundle, is_json=is_json)
 
 
 @app.command()
 def rollback(
-    cluster: ClusterOption = "",
+    cluster: trials.ClusterOption = "",
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
@@ -211,7 +216,7 @@ def rollback(
 ) -> None:
     """Activate the previous bundle again."""
     with connect(target, token, tls_ca, timeout_s=60.0) as client:
-        _answer(client.rollback_bundle(RollbackBundleRequest(cluster=cluster)).bundle, is_json=is_json)
+        trials.print_bundle(client.rollback_bundle(RollbackBundleRequest(cluster=cluster)).bundle, is_json=is_json)
 
 
 @app.command()
@@ -331,10 +336,3 @@ def _verify(directory: Path, public_keys: Sequence[Path], *, is_json: bool) -> N
     rows = [(file, sha256[:16]) for file, sha256 in sorted(bundle.manifest.files.items())]
     by = f", signed by {bundle.signed_by}" if bundle.signed_by else ""
     print_table(f"bundle {bundle.name} is whole, digest {bundle.digest[:16]}{by}", ("file", "SHA-256"), rows)
-
-
-def _answer(bundle: Bundle, *, is_json: bool) -> None:
-    if is_json:
-        print_json(to_dict(bundle))
-    else:
-        console.print(f"bundle {bundle.name}: {Bundle.State.Name(bundle.state)}")

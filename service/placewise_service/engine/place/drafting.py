@@ -32,6 +32,7 @@ from placewise_core.view.heads import barred
 from placewise_core.view.standing import held, may_share, with_groups
 from placewise_core.view.view import ClusterView
 from placewise_log.record import Choice, Draw, ViewRead
+from placewise_service.engine.canary.arming import Arming
 from placewise_service.engine.ids import random_bits
 from placewise_service.engine.place.observing import choice_of
 from placewise_service.engine.shadows import PolicySet
@@ -72,14 +73,18 @@ class Draft:
     studies: list[Study] = field(default_factory=list)
     decided: int = 0  # jobs, without those that were answered before
     held_before: int = 0  # gangs that an earlier part of the draft holds
+    studied_before: int = 0  # jobs whose inputs an earlier part of the draft has copied
     reads: list[ViewRead] = field(default_factory=list)
     settled: tuple[str, ...] = ()
     conflicts: tuple[tuple[str, str], ...] = ()  # node and reason of earlier attempts
+    arming: Arming | None = None  # of a cluster with a canary
 
     @property
     def takes_copies(self) -> bool:
-        """Whether the inputs of the next job are copied, for its alternatives or its shadow."""
-        return (self.is_studied or self.is_shadowed) and len(self.studies) < MOST_STUDIED
+        """Whether the inputs of the next job are copied, for its alternatives, its shadow or its other arm."""
+        is_mixed = self.arming is not None and not self.arming.is_tried
+        copied = self.studied_before + len(self.studies)
+        return (self.is_studied or self.is_shadowed or is_mixed) and copied < MOST_STUDIED
 
     def take_over(self, part: "Draft") -> None:
         """Adds decisions that were made apart."""
@@ -132,16 +137,18 @@ class Placer:
         decision_id: str,
         settled: Mapping[JobId, JobDecision] = NONE_SETTLED,
         is_shadowed: bool = False,
+        arming: Arming | None = None,
     ) -> Draft:
         """Decides every job of the command but those that the store knows better than the view: these are `settled`.
-        If `is_shadowed`, the draft keeps copies of the inputs for a shadow.
+        If `is_shadowed`, the draft keeps copies of the inputs for a shadow. With `arming`, the arm of each job decides
+        it in place of the policy.
 
         The draft's gangs are on the view, the last one once the caller has assumed them (LiveView.assume); a dry run
         leaves nothing.
         Raises DeadlineExceededError, with nothing left on the view, if the time is up before the last job's turn.
         """
         draft = Draft(decision_id, view.version, view.epoch, context.now_s, interference=context.interference)
-        draft.is_shadowed = is_shadowed
+        draft.is_shadowed, draft.arming = is_shadowed, arming
         if command.is_dry_run and any(job.id in view.jobs for job in command.jobs):
             # Asks "where would it go": as though it held nothing yet. The order of jobs on the view stays.
             view = view.fork()
@@ -212,6 +219,9 @@ class Placer:
     ) -> None:
         """Decides one job; a gang that found its place is in the draft's holds and its `last`."""
         job = with_groups(job, view)
+        if draft.arming is not None:
+            side = draft.arming.take(job.id)
+            policy, exploration, context.interference = side.policy, side.exploration, side.interference
         context.barred = barred(view, job, job.gpus, context.now_s) if view.heads else None
         seed = None
         if (exploration.rate > 0 or policy.is_drawing) and not draft.is_seeded:

@@ -2,8 +2,10 @@
 
 import asyncio
 import math
+from collections import ChainMap
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from random import random
 
 from placewise_core.basics.frozen import frozen
@@ -14,11 +16,18 @@ from placewise_core.domain.events import Event
 from placewise_core.domain.job import JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.explore import NONE, exploration_of
 from placewise_core.policies.studies.alternatives import Study
+from placewise_core.policies.trial.arms import Arm
+from placewise_core.policies.trial.stand_in import StandIn
+from placewise_core.speed.interference import GpuInterference
 from placewise_core.view.standing import held
 from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord, Draw, PlaceSeen
+from placewise_models.bundle import Bundle
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
+from placewise_service.engine.canary.arming import Arming, Side
+from placewise_service.engine.canary.mixtures import MixtureStudy
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.parts import ATTEMPTS, EngineParts, check_policy_exists, decode_repeat
 from placewise_service.engine.pending import Pending
@@ -27,6 +36,7 @@ from placewise_service.engine.place.drafting import NONE_SETTLED, Draft, Placer,
 from placewise_service.engine.place.shadowing import Shadowing
 from placewise_service.engine.place.sliced_drafting import SlicedPlacer, is_large
 from placewise_service.engine.place.studying import Studying
+from placewise_service.engine.registry import Canary
 from placewise_service.engine.shadowing.questions import NodeQuestion
 from placewise_service.engine.shadowing.studies import offer
 from placewise_service.engine.views import LiveView
@@ -37,7 +47,8 @@ NODE_POLICY = "iawp"  # of NODE scope, if the request names none
 
 @frozen
 class _PlaceCall:
-    """One call: its command and view, the policies of its cluster's bundle, its start and its deadline."""
+    """One call: its command and view, the policies of its cluster's bundle, its start and its deadline, and the canary
+    that answers some of its jobs; None for none."""
 
     command: PlaceCommand
     live: LiveView
@@ -45,6 +56,7 @@ class _PlaceCall:
     policy: PlacementPolicy
     started_s: float
     deadline_s: float
+    canary: Canary | None = None
 
 
 @frozen
@@ -68,6 +80,7 @@ class Placing:
     sliced: SlicedPlacer
     studying: Studying
     shadowing: Shadowing
+    mixing: Studying
 
     async def place(self, command: PlaceCommand, deadline_s: float) -> Pending[PlaceDecision]:
         started_s = self.parts.begin(deadline_s)
@@ -76,7 +89,10 @@ class Placing:
         if command.scope is Scope.NODE:
             return Pending(await self._on_node(command, live, started_s))
         placer = self.placer_for(command.cluster)
-        asked = _PlaceCall(command, live, placer, self._policy(command, live.view, placer), started_s, deadline_s)
+        policy = self._policy(command, live.view, placer)
+        asked = _PlaceCall(command, live, placer, policy, started_s, deadline_s)
+        if self.parts.registry.canaries or self.parts.registry.kills:
+            asked = self._tried(asked)
         if command.is_dry_run:
             return Pending(await self._try_out(asked))
         attempt = await self._attempt(asked, NONE_SETTLED)
@@ -94,6 +110,36 @@ class Placing:
         """With the policies of the bundle that answers for the cluster."""
         own = self.parts.registry.own
         return self.placer.of(own[cluster].policies) if cluster in own else self.placer
+
+    def _tried(self, asked: _PlaceCall) -> _PlaceCall:
+        """The call where a canary or a kill switch is in force. A kill switch comes first, and keeps bundles from
+        exploring, too."""
+        registry, cluster, name = self.parts.registry, asked.command.cluster, asked.policy.name
+        if heuristic := registry.kill_of(cluster):
+            placer = replace(asked.placer, explorers=ChainMap({}))
+            is_learned = name in registry.policies_of(cluster).learned
+            policy = StandIn(placer.policies[heuristic], name) if is_learned else asked.policy
+            return replace(asked, placer=placer, policy=policy)
+        canary = registry.canary_of(cluster)
+        has_policy = canary is not None and name in canary.serving.policies.placement
+        return replace(asked, canary=canary) if has_policy else asked
+
+    def _arming(self, asked: _PlaceCall, context: PlaceContext) -> Arming | None:
+        """The arms of the call's jobs; None without a canary."""
+        if asked.canary is None:
+            return None
+        view, policies, is_tried = asked.live.view, asked.canary.serving.policies, asked.command.is_dry_run
+        others = self.placer.of(policies)
+        interference = others.interference.of(view.co_runs, asked.command.jobs)
+
+        def side(policy: PlacementPolicy, explorers: Mapping[str, PlacementPolicy], by: GpuInterference) -> Side:
+            return Side(policy, NONE if is_tried else exploration_of(view.settings, explorers), by)
+
+        sides = {
+            Arm.INCUMBENT: side(asked.policy, asked.placer.explorers, context.interference),
+            Arm.CANARY: side(policies.placement[asked.policy.name], others.explorers, interference),
+        }
+        return Arming(asked.canary, context.now_s, sides, is_tried)
 
     def _policy(self, command: PlaceCommand, view: ClusterView, placer: Placer) -> PlacementPolicy:
         name = command.policy or view.settings.place_policy or self.parts.options.place_policy
@@ -239,11 +285,12 @@ class Placing:
             interference=asked.placer.interference.of(live.view.co_runs, command.jobs),
         )
         is_shadowed = bool(self.parts.registry.shadows.by_cluster) and self.shadowing.wants(command)
+        arming = self._arming(asked, context)
         if is_large(command.jobs, live.view.size, command.is_explaining):
-            given = (command, live, policy, context, uuid7(), settled, is_shadowed)
+            given = (command, live, policy, context, uuid7(), settled, is_shadowed, arming)
             return await self.sliced.draft(asked.placer, *given), seed
         read = self.parts.read(live, context.now_s)
-        draft = asked.placer.draft(command, live.view, policy, context, uuid7(), settled, is_shadowed)
+        draft = asked.placer.draft(command, live.view, policy, context, uuid7(), settled, is_shadowed, arming)
         draft.reads += read
         return draft, seed
 
@@ -259,6 +306,7 @@ class Placing:
             is_explored=draft.is_explored,
             fallback_reason=draft.fallback_reason,
             caller=asked.command.caller,
+            bundle=_bundle_of(draft),
         )
         return PlaceDecision(asked.placer.answers(draft, asked.command, asked.live.view), meta)
 
@@ -342,20 +390,33 @@ class Placing:
             ),
             reads=tuple(draft.reads),
         )
-        outcome = _outcome(decision.decisions)
-        if draft.is_studied and draft.studies:
-            self.parts.count(record, outcome)
-            self.studying.offer(self._alternatives(record, draft.studies))
+        self.parts.count(record, _outcome(decision.decisions))
+        if draft.arming is not None and draft.arming.taken and not draft.arming.is_tried:
+            hand_on = partial(self._complete, draft)
+            self.mixing.offer(MixtureStudy(record, draft.studies, draft.arming, hand_on, self.parts.telemetry))
         else:
-            self.parts.log(record, outcome)
+            self._complete(draft, record)
         if command.scope is Scope.CLUSTER:
             self.shadowing.offer(record, draft)
         else:
             offer(self.shadowing, NodeQuestion, question, record)
 
+    def _complete(self, draft: Draft, record: DecisionRecord) -> None:
+        """Logs the record, with its alternatives if they were drawn."""
+        if draft.is_studied and draft.studies:
+            self.studying.offer(self._alternatives(record, draft.studies))
+        else:
+            self.parts.sink.offer(record)
+
     def _alternatives(self, record: DecisionRecord, studies: Sequence[Study]) -> AlternativesStudy:
         telemetry, policies = self.parts.telemetry, self.placer_for(record.cluster).policies
         return AlternativesStudy(record, studies, policies, self.parts.sink, telemetry.alternatives_shed)
+
+
+def _bundle_of(draft: Draft) -> Bundle | None:
+    """The canary's bundle if it decided every job, else None for the incumbent's."""
+    arming = draft.arming
+    return arming.canary.serving.bundle if arming is not None and arming.is_all_canary else None
 
 
 def _reservations(draft: Draft) -> tuple[str, ...]:

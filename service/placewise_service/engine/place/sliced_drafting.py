@@ -21,6 +21,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.explore import Exploration
 from placewise_core.view.standing import may_share
+from placewise_service.engine.canary.arming import Arming
 from placewise_service.engine.parts import ATTEMPTS, EngineParts
 from placewise_service.engine.place.drafting import Draft, Placer, answered
 from placewise_service.engine.slicing import Slicing
@@ -68,13 +69,14 @@ class SlicedPlacer:
         decision_id: str,
         settled: Mapping[JobId, JobDecision],
         is_shadowed: bool = False,
+        arming: Arming | None = None,
     ) -> Draft:
         """As Placer.draft; the draft's gangs are assumed on the live view.
 
         Raises DeadlineExceededError, and StaleSnapshotError if the cluster changes faster than a gang is decided.
         """
         draft = Draft(decision_id, live.view.version, live.view.epoch, context.now_s, interference=context.interference)
-        draft.is_shadowed = is_shadowed
+        draft.is_shadowed, draft.arming = is_shadowed, arming
         work = _Work(self.parts, placer, command, live, policy, context, draft, settled)
         if command.is_dry_run:
             await self.slicing.run(work.ask, context.deadline_s)
@@ -166,10 +168,10 @@ class _Work:
         randomness, notes = copy.deepcopy(context.randomness), _copied(context.notes)
         for _ in range(ATTEMPTS):  # each as though there had been none before: the log repeats the last one alone
             context.randomness, context.notes = copy.deepcopy(randomness), _copied(notes)
-            part = Draft(self.draft.decision_id, interference=context.interference)
+            part = Draft(self.draft.decision_id, interference=self.draft.interference)
             part.held_before, part.is_observed = len(self.draft.holds), self.draft.is_observed
-            part.is_seeded = self.draft.is_seeded
-            part.is_studied = self.draft.takes_copies
+            part.is_seeded, part.arming = self.draft.is_seeded, self.draft.arming
+            part.is_studied, part.studied_before = self.draft.takes_copies, len(self.draft.studies)
             view = live.view.fork()
             part.reads += self.parts.read(live, context.now_s, job.id)
             self.placer.decide(job, view, self.policy, context, exploration, part)

@@ -1,8 +1,8 @@
 """Work on decisions that were answered, for the log: behind everything else, and shed first.
 
-One study at a time, in short slices, and for no more than a hundredth of the time: a rest follows each. Studies that
-come in it, or find the queue full, are shed. Never fails a decision, and keeps a study waiting no longer than a few
-others take.
+One study at a time, in short slices, and for no more than a hundredth of the time, or for the share that it is given: a
+rest follows each. Studies that come in it, or find the queue full, are shed. Never fails a decision, and keeps a study
+waiting no longer than a few others take.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from placewise_service.engine.slicing import Slicing
 log = structlog.get_logger(__name__)
 
 _MOST_QUEUED: Final = 8  # each keeps copies of a view
-_REST: Final = 99.0  # times the length of a study: the rest that it costs
+_REST: Final = 99.0  # times the length of a study: the rest that it costs, unless told otherwise
 _SLICE_S: Final = 0.0005  # calls that came meanwhile wait for no more than one step of a policy
 
 
@@ -45,9 +45,10 @@ class Deferred(Protocol):
 
 
 class Studying:
-    """Studies in turn. One event loop owns it."""
+    """Studies in turn, at most `most` waiting, with rests `rest` times as long as they. One event loop owns it."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, rest: float = _REST, most: int = _MOST_QUEUED) -> None:
+        self._rest, self._most = rest, most
         self._slicing = Slicing(clock.monotonic_s, _SLICE_S)
         self._clock = clock
         self._rests_until_s = 0.0
@@ -57,7 +58,7 @@ class Studying:
     @property
     def has_room(self) -> bool:
         """Whether a study offered now would be done."""
-        return len(self._queue) < _MOST_QUEUED and self._clock.monotonic_s() >= self._rests_until_s
+        return len(self._queue) < self._most and self._clock.monotonic_s() >= self._rests_until_s
 
     def offer(self, study: Deferred) -> None:
         """Takes over a study, or sheds it at once if there is no time."""
@@ -90,4 +91,4 @@ class Studying:
                 log.exception("a study of a decision failed", decision_id=study.decision_id)
             self._queue.popleft().finish()
             now_s = self._clock.monotonic_s()
-            self._rests_until_s = max(now_s, self._rests_until_s) + _REST * (now_s - began_s)
+            self._rests_until_s = max(now_s, self._rests_until_s) + self._rest * (now_s - began_s)

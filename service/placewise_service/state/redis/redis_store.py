@@ -33,9 +33,10 @@ from placewise_service.aside import aside
 from placewise_service.state import codec
 from placewise_service.state.errors import no_such_cluster, translate_redis_errors
 from placewise_service.state.holdings import capacity_of, check_reservable, holds_of
-from placewise_service.state.keys import BUNDLES, REGISTRY, ClusterKeys, keys_of
+from placewise_service.state.keys import REGISTRY, ClusterKeys, keys_of
 from placewise_service.state.lifecycle import reserved
 from placewise_service.state.options import StoreOptions
+from placewise_service.state.redis.bundle_choices import RedisBundles
 from placewise_service.state.redis.connection import BoundedClient, RedisOptions, bounded_client
 from placewise_service.state.redis.pipelined import PipelinedConnection
 from placewise_service.state.redis.records import records_from, search_bounds
@@ -46,7 +47,6 @@ from placewise_service.state.store import (
     MOST_FORGOTTEN,
     MOST_LINKED,
     Batch,
-    BundleChoice,
     Conflict,
     JobReport,
     Overcommit,
@@ -62,19 +62,19 @@ _EXPIRE_AT_ONCE = 1000
 _MOST_TASKS = 500  # of a reservation that is packed on the loop, in some milliseconds
 _FIND_PAGE = 256
 _KEPT_KEYS = 1024  # clusters
-_CHOICE = ("active", "previous", "shadow", "active_digest", "previous_digest", "shadow_digest")
 _NO_TENANTS = codec.encode({})
 _COPIED_EVENTS, _COPIED_BYTES = 64, 1 << 18  # in one entry of the log of views
 _OPS = {"STARTED": "start", "PROGRESS": "progress"}  # report_jobs.lua ignores any other
 
 
-class RedisStore:
+class RedisStore(RedisBundles):
     """StateStore on standalone Redis, Sentinel or Redis Cluster (≥ 6.2)."""
 
     def __init__(self, redis: RedisOptions, options: StoreOptions | None = None) -> None:
         self._client = bounded_client(redis)
         self._pipelined = _pipelined_connection(self._client, redis)
         self._scripts: Executor = self._pipelined or self._client
+        super().__init__(self._client, self._scripts)
         self._options = options or StoreOptions()
         self._block_ms = int(redis.timeout_s * 300)  # well under the read timeout: idle is not dead
         client = self._client.unbounded
@@ -353,27 +353,6 @@ class RedisStore:
             position, dropped = await self._client.execute_command("MGET", exported, drops)
             host_s = await self._client.execute_command("HGET", keys_of(cluster).meta, "host_s")
         return LogState((position or b"0").decode(), int(dropped or 0), float(host_s) if host_s else None)
-
-    # -- bundles ------------------------------------------------------------------------------------------------
-
-    async def bundles(self) -> BundleChoice:
-        with translate_redis_errors():
-            fields = await self._client.execute_command(
-                "HMGET", BUNDLES, "seq", "digests_of", *_CHOICE, "shadows", "actives"
-            )
-            *texts, shadows, actives = fields
-        seq, digests_of, active, previous, shadow, *digests = (text.decode() if text else "" for text in texts)
-        # Digests of an earlier seq are of an earlier choice: the last one was stored by a process that knows none.
-        of_active, of_previous, of_shadow = digests if digests_of == seq else ("", "", "")
-        choice = BundleChoice(int(seq or 0), active, previous, shadow, of_active, of_previous, of_shadow)
-        with translate_redis_errors():
-            return codec.with_actives(codec.with_shadows(choice, shadows or b""), actives or b"")
-
-    async def choose_bundles(self, choice: BundleChoice) -> bool:
-        names: list[Argument] = [getattr(choice, field) for field in _CHOICE]
-        args = [choice.seq, *names, codec.encode_shadows(choice), codec.encode_actives(choice)]
-        with translate_redis_errors():
-            return bool(await script("choose_bundles").run(self._scripts, (BUNDLES,), args))
 
     async def close(self) -> None:
         with translate_redis_errors():

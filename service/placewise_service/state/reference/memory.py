@@ -36,13 +36,13 @@ from placewise_service.state.holdings import Hold, capacity_of, check_reservable
 from placewise_service.state.keys import keys_of
 from placewise_service.state.lifecycle import progressed, reserved, runs_of, started
 from placewise_service.state.options import StoreOptions
+from placewise_service.state.reference.bundles import MemoryBundles
 from placewise_service.state.reference.ledger import NodeLedger
 from placewise_service.state.reference.links import Links
 from placewise_service.state.reference.ring import Ring
 from placewise_service.state.store import (
     MOST_FORGOTTEN,
     Batch,
-    BundleChoice,
     Conflict,
     JobReport,
     Overcommit,
@@ -136,17 +136,17 @@ class _Events(list[Event]):
         return [event for event in self if event.version > version]
 
 
-class MemoryStore:
+class MemoryStore(MemoryBundles):
     """StateStore for tests and the simulator; replicas of a test share one."""
 
     def __init__(self, clock: Clock | None = None, options: StoreOptions | None = None) -> None:
+        super().__init__()
         self._clock = clock or SystemClock()
         self._options = options or StoreOptions()
         self._clusters: dict[str, _Cluster] = {}
         self._answers: dict[str, dict[str, tuple[float, Repeated, bytes]]] = {}
         self._rings: dict[str, dict[Log, Ring]] = {}
         self._links: dict[str, Links] = {}
-        self._bundles = BundleChoice()
 
     async def ping(self) -> float:
         return self._clock.now_s()
@@ -458,15 +458,6 @@ class MemoryStore:
     async def log_state(self, cluster: str, log: Log = Log.DECISIONS) -> LogState:
         state = self._clusters.get(cluster)
         return self._ring(cluster, log).state(None if state is None else state.host_time_s)
-
-    async def bundles(self) -> BundleChoice:
-        return self._bundles
-
-    async def choose_bundles(self, choice: BundleChoice) -> bool:
-        if choice.seq != self._bundles.seq:
-            return False
-        self._bundles = replace(choice, seq=choice.seq + 1)
-        return True
 
     async def close(self) -> None:
         return

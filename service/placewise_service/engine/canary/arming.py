@@ -1,0 +1,43 @@
+"""The two arms of one Place request. The arm of a job decides alone which policies place it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from placewise_core.basics.frozen import frozen
+from placewise_core.domain.job import JobId
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.explore import Exploration
+from placewise_core.policies.trial.arms import Arm
+from placewise_core.speed.interference import GpuInterference
+from placewise_service.engine.registry import Canary
+
+
+@frozen
+class Side:
+    """Policy, exploration and predictions of one arm."""
+
+    policy: PlacementPolicy
+    exploration: Exploration
+    interference: GpuInterference
+
+
+@dataclass(slots=True)
+class Arming:
+    """Which arm decides each job of a request, by the time of the request; `taken` has those decided so far. A dry run
+    asks the arm that would answer, and is no part of the trial: `is_tried`."""
+
+    canary: Canary
+    now_s: float
+    sides: Mapping[Arm, Side]
+    is_tried: bool = False
+    taken: dict[JobId, Arm] = field(default_factory=dict)
+
+    def take(self, job_id: JobId) -> Side:
+        """The side that decides a job."""
+        arm = self.taken[job_id] = self.canary.rule.of(job_id, self.now_s)
+        return self.sides[arm]
+
+    @property
+    def is_all_canary(self) -> bool:
+        """Whether the canary decided every job that was decided."""
+        return bool(self.taken) and set(self.taken.values()) == {Arm.CANARY}
