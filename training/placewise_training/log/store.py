@@ -14,8 +14,9 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 ROWS_AT_ONCE: Final = 1024
-# One file and one batch at a time: pyarrow's own read-ahead holds as much as the files are large.
-_LEAN: Final = {"batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
+# One file and one batch at a time: pyarrow's own read-ahead holds as much as the files are large, and its cache the
+# metadata of each file that was read.
+_LEAN: Final = {"batch_readahead": 1, "fragment_readahead": 1, "use_threads": False, "cache_metadata": False}
 _FORMAT: Final = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(
         use_buffered_stream=True, buffer_size=1 << 16, pre_buffer=False
