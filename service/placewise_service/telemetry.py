@@ -90,6 +90,17 @@ class Telemetry:
             "arm",
             "mixture",
         )
+        self._canary_rollbacks = self._counter(
+            "placewise_canary_rollbacks_total", "Canaries that a guard of this replica ended.", "bundle"
+        )
+        self._canary_evidence = self._gauge(
+            "placewise_canary_evidence",
+            "ln of the e-value that the canary does worse, by guard; it is rolled back at ln 80.",
+            "bundle",
+            "cluster",
+            "guard",
+            mode="livemax",
+        )
         self._shed = self._counter("placewise_shed_total", "Requests refused because too many were in flight.", "rpc")
         self._refused = self._counter(
             "placewise_refused_total", "Requests and connections refused for a limit.", "face", "limit"
@@ -189,6 +200,14 @@ class Telemetry:
     def canary_decision(self, bundle: str, arm: str, mixture: str) -> None:
         """One arm decided a job while the bundle was the canary. `mixture`: known or unknown."""
         self._child("canary", self._canary_decisions, bundle, arm, mixture).inc()
+
+    def canary_rolled_back(self, bundle: str) -> None:
+        """A guard of this replica ended a canary."""
+        self._child("canary rollback", self._canary_rollbacks, bundle).inc()
+
+    def canary_evidence(self, bundle: str, cluster: str, guard: str, log_e: float) -> None:
+        """ln of a guard's e-value, at the last look."""
+        self._child("canary evidence", self._canary_evidence, bundle, cluster, guard).set(log_e)
 
     @property
     def is_tracing(self) -> bool:

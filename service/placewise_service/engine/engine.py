@@ -34,6 +34,7 @@ from placewise_service.declog.asked import AskedJobs
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.admitting import Admitting
 from placewise_service.engine.bundles import SharedBundles
+from placewise_service.engine.canary.watching import Watching
 from placewise_service.engine.explorers import BundleExplorers
 from placewise_service.engine.growth import Growth
 from placewise_service.engine.parts import NOT_THE_HOSTS, EngineParts, check_policy_exists
@@ -97,7 +98,10 @@ class Engine:
         self._studying, self._shadowed = Studying(parts.clock), Studying(parts.clock)
         shadowing = Shadowing(parts.registry, self._shadowed, parts.sink, parts.telemetry, parts.clock)
         self._mixing = Studying(parts.clock, _MIXING_REST, _MOST_MIXED)
-        self._placing = Placing(parts, placer, SlicedPlacer(parts, slicing), self._studying, shadowing, self._mixing)
+        self.bundles = SharedBundles(parts.store, parts.registry, parts.clock)
+        self._watching = Watching(parts.store, parts.registry, self.bundles, parts.telemetry)
+        sliced, after = SlicedPlacer(parts, slicing), (self._studying, shadowing, self._mixing, self._watching)
+        self._placing = Placing(parts, placer, sliced, *after)
         self._admitting = Admitting(parts, slicing, shadowing)
         self._shadowing = shadowing
         self._growth = Growth(parts)
@@ -105,9 +109,9 @@ class Engine:
         self._reporter = Reporter(
             parts.store, parts.sink, parts.options.most_profiles, parts.telemetry.profiles_refused
         )
-        self.bundles = SharedBundles(parts.store, parts.registry, parts.clock)
         self._sweep: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
+        self._guarding: asyncio.Task[None] | None = None
         self._meeting: asyncio.Task[None] | None = None
         self._damaged: dict[str, str] = {}  # cluster → why, as logged
         self._logged: set[str] = set()  # clusters whose admission policy has another order now, once logged
@@ -138,6 +142,7 @@ class Engine:
         self._parts.telemetry.show_queues(self._queues, self._parts.options.queue_series)
         self._meeting = asyncio.create_task(self._meet_clusters(), name="meet clusters")
         self._following = asyncio.create_task(self.bundles.follow(), name="follow bundles")
+        self._guarding = asyncio.create_task(self._watching.follow(), name="guard canaries")
         self._sweep = asyncio.create_task(self._expire_reservations(), name="expire reservations")
 
     @property
@@ -161,8 +166,8 @@ class Engine:
     async def close(self) -> None:
         """Ends the background tasks and the store's connections."""
         self._parts.telemetry.afterwards.run()
-        await cancel_and_wait((self._sweep, self._following, self._meeting))
-        self._sweep = self._following = self._meeting = None
+        await cancel_and_wait((self._sweep, self._following, self._meeting, self._guarding))
+        self._sweep = self._following = self._meeting = self._guarding = None
         await self._mixing.close()
         await self._studying.close()
         await self._shadowed.close()
@@ -265,6 +270,8 @@ class Engine:
         """Applies the host's events. `now_s` as in report_nodes. Raises NotFoundError for an unknown cluster."""
         live = await self._parts.views.get(cluster)
         await self._parts.hear_time(live, now_s)
+        if self._parts.registry.canaries:
+            self._watching.reported(cluster, events)
         total = ReportOutcome(0, 0, 0)
         for portion in portions(events):
             outcome, changes = await self._reporter.job_events(cluster, live, portion, self._parts.now_s(live))

@@ -17,6 +17,8 @@ REGISTRY = "pw:clusters"
 BUNDLES = "pw:bundles"
 # list: changes of that choice, newest first. The braces put it into the slot of the choice.
 BUNDLE_HISTORY = "{pw:bundles}:history"
+# hash for each salt of a canary, which follows: what guards counted.
+EVIDENCE = "{pw:bundles}:evidence:"
 
 
 @frozen

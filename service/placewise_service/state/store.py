@@ -261,6 +261,7 @@ class BundleChoice:
 
 
 MOST_CHANGES: Final = 1000  # in the history of bundles
+EVIDENCE_KEPT_S: Final = 30 * 86_400.0  # of a canary, since the last look at it
 
 
 class Batch(Protocol):
@@ -420,6 +421,11 @@ class StateStore(Protocol):
 
     async def bundle_history(self) -> Sequence[BundleChange]:
         """The changes of all clusters, newest first."""
+        ...
+
+    async def add_evidence(self, salt: str, counts: Mapping[str, int]) -> Mapping[str, int]:
+        """Adds what this process counted of the canary with this salt. The sums of all processes; kept for
+        EVIDENCE_KEPT_S."""
         ...
 
     async def close(self) -> None:

@@ -28,6 +28,7 @@ from placewise_models.bundle import Bundle
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
 from placewise_service.engine.canary.arming import Arming, Side
 from placewise_service.engine.canary.mixtures import MixtureStudy
+from placewise_service.engine.canary.watching import Watching
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.parts import ATTEMPTS, EngineParts, check_policy_exists, decode_repeat
 from placewise_service.engine.pending import Pending
@@ -81,6 +82,7 @@ class Placing:
     studying: Studying
     shadowing: Shadowing
     mixing: Studying
+    watching: Watching
 
     async def place(self, command: PlaceCommand, deadline_s: float) -> Pending[PlaceDecision]:
         started_s = self.parts.begin(deadline_s)
@@ -392,6 +394,7 @@ class Placing:
         )
         self.parts.count(record, _outcome(decision.decisions))
         if draft.arming is not None and draft.arming.taken and not draft.arming.is_tried:
+            self.watching.decided(record, draft.arming)
             hand_on = partial(self._complete, draft)
             self.mixing.offer(MixtureStudy(record, draft.studies, draft.arming, hand_on, self.parts.telemetry))
         else:

@@ -1,13 +1,13 @@
 """The choice of bundles and its history, in Redis."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from placewise_service.state import codec
 from placewise_service.state.errors import translate_redis_errors
-from placewise_service.state.keys import BUNDLE_HISTORY, BUNDLES
+from placewise_service.state.keys import BUNDLE_HISTORY, BUNDLES, EVIDENCE
 from placewise_service.state.redis.scripts import Argument, Executor, script
-from placewise_service.state.store import MOST_CHANGES, BundleChange, BundleChoice
+from placewise_service.state.store import EVIDENCE_KEPT_S, MOST_CHANGES, BundleChange, BundleChoice
 
 _CHOICE: Final = ("active", "previous", "shadow", "active_digest", "previous_digest", "shadow_digest")
 
@@ -45,3 +45,11 @@ class RedisBundles:
         with translate_redis_errors():
             texts = await self._commands.execute_command("LRANGE", BUNDLE_HISTORY, 0, MOST_CHANGES - 1)
         return codec.decode_bundle_changes(texts)
+
+    async def add_evidence(self, salt: str, counts: Mapping[str, int]) -> Mapping[str, int]:
+        args: list[Argument] = [round(1000.0 * EVIDENCE_KEPT_S)]
+        for name, count in counts.items():
+            args += (name, count)
+        with translate_redis_errors():
+            reply = await script("add_evidence").run(self._bundle_scripts, (EVIDENCE + salt,), args)
+        return {name.decode(): int(count) for name, count in zip(reply[::2], reply[1::2], strict=True)}

@@ -1,7 +1,7 @@
 """The choice of bundles and its history, in memory."""
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from placewise_service.state.store import MOST_CHANGES, BundleChange, BundleChoice
@@ -13,6 +13,7 @@ class MemoryBundles:
     def __init__(self) -> None:
         self._bundles = BundleChoice()
         self._changes: deque[BundleChange] = deque(maxlen=MOST_CHANGES)
+        self._evidence: dict[str, Counter[str]] = {}
 
     async def bundles(self) -> BundleChoice:
         return self._bundles
@@ -27,3 +28,8 @@ class MemoryBundles:
 
     async def bundle_history(self) -> Sequence[BundleChange]:
         return tuple(self._changes)
+
+    async def add_evidence(self, salt: str, counts: Mapping[str, int]) -> Mapping[str, int]:
+        found = self._evidence.setdefault(salt, Counter())
+        found.update(counts)
+        return dict(found)
