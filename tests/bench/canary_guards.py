@@ -88,9 +88,8 @@ def main(say: Callable[[str], None] = print) -> None:
     for share in SHARES:
         say(f"share {share:g}: {ended_as_well(share, rng)} of {CANARIES} canaries that do as well end in {JOBS} jobs")
         for kind in KINDS:
-            say(
-                f"share {share:g}: {kind} is caught within {caught_within(kind, share, rng):g} jobs at {POWER:.0%} power"
-            )
+            jobs = caught_within(kind, share, rng)
+            say(f"share {share:g}: {kind} is caught within {jobs:g} jobs at {POWER:.0%} power")
 
 
 if __name__ == "__main__":

@@ -294,3 +294,13 @@ async def test_the_history_has_a_change_with_each_choice_that_was_stored(harness
     if harness.raw is not None:  # of a later version, or torn
         harness.raw.lpush("{pw:bundles}:history", b'{"time_s": 1, "cluster": "", "kind": "DREAMT"}', b"{")
         assert len(await store.bundle_history()) == MOST_CHANGES - 2
+
+
+async def test_the_evidence_of_a_canary_is_summed_over_all_processes(harness: Harness) -> None:
+    store = harness.store
+    assert await store.add_evidence("salt", {}) == {}
+    assert await store.add_evidence("salt", {"0.1|NO_FIT|canary": 2, "é": 1}) == {"0.1|NO_FIT|canary": 2, "é": 1}
+    assert await harness.other().add_evidence("salt", {"0.1|NO_FIT|canary": 3}) == {"0.1|NO_FIT|canary": 5, "é": 1}
+    assert await store.add_evidence("other", {"a": 1}) == {"a": 1}
+    if harness.raw is not None:
+        assert 2_500_000 < harness.raw.ttl("{pw:bundles}:evidence:salt") <= 2_592_000
