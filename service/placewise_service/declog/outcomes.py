@@ -51,8 +51,9 @@ class Decided:
     """One row as the join reads it. `planned` and `nodes` name the GPU ("node/gpu") and the node of each task.
 
     `is_tried` marks dry runs and shadows. `admit_decision_id` is the AdmitOrWait decision that admitted the job, "" if
-    unknown. `alternative_nodes` are the nodes of any alternative, None if these were not worked out. Times in epoch
-    seconds, 0 if unknown, as are epochs; speeds in epochs per second.
+    unknown. `alternative_nodes` are the nodes of any alternative, None if these were not worked out. `first_refusal` is
+    the decision that this one repeats, "" if it is no repeated refusal. Times in epoch seconds, 0 if unknown, as are
+    epochs; speeds in epochs per second.
     """
 
     key: Key
@@ -69,6 +70,7 @@ class Decided:
     predicted_epochs_per_s: float | None = None
     total_epochs: float = 0.0
     alternative_nodes: Sequence[str] | None = None
+    first_refusal: str = ""
 
     @property
     def is_place(self) -> bool:
@@ -171,7 +173,8 @@ class Found:
 class Fates:
     """The fates of all jobs of some rows, which hold all rows of each of their jobs.
 
-    A job asked about again has one placement: reports under the repeat count for the first answer. A report about a
+    A job asked about again has one placement: reports under the repeat count for the first answer, as do those under an
+    unchanged refusal that another replica had logged. A report about a
     subtask that names the decision of its job counts for the subtask's own row.
     """
 
@@ -179,7 +182,8 @@ class Fates:
         rows = tuple(rows)
         self.orphans: list[Report] = []
         self._known = {row.key.job for row in rows}
-        self._repeats = repeats(rows)
+        refused = {row.key: Key(row.first_refusal, row.key.job_id) for row in rows if row.first_refusal}
+        self._repeats = {**repeats(rows), **refused}
         self._by_key: dict[Key, Fate] = {}
         self._subtasks: dict[tuple[str, str, str], Key] = {}
         for row in sorted((row for row in rows if row.key.subtask), key=lambda row: row.time_s):

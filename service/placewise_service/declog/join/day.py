@@ -38,8 +38,8 @@ _CLOCK_S: Final = 1.0  # by which clocks may disagree without being mentioned
 
 
 class DayJoin:
-    """The joined rows of one day, and counts: rows by status, OVERRIDDEN, REPEATED, ORPHANS, WAITING (rows whose
-    reward may be known later)."""
+    """The joined rows of one day, and counts: rows by status, OVERRIDDEN, REPEATED, ORPHANS, REFUSED_AGAIN (jobs of
+    unchanged refusals, which have no row), WAITING (rows whose reward may be known later)."""
 
     def __init__(self, folder: Path, decisions: Sequence[Path], outcomes: Sequence[Path], problems: Problems) -> None:
         """`folder` is on the disk that has room for the buckets. Files that cannot be read are left out."""
@@ -61,8 +61,9 @@ class DayJoin:
         self._reported.fill(self._read(self._outcomes, OUTCOME_COLUMNS, reported_of))
         for i in range(self._count):
             decided, reported = self._decided.take(i), self._reported.take(i)
-            fresh = unrepeated(reported)
-            self.counts["REPEATED"] += len(reported) - len(fresh)
+            fresh, again = unrepeated(reported)
+            for file, job_id in zip(again.column("file").to_pylist(), again.column("job_id").to_pylist(), strict=True):
+                self._repeated(self._outcomes[file], job_id)
             yield self._bucket(i, decided, fresh, clock, dangling_after_s), progress_of(fresh)
 
     def reward(self, tables: Iterable[pa.Table]) -> None:
@@ -106,9 +107,10 @@ class DayJoin:
         rows = list(rows_of(decided))
         firsts = {row.key: at for at, row in reversed(list(enumerate(rows)))}
         if len(firsts) < len(rows):
-            self.counts["REPEATED"] += len(rows) - len(firsts)
-            chosen = sorted(firsts.values())
-            decided, rows = decided.take(chosen), [rows[at] for at in chosen]
+            for row, file in zip(rows, decided.column("file").to_pylist(), strict=True):
+                if rows[firsts[row.key]] is not row:
+                    self._repeated(self._decisions[file], row.key.job_id)
+            decided, rows = _taken(decided, rows, sorted(firsts.values()))
         fates = Fates(rows)
         for report in reports_of(reported):
             fates.add(report)
@@ -117,6 +119,10 @@ class DayJoin:
             named = f"decision {report.key.decision_id}" if report.key.decision_id else "no decision named"
             what = "outcomes of unknown decisions, joined with nothing"
             self._problems.note(self._outcomes[report.file], what, named)
+        if any(row.first_refusal for row in rows):
+            kept = [at for at, row in enumerate(rows) if not row.first_refusal]
+            self.counts["REFUSED_AGAIN"] += len(rows) - len(kept)
+            decided, rows = _taken(decided, rows, kept)
         found = [fates.found(row, clock.of(row.cluster), dangling_after_s) for row in rows]
         for row, each in zip(rows, found, strict=True):
             self.counts[each.status.value] += 1
@@ -125,6 +131,10 @@ class DayJoin:
         self._found.put(i, joined_of(decided, _columns(found)))
         runs = [run for row, each in zip(rows, found, strict=True) if (run := run_row(row, each)) is not None]
         return _table(runs, RUNS_SCHEMA)
+
+    def _repeated(self, path: Path, job_id: str) -> None:
+        self.counts["REPEATED"] += 1
+        self._problems.note(path, "rows that the log has already, counted once", f"job {job_id}")
 
     def _check_clock(self, row: Decided, found: Found) -> None:
         fate = found.fate
@@ -135,6 +145,10 @@ class DayJoin:
         else:
             return
         self._problems.note(self._outcomes[fate.file], what, f"job {row.key.job_id}")
+
+
+def _taken(decided: pa.Table, rows: list[Decided], kept: list[int]) -> tuple[pa.Table, list[Decided]]:
+    return decided.take(pa.array(kept, pa.int64())), [rows[at] for at in kept]
 
 
 def _readable(paths: Sequence[Path], table: str, columns: Sequence[str], problems: Problems) -> list[Path]:

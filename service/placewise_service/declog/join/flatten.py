@@ -22,6 +22,7 @@ _OF_JOIN: Final = {
     "is_tried": pa.bool_(),
     "total_epochs": pa.float64(),
     "alternative_nodes": pa.list_(pa.string()),
+    "first_refusal": pa.string(),
     "file": pa.int32(),
 }
 # Columns of `joined` that the decision alone fills, and others that the join reads.
@@ -102,7 +103,8 @@ OUTCOME_COLUMNS: Final = (
     "id", "decision_id", "job_id", "unit", "subtask", "cluster", "kind", "time", "placement", "nodes",
     "speed_epochs_per_s", "epochs_done", "actual_s",
 )  # fmt: skip
-LATER_COLUMNS: Final = {"neighbours": pa.list_(pa.string())}  # null in files of before they came
+# Null in files of before they came, and in those of the other table.
+LATER_COLUMNS: Final = {"neighbours": pa.list_(pa.string()), "first_refusal": pa.string()}
 
 
 def decided_of(batch: pa.RecordBatch, file: int) -> pa.Table:
@@ -134,14 +136,14 @@ def rows_of(decided: pa.Table) -> Iterator[Decided]:
     columns = _lists(decided, (
         "decision_id", "job_id", "unit", "subtask", "rpc", "cluster", "decide_time_s", "outcome", "is_tried",
         "reservation_id", "admit_decision_id", "planned", "nodes", "submit_time_s", "predicted_speed_epochs_per_s",
-        "total_epochs", "alternative_nodes",
+        "total_epochs", "alternative_nodes", "first_refusal",
     ))  # fmt: skip
     for decision_id, job_id, unit, subtask, rpc, cluster, time_s, outcome, is_tried, held, admit, *rest in columns:
-        planned, nodes, submit_time_s, predicted, total_epochs, alternative_nodes = rest
+        planned, nodes, submit_time_s, predicted, total_epochs, alternative_nodes, first_refusal = rest
         key = Key(decision_id, job_id, unit, subtask or "")
         yield Decided(
             key, rpc, cluster, time_s, outcome, is_tried, held or "", admit or "", planned or (), nodes or (),
-            submit_time_s or 0.0, predicted, total_epochs or 0.0, alternative_nodes,
+            submit_time_s or 0.0, predicted, total_epochs or 0.0, alternative_nodes, first_refusal or "",
         )  # fmt: skip
 
 
@@ -156,10 +158,13 @@ def reports_of(reported: pa.Table) -> Iterator[Report]:
         yield Report(key, kind, time_s, placement or (), nodes or (), *rest)
 
 
-def unrepeated(reported: pa.Table) -> pa.Table:
-    """The first row of each id."""
+def unrepeated(reported: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The first row of each id, and the others."""
     firsts = {row_id: i for i, row_id in reversed(list(enumerate(reported.column("id").to_pylist())))}
-    return reported if len(firsts) == len(reported) else reported.take(sorted(firsts.values()))
+    if len(firsts) == len(reported):
+        return reported, reported.slice(len(reported))
+    is_first = np.isin(np.arange(len(reported)), list(firsts.values()))
+    return reported.filter(pa.array(is_first)), reported.filter(pa.array(~is_first))
 
 
 def progress_of(reported: pa.Table) -> pa.Table:
@@ -186,7 +191,7 @@ def _exploded(rows: pa.RecordBatch, lists: Mapping[str, str]) -> pa.Table | None
     of = pc.list_parent_indices(rows[lists["job_id"]])
     found = {name: pc.list_flatten(rows[column]) for name, column in lists.items()}
     found |= {name: rows[name].take(of) for name in _WHOLE}
-    found["decision_id"] = rows["id"].take(of)
+    found |= {"decision_id": rows["id"].take(of), "first_refusal": rows["first_refusal"].take(of)}
     found["decide_time_s"] = _seconds(rows["time"]).take(of)
     found["is_tried"] = pc.or_(rows["is_dry_run"], pc.is_valid(rows["shadow_of"])).take(of)
     for name in ("propensity", "is_explored", "is_fallback"):

@@ -30,7 +30,7 @@ DERIVED: Final = (JOINED, PROGRESS, RUNS)
 _INPUTS_KEY: Final = "placewise.inputs"
 _OPEN_KEY: Final = "placewise.open"
 COUNTS_KEY: Final = "placewise.counts"  # orphans and repeated rows of the day
-_RULES: Final = "4"  # version of the join's own rules: tables of another one are built again
+_RULES: Final = "5"  # version of the join's own rules: tables of another one are built again
 _FOLDER: Final = ".join-"
 _ASKED_RUNS: Final = RUNS_SCHEMA.append(pa.field("is_asked", pa.bool_()))
 _REWARDS_AT_ONCE: Final = 4096
@@ -47,7 +47,7 @@ class LogJoin:
     def run(self, clock: Clock, *, dangling_after_s: float) -> Counter[str]:
         """Rebuilds the tables of every day that changed, has open rows, or rewards that were not known yet.
 
-        Counts the rows of these days by status, and OVERRIDDEN, REPEATED, ORPHANS, WAITING.
+        Counts the rows of these days by status, and OVERRIDDEN, REPEATED, ORPHANS, REFUSED_AGAIN, WAITING.
         """
         counts: Counter[str] = Counter()
         with _folder(self._directory) as folder:

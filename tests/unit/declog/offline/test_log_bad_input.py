@@ -95,6 +95,10 @@ async def test_a_file_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     report = await run(FakeRing(), tmp_path)
     assert (report.joined["REPEATED"], report.joined["OPEN"]) == (2, 1)
     assert len(job_rows(tmp_path)) == 1
+    said = "rows that the log has already, counted once (first: job j1)"
+    later = [files(tmp_path, f"{table}/*/*.parquet")[-1] for table in ("decisions", "outcomes")]
+    assert report.notes == [f"{path}: 1 {said}" for path in reversed(later)]
+    assert report.problems == []
 
 
 @pytest.mark.parametrize(
