@@ -1,6 +1,6 @@
 """Reads an exported log: its decisions by id, and the view that each of them read. Writes nothing.
 
-log = ExportedLog(Path("DIR"))
+log = ExportedLog("DIR")  # or a URL, as LogStore takes it
 view = log.view_at(decision_id)
 """
 
@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
@@ -20,54 +18,59 @@ from placewise_core.domain.commands import Scope
 from placewise_core.domain.events import Event, JobsChanged
 from placewise_core.view.view import ClusterView
 from placewise_log.rebuilding import NotRebuiltError, assumed_as, rebuilt
-from placewise_log.record import PLACE, DecisionRecord, ViewRead, decode
+from placewise_log.record import PLACE, CorruptEntryError, DecisionRecord, ViewRead, decode
 from placewise_log.repeating import before
+from placewise_log.store import LogStore
 from placewise_log.views import EVENTS, GANGS, SNAPSHOT, Events, Gangs, Snapshot, ViewEntry, decode_view_entry
 
 _KEPT_FILES: Final = 4
 _KEPT_ENTRIES: Final = 512
 _MOST_AHEAD: Final = 4096  # versions after a decision in which the event of a gang that it saw is looked for
-_COLUMNS: Final = ["kind", "cluster", "name", "first_version", "last_version"]
+_COLUMNS: Final = ("kind", "cluster", "name", "first_version", "last_version")
+_RECORD: Final = ("record",)
 
 
 @frozen
 class _Row:
     """A row of the table of views."""
 
-    path: Path
+    path: str
     number: int
     first: int
     last: int
 
 
 class ExportedLog:
-    """The log in one directory, as it was when it was opened. Decoded entries are kept for the next question."""
+    """The log in one folder or store, as it was when it was opened. Decoded entries are kept for the next question.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    Every method raises LogError for a file that cannot be read."""
+
+    def __init__(self, where: str | Path) -> None:
+        self._store = LogStore(where)
         self._rows: dict[tuple[str, str, str], list[_Row]] = {}  # by cluster, kind and name, in order of versions
-        self._files: Bounded[Path, list[bytes]] = Bounded(_KEPT_FILES)
-        self._entries: Bounded[tuple[Path, int], ViewEntry] = Bounded(_KEPT_ENTRIES)
-        for path in sorted(directory.glob("views/date=*/*.parquet")):
-            columns = [column.to_pylist() for column in pq.read_table(path, columns=_COLUMNS).columns]
-            for number, (kind, cluster, name, first, last) in enumerate(zip(*columns, strict=True)):
-                self._rows.setdefault((cluster, kind, name), []).append(_Row(path, number, first, last))
+        self._files: Bounded[str, list[bytes]] = Bounded(_KEPT_FILES)
+        self._entries: Bounded[tuple[str, int], ViewEntry] = Bounded(_KEPT_ENTRIES)
+        for path in self._store.paths("views"):
+            rows_of_file = (row for batch in self._store.batches_of(path, _COLUMNS) for row in batch.to_pylist())
+            for number, row in enumerate(rows_of_file):
+                found = self._rows.setdefault((row["cluster"], row["kind"], row["name"]), [])
+                found.append(_Row(path, number, row["first_version"], row["last_version"]))
         for rows in self._rows.values():
             rows.sort(key=lambda row: row.first)
 
     def records(self) -> Iterator[DecisionRecord]:
         """Every decision, day by day."""
-        for path in sorted(self.directory.glob("decisions/date=*/*.parquet")):
-            for batch in pq.ParquetFile(path).iter_batches(1024, columns=["record"]):
-                yield from (decode(data.as_py()) for data in batch.column(0))
+        for path in self._store.paths("decisions"):
+            for batch in self._store.batches_of(path, _RECORD):
+                yield from (self._decoded(path, data.as_py()) for data in batch.column(0))
 
     def record(self, decision_id: str) -> DecisionRecord:
         """A decision. Raises KeyError."""
-        table = ds.dataset(self.directory / "decisions", format="parquet")
-        found = table.to_table(columns=["record"], filter=pc.field("id") == decision_id).column(0)
-        if not len(found):
-            raise KeyError(f"no decision {decision_id!r} in {self.directory}")
-        return decode(found[0].as_py())
+        for path in self._store.paths("decisions"):
+            for batch in self._store.batches_of(path, ("id", *_RECORD), pc.field("id") == decision_id):
+                for data in batch.column("record"):
+                    return self._decoded(path, data.as_py())
+        raise KeyError(f"no decision {decision_id!r} in {self._store.where}")
 
     def view_at(self, decision: str | DecisionRecord, job_id: str = "") -> ClusterView:
         """The view that a decision read, as the caller's own. With `job_id`: as that job found it, the earlier jobs of
@@ -122,14 +125,24 @@ class ExportedLog:
         key = (row.path, row.number)
         found = self._entries.get(key)
         if found is None:
-            found = self._entries[key] = decode_view_entry(self._file(row.path)[row.number])
+            try:
+                found = self._entries[key] = decode_view_entry(self._file(row.path)[row.number])
+            except CorruptEntryError as error:
+                raise self._store.error(error, row.path) from error
         return found
 
-    def _file(self, path: Path) -> list[bytes]:
+    def _file(self, path: str) -> list[bytes]:
         found = self._files.get(path)
         if found is None:
-            found = self._files[path] = pq.read_table(path, columns=["record"]).column(0).to_pylist()
+            batches = self._store.batches_of(path, _RECORD)
+            found = self._files[path] = [data for batch in batches for data in batch.column(0).to_pylist()]
         return found
+
+    def _decoded(self, path: str, data: bytes) -> DecisionRecord:
+        try:
+            return decode(data)
+        except CorruptEntryError as error:
+            raise self._store.error(error, path) from error
 
 
 class _EventsOf(Mapping[int, Event]):
@@ -166,6 +179,6 @@ class _EventsOf(Mapping[int, Event]):
         return entry.events
 
 
-def view_at(directory: Path, decision_id: str, job_id: str = "") -> ClusterView:
+def view_at(where: str | Path, decision_id: str, job_id: str = "") -> ClusterView:
     """As ExportedLog.view_at, for one question."""
-    return ExportedLog(directory).view_at(decision_id, job_id)
+    return ExportedLog(where).view_at(decision_id, job_id)

@@ -25,11 +25,11 @@ from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Architecture, Job, JobId, NodeId, Role
 from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord, encode
+from placewise_log.store import LogStore
 from placewise_log.views import Snapshot, encode_snapshot
 from placewise_service.declog.derived import JOINED_SCHEMA, RUNS_SCHEMA
 from placewise_service.declog.tables import DECISIONS, SCHEMAS, VIEWS
 from placewise_training.log.index import LogIndex
-from placewise_training.log.store import LogStore
 from placewise_training.log.throughput_rows import ThroughputRows
 from placewise_training.sim.hardware import uniform_cluster
 

@@ -10,11 +10,11 @@ import pytest
 from tests.fakes.logs.simulated_log import is_explorers, simulated_log
 
 from placewise_core.domain.realised import Run
+from placewise_log.store import LogStore
 from placewise_training.log.durations import Durations, by_policy, restricted_mean_s
 from placewise_training.log.index import Logged, LogIndex
 from placewise_training.log.places import Places
 from placewise_training.log.speeds import Speed, speed_of
-from placewise_training.log.store import LogStore
 from placewise_training.reward.from_log import RewardRows
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.speed.base import Footprint, NodeLoad

@@ -23,12 +23,12 @@ from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Architecture, Job, JobId, NodeId, Role, Subtask
 from placewise_core.speed.linear_speed import linear_speed, workers_of
 from placewise_log.record import DecisionRecord, Entry, OutcomeRecord, Steps, Tensor
+from placewise_log.store import LogError, LogStore
 from placewise_service.declog.upkeep.publish import Store
 from placewise_training.log.co_runs import CoRunRows
 from placewise_training.log.index import LogIndex
 from placewise_training.log.places import Places
 from placewise_training.log.policy_steps import PolicyStepRows
-from placewise_training.log.store import LogError, LogStore
 from placewise_training.log.throughput_rows import ThroughputRows
 from placewise_training.log.units import ShareTime, share_heat, share_times, subtask_times
 from placewise_training.reward.data import collate

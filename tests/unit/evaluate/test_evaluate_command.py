@@ -136,7 +136,7 @@ def test_no_log_an_older_one_and_a_damaged_one_are_named(tmp_path: Path) -> None
     with pytest.raises(LogError, match=r"decisions does not exist: `placewise log export"):
         run("--log", str(tmp_path), "--policy", "x")
     write(tmp_path, *explored(30, gain=0.1), reward="reward_7min")
-    with pytest.raises(LogError, match="joined has no column neighbourhood_reward_20min"):
+    with pytest.raises(LogError, match=r"joined.*parquet: has no column neighbourhood_reward_20min"):
         run("--log", str(tmp_path), "--policy", "x")
     damaged = next((tmp_path / "decisions").rglob("*.parquet"))
     damaged.write_bytes(damaged.read_bytes()[:-200])

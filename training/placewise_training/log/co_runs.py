@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from placewise_core.domain.job import Job
+from placewise_log.store import LogStore
 from placewise_training.data.measured import GpuPair
 from placewise_training.log.index import Logged, LogIndex
 from placewise_training.log.nodes import NodeKey, gpu_models
 from placewise_training.log.places import Placed, Places
 from placewise_training.log.speeds import speed_of
-from placewise_training.log.store import LogStore
 
 SOURCE = "log"
 _MOST_NORM = 1.2  # as in site_rows: noise may make a job a little faster beside another

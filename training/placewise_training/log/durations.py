@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from placewise_core.basics.arrays import BoolArray, FloatArray
+from placewise_log.store import LogStore
 from placewise_training.log.index import LogIndex
 from placewise_training.log.places import Places
-from placewise_training.log.store import LogStore
 
 
 class Duration(NamedTuple):

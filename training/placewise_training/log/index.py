@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from placewise_core.domain.realised import Run
-from placewise_training.log.store import LogStore
+from placewise_log.store import LogStore
 
 _CACHE_KIB: Final = 8192
 _ROWS: Final = 8192

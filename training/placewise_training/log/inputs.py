@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.inputs.tables import JOB_COLUMNS, PART_COLUMNS, PART_FEATURES
 from placewise_log.record import CorruptEntryError, DecisionRecord, decode
-from placewise_training.log.store import LogStore
+from placewise_log.store import LogStore
 
 # Columns of the reward model's tokens: a job's unchanging ones, then those of its tasks on a node.
 TOKEN_COLUMNS = tuple(column.name for column in (*JOB_COLUMNS[: PART_FEATURES - len(PART_COLUMNS)], *PART_COLUMNS))
@@ -29,25 +29,22 @@ class Asked(NamedTuple):
 def asked_jobs(directory: Path) -> Iterator[Asked]:
     """Jobs of every Place decision but dry runs and shadows, in no order. Raises LogError."""
     store = LogStore(directory)
-    decisions = store.dataset("decisions", ("rpc", "is_dry_run", "shadow_of", "record"))
     wanted = (pc.field("rpc") == "Place") & ~pc.field("is_dry_run") & pc.field("shadow_of").is_null()
-    try:
-        for batch in decisions.to_batches(columns=["record"], filter=wanted):
-            for data in batch.column("record"):
-                yield from _asked(decode(data.as_py()))
-    except (pa.ArrowException, OSError, CorruptEntryError) as error:
-        raise store.error(error) from error
+    for batch in store.batches("decisions", ("rpc", "is_dry_run", "shadow_of", "record"), wanted):
+        for data in batch.column("record"):
+            try:
+                record = decode(data.as_py())
+            except CorruptEntryError as error:
+                raise store.error(error) from error
+            yield from _asked(record)
 
 
 def residuals(directory: Path) -> tuple[FloatArray, FloatArray]:
     """(N,) time of the decision and (N,) ln(reported / predicted speed) of the jobs that have both. Raises LogError."""
-    columns = ["decide_time_s", "predicted_speed_epochs_per_s", "speed_epochs_per_s"]
-    store = LogStore(directory)
-    joined = store.dataset("joined", columns)
-    try:
-        table = joined.to_table(columns=columns, filter=(pc.field(columns[1]) > 0.0) & (pc.field(columns[2]) > 0.0))
-    except (pa.ArrowException, OSError) as error:
-        raise store.error(error) from error
+    columns = ("decide_time_s", "predicted_speed_epochs_per_s", "speed_epochs_per_s")
+    has_both = (pc.field(columns[1]) > 0.0) & (pc.field(columns[2]) > 0.0)
+    schema = pa.schema(dict.fromkeys(columns, pa.float64()))
+    table = pa.Table.from_batches(LogStore(directory).batches("joined", columns, has_both), schema)
     time_s, predicted, actual = (table.column(name).to_numpy() for name in columns)
     return time_s, np.log(actual / predicted)
 

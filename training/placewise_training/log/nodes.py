@@ -6,8 +6,8 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from placewise_log.record import CorruptEntryError
+from placewise_log.store import LogStore
 from placewise_log.views import SNAPSHOT, Snapshot, decode_view_entry
-from placewise_training.log.store import LogStore
 
 
 class NodeKey(NamedTuple):

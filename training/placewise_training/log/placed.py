@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.job import Job
 from placewise_log.record import CorruptEntryError, DecisionRecord, Parts, decode
-from placewise_training.log.store import LogError, LogStore
+from placewise_log.store import LogError, LogStore
 
 DECISION_COLUMNS = ("id", "rpc", "time", "policy", "is_dry_run", "shadow_of", "alternatives", "record")
 JOINED_COLUMNS = ("decision_id", "job_id", "unit", "status", "is_overridden")
 REWARD = "neighbourhood_reward_20min"
-_ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,32 +54,24 @@ class PlacedJob:
 def placed_jobs(directory: Path, reward: str = REWARD) -> Iterator[PlacedJob]:
     """In no order. Dry runs and decisions in a shadow are left out. Raises LogError."""
     store = LogStore(directory)
-    decisions = store.dataset("decisions", DECISION_COLUMNS)
     wanted = (pc.field("rpc") == "Place") & pc.field("alternatives").is_valid()
     wanted &= ~pc.field("is_dry_run") & pc.field("shadow_of").is_null()
-    try:
-        ids = decisions.to_table(columns=["id"], filter=wanted).column("id")
-        outcomes = _outcomes(store, ids, reward)
-        for batch in decisions.to_batches(columns=list(DECISION_COLUMNS), filter=wanted, batch_size=_ROWS_AT_ONCE):
-            for row in batch.to_pylist():
-                yield from _jobs_of(row, outcomes)
-    except (pa.ArrowException, OSError) as error:
-        raise store.error(error) from error
+    asked = ("id", "rpc", "is_dry_run", "shadow_of", "alternatives")
+    ids = [data for batch in store.batches("decisions", asked, wanted) for data in batch.column("id").to_pylist()]
+    outcomes = _outcomes(store, pa.array(ids, pa.string()), reward)
+    for batch in store.batches("decisions", DECISION_COLUMNS, wanted):
+        for row in batch.to_pylist():
+            yield from _jobs_of(row, outcomes)
 
 
-def _outcomes(
-    store: LogStore, ids: pa.ChunkedArray, reward: str
-) -> dict[tuple[str, str], tuple[str, bool, float | None]]:
+def _outcomes(store: LogStore, ids: pa.Array, reward: str) -> dict[tuple[str, str], tuple[str, bool, float | None]]:
     """(status, is overridden, reward) by decision and job."""
-    joined = store.dataset("joined", (*JOINED_COLUMNS, reward))
-    table = joined.to_table(
-        columns=[*JOINED_COLUMNS, reward],
-        filter=pc.field("decision_id").isin(ids.combine_chunks()) & (pc.field("unit") == ""),
-    )
-    columns = [table.column(name).to_pylist() for name in ("decision_id", "job_id", "status", "is_overridden", reward)]
+    wanted = pc.field("decision_id").isin(ids) & (pc.field("unit") == "")
+    names = ("decision_id", "job_id", "status", "is_overridden", reward)
     return {
         (decision, job): (status, is_other, value)
-        for decision, job, status, is_other, value in zip(*columns, strict=True)
+        for batch in store.batches("joined", (*JOINED_COLUMNS, reward), wanted)
+        for decision, job, status, is_other, value in zip(*(batch.column(n).to_pylist() for n in names), strict=True)
     }
 
 

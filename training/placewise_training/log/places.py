@@ -16,8 +16,8 @@ from placewise_core.domain.decision import JobDecision
 from placewise_core.domain.job import Job
 from placewise_core.speed.linear_speed import linear_speed, workers_of
 from placewise_log.record import PLACE, CorruptEntryError, DecisionRecord, decode
+from placewise_log.store import LogStore
 from placewise_training.log.index import Logged, LogIndex, Outcome
-from placewise_training.log.store import LogStore
 
 NOT_HELD: Final = "NOT_HELD"
 _ROWS: Final = 64  # records may hold observations, of tens of kilobytes each

@@ -13,9 +13,9 @@ import numpy as np
 
 from placewise_core.basics.arrays import Float32, FloatArray, IntArray
 from placewise_log.record import Choice
+from placewise_log.store import LogStore
 from placewise_training.log.index import LogIndex
 from placewise_training.log.places import Placed, Places
-from placewise_training.log.store import LogStore
 
 
 class PolicySteps(NamedTuple):

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from placewise_core.domain.job import Architecture, Job
 from placewise_core.speed.params import params_millions
+from placewise_log.store import LogStore
 from placewise_training.data.site_rows import SiteStep
 from placewise_training.log.index import Logged, LogIndex
 from placewise_training.log.nodes import NodeKey, gpu_models
 from placewise_training.log.places import Placed, Places
 from placewise_training.log.speeds import speed_of
-from placewise_training.log.store import LogStore
 
 _MOST_DIGIT = 9  # GPUs of a node, a digit each in a placement
 

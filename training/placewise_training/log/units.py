@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from placewise_core.domain.commands import JobEventKind, Scope
 from placewise_core.domain.decision import Outcome
 from placewise_log.record import PARTITION, PLACE, CorruptEntryError, OutcomeRecord, decode_entry
+from placewise_log.store import LogStore
 from placewise_training.log.index import LogIndex
 from placewise_training.log.places import records
-from placewise_training.log.store import LogStore
 
 
 class ShareTime(NamedTuple):

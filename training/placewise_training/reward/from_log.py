@@ -14,11 +14,11 @@ import torch
 
 from placewise_core.basics.arrays import FloatArray
 from placewise_log.record import Parts
+from placewise_log.store import LogStore
 from placewise_training.log.index import Logged, LogIndex
 from placewise_training.log.later import gain, in_time, parted
 from placewise_training.log.places import Placed, Places
 from placewise_training.log.speeds import Speed, speed_of
-from placewise_training.log.store import LogStore
 from placewise_training.reward.data import Sample, collate
 from placewise_training.reward.net import RewardNet
 

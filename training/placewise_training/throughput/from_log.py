@@ -11,11 +11,11 @@ import numpy as np
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.job import Job, JobId
 from placewise_core.speed.throughput import ThroughputModel
+from placewise_log.store import LogStore
 from placewise_models.folder import shipped_bundle
 from placewise_training.data.site_rows import SiteStep
 from placewise_training.log.index import LogIndex
 from placewise_training.log.later import gain, in_time, parted
-from placewise_training.log.store import LogStore
 from placewise_training.log.throughput_rows import ThroughputRow, ThroughputRows
 from placewise_training.throughput.data import rows_of
 from placewise_training.throughput.fit import FITS

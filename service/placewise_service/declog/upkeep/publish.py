@@ -3,14 +3,14 @@
 Readers see a manifest whose files are all there: it is written last. Files that it names are copied once.
 """
 
-import importlib
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyarrow import fs
 
 from placewise_log.manifest import NAME, Manifest
+from placewise_log.store import LogError, opened
 
 _CHUNK: Final = 1 << 20
 _POSITIONS: Final = "positions.json"
@@ -26,7 +26,10 @@ class Store:
     def __init__(self, url: str) -> None:
         """Raises StoreError for a URL that neither pyarrow nor an installed fsspec knows."""
         self._url = url
-        self._files, self._folder = _opened(url)
+        try:
+            self._files, self._folder = opened(url)
+        except LogError as error:
+            raise StoreError(str(error)) from error
 
     def publish(self, directory: Path) -> int:
         """Copies the files of the directory's manifest that the store lacks, then the manifest; how many.
@@ -59,18 +62,3 @@ class Store:
         with source.open("rb") as file, self._files.open_output_stream(path, compression=None) as target:
             while chunk := file.read(_CHUNK):
                 target.write(chunk)
-
-
-def _opened(url: str) -> tuple[fs.FileSystem, str]:
-    try:
-        files, folder = fs.FileSystem.from_uri(url)
-    except (pa.ArrowException, OSError) as error:
-        try:
-            fsspec: Any = importlib.import_module("fsspec")
-            own, folder = fsspec.core.url_to_fs(url)
-        except ImportError:
-            raise StoreError(f"{url}: {str(error).splitlines()[0]}; other stores need the package fsspec") from error
-        except ValueError as unknown:
-            raise StoreError(f"{url}: {unknown}") from unknown
-        files = fs.PyFileSystem(fs.FSSpecHandler(own))
-    return files, str(folder).rstrip("/")
