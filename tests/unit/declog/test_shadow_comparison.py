@@ -15,10 +15,11 @@ from tests.fakes.engine import CLUSTER, ask_place, logged, place, running_engine
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.policies.studies.shadow import Compared, Forecasts
+from placewise_log.store import LogError
 from placewise_service.cli import invoke
 from placewise_service.declog.export import export
 from placewise_service.declog.shadows.comparison import Blocks, compare
-from placewise_service.declog.shadows.pairs import Pair, Side, UnreadableLogError, pairs
+from placewise_service.declog.shadows.pairs import Pair, Side, pairs
 from placewise_service.engine import Engine
 
 A, B = Side("old", "consolidate", False, 1.0), Side("new", "harmony", False, 3.0)
@@ -192,7 +193,7 @@ async def test_a_damaged_log_is_refused_by_the_name_of_the_file(
         path.write_bytes(path.read_bytes()[:-20])
     else:
         pq.write_table(pa.table({"x": [1]}), path)
-    with pytest.raises(UnreadableLogError, match=path.name):
+    with pytest.raises(LogError, match=path.name):
         pairs(tmp_path)
     assert invoke(["bundle", "compare", "a", "b", "--log", str(tmp_path)]) == 6
     said = capsys.readouterr().err.replace("\n", "")

@@ -106,6 +106,10 @@ def test_jobs_that_cannot_be_used_are_counted_by_reason(tmp_path: Path) -> None:
     outcomes[3] = outcome(3, None, status="OPEN")
     outcomes[5] = outcome(5, 1.0, is_overridden=True)
     decisions[7]["alternatives"][0]["propensity"] = None
+    for at, propensity in ((15, 1.5), (17, -0.1), (19, float("nan"))):
+        decisions[at]["alternatives"][0]["propensity"] = propensity
+    for each in decisions[21]["alternatives"]:
+        each["propensity"] = 0.0 if each["is_chosen"] else 1.0
     decisions[9]["is_dry_run"] = True
     decisions[11]["shadow_of"] = "d10"
     decisions[13]["alternatives"][0]["own_propensity"] = 0.5
@@ -113,6 +117,7 @@ def test_jobs_that_cannot_be_used_are_counted_by_reason(tmp_path: Path) -> None:
     assert found["log"]["left_out"] == {
         "without a reward (OPEN)": 1,
         "of unknown mixture": 1,
+        "of a propensity outside (0, 1]": 4,
         "of a policy in force whose other placements are not known": 1,
     }
     assert found["log"]["overridden"] == 1

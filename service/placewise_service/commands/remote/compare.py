@@ -18,7 +18,7 @@ from placewise_service.commands.exits import BadInputError, CommandError, Exit
 from placewise_service.commands.store import opened_store
 from placewise_service.declog.export import ExportRing, export
 from placewise_service.declog.shadows.comparison import compare as compared
-from placewise_service.declog.shadows.pairs import Beside, Pair, UnreadableLogError, beside, pairs
+from placewise_service.declog.shadows.pairs import Beside, Pair, beside, pairs
 
 _Found = tuple[list[Pair], list[Beside]]
 
@@ -80,10 +80,7 @@ def _counts(words: Iterable[str]) -> list[dict[str, Any]]:
 def _read(directory: Path, clusters: Sequence[str]) -> _Found:
     if not (directory / "decisions").is_dir():
         raise BadInputError(str(directory), "has no folder decisions: name a folder that `placewise log export` wrote")
-    try:
-        return pairs(directory, clusters), beside(directory, clusters)
-    except UnreadableLogError as error:
-        raise BadInputError(str(error.path), error.reason) from None
+    return pairs(directory, clusters), beside(directory, clusters)
 
 
 async def _read_ring(clusters: Sequence[str]) -> _Found:

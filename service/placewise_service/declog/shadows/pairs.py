@@ -10,25 +10,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.commands import JobEventKind, Scope
 from placewise_core.policies.studies.shadow import Compared
 from placewise_log.record import PLACE, CorruptEntryError, DecisionRecord, decode
+from placewise_log.store import LogStore
 from placewise_service.declog.shadows.differences import difference
 
 _ROWS_AT_ONCE: Final = 4096
 _ANSWER: Final = ("id", "bundle", "policy", "is_fallback", "latency_ms")
 _FATE: Final = ("decision_id", "job_id", "unit", "start_time_s", "end_time_s", "end", "is_overridden")
-
-
-class UnreadableLogError(Exception):
-    """A file of the log is damaged or foreign."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path, self.reason = path, reason
 
 
 @frozen
@@ -76,7 +68,7 @@ class Beside:
 def beside(directory: Path, clusters: Collection[str] = ()) -> list[Beside]:
     """Every job and task with a shadow of AdmitOrWait, Partition, or Place with scope NODE, explored ones apart.
 
-    Raises UnreadableLogError.
+    Raises LogError.
     """
     records = _records(directory, clusters, is_placing=False)
     answered = {record.shadow_of for record in records}
@@ -94,7 +86,7 @@ def beside(directory: Path, clusters: Collection[str] = ()) -> list[Beside]:
 def pairs(directory: Path, clusters: Collection[str] = ()) -> list[Pair]:
     """Every job with a shadow of Place whose answer is in the log, by time; of these clusters, or of all for none.
 
-    Raises UnreadableLogError.
+    Raises LogError.
     """
     records = _records(directory, clusters, is_placing=True)
     answers = _answers(directory, records)
@@ -150,29 +142,19 @@ def _realised_per_s(fate: dict[str, Any] | None) -> float | None:
 
 def _decoded(directory: Path, column: str, wanted: pa.Array | None = None) -> Iterator[DecisionRecord]:
     """Decisions that have a value in this column, one of these if some are given."""
-    for path, batch in _batches(directory, "decisions", (column, "record")):
-        values = batch.column(column)
-        is_wanted = pc.is_valid(values) if wanted is None else pc.is_in(values, value_set=wanted)
-        for data in batch.filter(is_wanted).column("record").to_pylist():
-            try:
-                yield decode(data)
-            except CorruptEntryError as error:
-                raise UnreadableLogError(path, str(error)) from None
+    store, value = LogStore(directory), pc.field(column)
+    is_wanted = value.is_valid() if wanted is None else value.isin(wanted)
+    for path in store.paths("decisions"):
+        for batch in store.batches_of(path, (column, "record"), is_wanted, _ROWS_AT_ONCE):
+            for data in batch.column("record").to_pylist():
+                try:
+                    yield decode(data)
+                except CorruptEntryError as error:
+                    raise store.error(error, path) from None
 
 
 def _rows(directory: Path, table: str, columns: Sequence[str], key: str, wanted: pa.Array) -> Iterator[dict[str, Any]]:
-    for _, batch in _batches(directory, table, columns):
-        yield from batch.filter(pc.is_in(batch.column(key), value_set=wanted)).to_pylist()
-
-
-def _batches(directory: Path, table: str, columns: Sequence[str]) -> Iterator[tuple[Path, pa.RecordBatch]]:
-    for path in sorted((directory / table).glob("date=*/*.parquet")):
-        try:
-            with pq.ParquetFile(path) as file:
-                lacking = set(columns) - set(file.schema_arrow.names)
-                if lacking:
-                    raise UnreadableLogError(path, f"has no column {min(lacking)}: not a table of the decision log")
-                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
-                    yield path, batch
-        except (pa.ArrowInvalid, OSError) as error:
-            raise UnreadableLogError(path, str(error).splitlines()[0]) from None
+    store = LogStore(directory)
+    for path in store.paths(table):
+        for batch in store.batches_of(path, columns, pc.field(key).isin(wanted), _ROWS_AT_ONCE):
+            yield from batch.to_pylist()

@@ -13,6 +13,7 @@ from placewise_service.commands.remote.log_ring import ApiRing
 from placewise_service.declog.export import export
 
 ENTRY_BYTES = 65_536
+PAGES_MIB = 3.0  # one page may be on its way while another is written
 
 
 async def peak_mib(directory: Path, entries: int) -> float:
@@ -37,5 +38,5 @@ async def peak_mib(directory: Path, entries: int) -> float:
 
 async def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     short, long = [await peak_mib(tmp_path / str(entries), entries) for entries in (100, 1600)]
-    assert long < 1.1 * short, f"{ENTRY_BYTES * 1600 / 2**20:.0f} MiB of entries"
-    assert long < ENTRY_BYTES * 1600 / 2**20 / 4
+    assert long - short < PAGES_MIB, f"{ENTRY_BYTES * 1600 / 2**20:.0f} MiB of entries"
+    assert long < 10.0

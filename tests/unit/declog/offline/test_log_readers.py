@@ -61,6 +61,8 @@ def copied(path: Path) -> Path:
         (("evaluate", "--policy", "random"), "joined"),
         (("drift",), "decisions"),
         (("drift",), "joined"),
+        (("bundle", "compare", "a", "b"), "decisions"),
+        (("bundle", "compare", "a", "b"), "joined"),
     ],
 )
 async def test_a_command_that_judges_stops_at_the_file(
