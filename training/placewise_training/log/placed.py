@@ -24,7 +24,7 @@ REWARD = "neighbourhood_reward_20min"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One placement that could have been: P and π of the policy in force are None if its search was cut by the clock.
+    """One placement that could have been: P and π of the policy in force are None if the clock stopped a policy.
     `policies`: the probability with which each policy that was asked gives it."""
 
     nodes: tuple[str, ...]

@@ -1,6 +1,7 @@
 """`placewise log stats` and `placewise log migrate` on a directory: numbers, and files refused by name."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,22 @@ async def test_a_migration_keeps_entries_that_it_cannot_read_and_leaves_foreign_
     assert lines == [f"placewise: {foreign}: a Parquet file, but no table of a decision log: move it elsewhere"]
     assert foreign.read_bytes() == before
     assert [row["record"] for row in rows(tmp_path, "unreadable")] == [b"from elsewhere"]
+
+
+def test_a_second_export_to_a_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "placewise_service.commands.remote.log.opened_store", lambda: nullcontext(FakeRing(decision(1)))
+    )
+    with Dataset(tmp_path).locked():
+        code, _, lines = command(capsys, "log", "export", str(tmp_path))
+    assert (code, lines) == (
+        Exit.REFUSED,
+        [f"placewise: another export is writing to {tmp_path}: wait until it ends"],
+    )
+    code, found, _ = command(capsys, "log", "export", str(tmp_path))
+    assert (code, found["written"]["decisions"]) == (Exit.OK, 1)
 
 
 def test_a_migration_beside_an_export_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
