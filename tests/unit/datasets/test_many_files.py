@@ -30,11 +30,11 @@ print(scan(sys.argv[2]), peak_mib() - few)
 
 
 def written(folder: Path, files: int) -> Path:
-    table = pa.Table.from_pylist([{"decision_id": f"d{i}", "job_id": f"j{i}"} for i in range(20)], schema=JOINED_SCHEMA)
     path = folder / "joined" / "date=2025-11-21"
     path.mkdir(parents=True)
     for i in range(files):
-        pq.write_table(table, path / f"{i:04d}.parquet")
+        rows = [{"decision_id": f"d{i}-{n}", "job_id": f"j{n}"} for n in range(20)]  # copies are refused
+        pq.write_table(pa.Table.from_pylist(rows, schema=JOINED_SCHEMA), path / f"{i:04d}.parquet")
     return folder
 
 
