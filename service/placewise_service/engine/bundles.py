@@ -131,9 +131,12 @@ class SharedBundles:
         async with self._lock:
             await self._end_canary(cluster, ChangeKind.CANARY_ENDED, caller=caller)
 
-    async def roll_back_canary(self, cluster: str, reason: str) -> None:
-        """Ends a canary on the verdict of a guard. Raises StateUnavailableError."""
+    async def roll_back_canary(self, cluster: str, reason: str, salt: str) -> None:
+        """Ends the canary with this salt on a guard's verdict; a later one goes on. Raises StateUnavailableError."""
         async with self._lock:
+            canary = (await self._store.bundles()).canaries.get(cluster)
+            if canary is not None and canary.salt != salt:
+                return
             await self._end_canary(cluster, ChangeKind.CANARY_ROLLED_BACK, reason)
 
     async def set_kill_switch(self, policy: str, cluster: str = "", caller: str = "") -> None:

@@ -139,7 +139,7 @@ class Watching:
             verdict = await self._verdict(cluster, canary)
             if verdict:
                 self._telemetry.canary_rolled_back(canary.serving.bundle.name)
-                await self._bundles.roll_back_canary(cluster, verdict)
+                await self._bundles.roll_back_canary(cluster, verdict, canary.rule.salt)
 
     async def _verdict(self, cluster: str, canary: Canary) -> str:
         """Why the canary ends; "" if it goes on."""
