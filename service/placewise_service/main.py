@@ -218,6 +218,7 @@ def make_engine(settings: Settings, store: StateStore, clock: Clock, telemetry: 
     admit = settings.admit
     options = EngineOptions(
         place_policy=settings.place.policy,
+        pipeline_policy=settings.place.pipeline_policy,
         admit_policy=admit.policy,
         fallback_policy=settings.place.fallback_policy,
         reserve_ttl_s=settings.place.reserve_ttl_s,

@@ -225,6 +225,10 @@ class PlaceSettings(Section):
     policy: str = Field(
         default="consolidate", description="Placement policy, unless the request or the cluster names one."
     )
+    pipeline_policy: str = Field(
+        default="consolidate",
+        description="Placement policy of requests for pipelines alone, unless the request or the cluster names one.",
+    )
     fallback_policy: str = Field(
         default="consolidate", description="Heuristic that decides when a learned policy fails."
     )

@@ -1,14 +1,13 @@
 """Chooses the nodes of a queue's head and the point in time at which it is expected to start there (EASY)."""
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from placewise_core.admit.pool import Options, Pool, Take, fewest_gpus, shares_gpus
-from placewise_core.basics.arrays import BoolArray
+from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.domain.cluster import HeadReservation
 from placewise_core.domain.job import Job
 from placewise_core.view.held import HeldAmounts, Holdings
@@ -42,8 +41,10 @@ class Releases:
         if holdings is None:
             holdings = view.notes[_HELD] = Holdings()
         self._held: HeldAmounts = holdings.at(view, now_s)
-        ends = [[now_s], self._held.ends, [end_s for _, end_s in starting]]
-        self.times_s: Sequence[float] = np.unique(np.concatenate(ends)).tolist()
+        times_s = self._held.times_s
+        if starting:
+            times_s = np.unique(np.append(times_s, [end_s for _, end_s in starting]))
+        self.times_s: FloatArray = times_s
 
     def after(self, gpus: float) -> int:
         """Index of the first point in time at which so many GPUs may be idle."""
@@ -54,7 +55,7 @@ class Releases:
         if need > len(ends):
             return len(self.times_s)
         first = ends.min() if need == 1 else np.partition(ends, need - 1)[need - 1]
-        return bisect_left(self.times_s, float(first))
+        return int(self.times_s.searchsorted(first))
 
     def pool(self, time_s: float) -> Pool:
         """The free resources expected at that time."""
@@ -83,7 +84,7 @@ def reserved(job: Job, releases: Releases, choose: Choose, now_s: float, bound_s
     while first < last:  # what is given back only grows, and is mostly enough soon
         middle = min((first + last) // 2, first + reach - 1)
         reach *= 2
-        found = _takes(job, releases.pool(times[middle]), choose)
+        found = _takes(job, releases.pool(float(times[middle])), choose)
         if found is None:
             first = middle + 1
         else:
@@ -92,7 +93,7 @@ def reserved(job: Job, releases: Releases, choose: Choose, now_s: float, bound_s
         return None
     since_s = since(job, now_s)
     nodes = _nodes(takes, releases.view)
-    return HeadReservation(job.id, nodes, times[first], since_s, since_s + bound_s, now_s + KEPT_S)
+    return HeadReservation(job.id, nodes, float(times[first]), since_s, since_s + bound_s, now_s + KEPT_S)
 
 
 def since(job: Job, now_s: float) -> float:

@@ -71,11 +71,10 @@ def barred(view: ClusterView, job: Job, gpus: float, now_s: float) -> BoolArray 
 def bars(head: HeadReservation, job: Job, gpus: float, now_s: float) -> bool:
     """True if the job may not take the head's nodes now. Past the bound no earlier admission counts, but that of a job
     that waits longer than the head."""
-    has_passed = job.id in head.passes
     if now_s >= head.bound_s:
         waits_longer = job.submit_time_s > 0 and (job.submit_time_s, job.id) < (head.since_s, head.job)
-        return not (has_passed and waits_longer)
-    return now_s + expected_s(job, gpus) > head.start_s and not has_passed
+        return not (waits_longer and job.id in head.passes)
+    return now_s + expected_s(job, gpus) > head.start_s and job.id not in head.passes
 
 
 def rows_of(view: ClusterView, heads: list[HeadReservation]) -> BoolArray | None:

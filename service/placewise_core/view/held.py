@@ -21,6 +21,7 @@ class HeldAmounts:
     ends: FloatArray  # (P,) the expected end of its job
     demands: FloatArray  # (P, R)
     gpu_end: FloatArray  # (M, G) when each GPU is expected to be idle; infinite for those that do not exist
+    times_s: FloatArray  # the points in time at which something is given back, each once, and the time now
 
 
 @frozen
@@ -135,7 +136,9 @@ class Holdings:
         gpu_end = np.where(view.gpu_exists, 0.0, np.inf)
         # A GPU that several share is idle after the last of them.
         np.maximum.at(gpu_end.reshape(-1), tables.gpu_places, ends_s[tables.gpu_slots])
-        return HeldAmounts(tables.part_rows[order], part_ends_s[order], tables.demands[order], gpu_end)
+        part_ends_s = part_ends_s[order]
+        times_s = np.unique(np.append(part_ends_s, now_s))
+        return HeldAmounts(tables.part_rows[order], part_ends_s, tables.demands[order], gpu_end, times_s)
 
 
 def _terms(running: RunningJob, on_gpus: int) -> tuple[float, float, float]:

@@ -103,6 +103,7 @@ def _check_policies(options: EngineOptions, heuristics: Collection[str], admissi
     place = {*heuristics, *LEARNED_POLICIES}
     for setting, name, names in (
         ("place.policy", options.place_policy, place),
+        ("place.pipeline_policy", options.pipeline_policy, place),
         ("place.fallback_policy", options.fallback_policy, heuristics),
         ("admit.policy", options.admit_policy, admission),
     ):

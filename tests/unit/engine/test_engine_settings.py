@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
-from tests.fakes.cluster import make_job
+from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_place
 
 from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import ClusterSettings
 from placewise_core.domain.commands import PlaceCommand
 from placewise_core.domain.errors import InvalidRequestError, StateUnavailableError
+from placewise_core.domain.job import Architecture, Job, JobId, Subtask
 from placewise_log.logs import Log
 from placewise_service.engine import EngineOptions
 from placewise_service.engine.build import build_engine
@@ -63,6 +66,7 @@ async def test_every_bound_of_the_decision_log_is_a_setting() -> None:
             "PLACEWISE_PLACE__POLICY: no policy 'consolidat', did you mean 'consolidate'?",
         ),
         ("place", {"policy": ""}, "PLACEWISE_PLACE__POLICY: no policy ''; there are: .*harmony"),
+        ("place", {"pipeline_policy": "edt"}, "PLACEWISE_PLACE__PIPELINE_POLICY: no policy 'edt', did you mean 'ect'?"),
         ("place", {"fallback_policy": "harmony"}, "PLACEWISE_PLACE__FALLBACK_POLICY: no policy 'harmony'"),
         ("admit", {"policy": "protheus"}, "PLACEWISE_ADMIT__POLICY: no policy 'protheus', did you mean 'proteus'?"),
     ],
@@ -72,6 +76,27 @@ def test_a_policy_that_does_not_exist_is_a_reason_not_to_start(section: str, val
     settings = load_settings({}, **{section: values})
     with pytest.raises(InvalidRequestError, match=said.replace("?", "[?]")):
         make_engine(settings, MemoryStore(clock), clock, Telemetry())
+
+
+async def test_requests_for_pipelines_alone_have_a_default_policy_of_their_own() -> None:
+    clock = ManualClock(1_000_000.0)
+    settings = load_settings({}, place={"policy": "load-balance", "pipeline_policy": "ect"})
+    engine = make_engine(settings, MemoryStore(clock), clock, Telemetry())
+    await engine.start()
+    await engine.report_nodes(CLUSTER, [make_node("n0", 1)], full=True)
+    pipeline = Job(JobId("p"), architecture=Architecture.PIPELINE, subtasks=(Subtask("s", "k"),))
+
+    async def policy(*jobs: Job, name: str = "") -> str:
+        decision = await ask_place(engine, PlaceCommand(CLUSTER, jobs, policy=name, is_dry_run=True))
+        return decision.meta.policy
+
+    assert await policy(pipeline, replace(pipeline, id=JobId("q"))) == "ect"
+    assert await policy(make_job("j")) == await policy(pipeline, make_job("j")) == "load-balance"
+    assert await policy(pipeline, name="pats") == "pats"
+    await engine.update_settings(CLUSTER, ClusterSettings(place_policy="tetris"))
+    assert await policy(pipeline) == "tetris"
+    await engine.drain(0.0)
+    await engine.close()
 
 
 @pytest.mark.parametrize("policy", ["harmony", "ldwp", "search", "tetris"])

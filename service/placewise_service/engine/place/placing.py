@@ -13,7 +13,7 @@ from placewise_core.domain.commands import PlaceCommand, Scope
 from placewise_core.domain.decision import JobDecision, Outcome, PlaceDecision
 from placewise_core.domain.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
 from placewise_core.domain.events import Event
-from placewise_core.domain.job import JobId
+from placewise_core.domain.job import Architecture, Job, JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.explore import NONE, exploration_of
@@ -144,9 +144,14 @@ class Placing:
         return Arming(asked.canary, context.now_s, sides, is_tried)
 
     def _policy(self, command: PlaceCommand, view: ClusterView, placer: Placer) -> PlacementPolicy:
-        name = command.policy or view.settings.place_policy or self.parts.options.place_policy
+        name = command.policy or view.settings.place_policy or self._default_policy(command.jobs)
         check_policy_exists(name, placer.policies, "policy")
         return placer.policies[name]
+
+    def _default_policy(self, jobs: Sequence[Job]) -> str:
+        options = self.parts.options
+        are_pipelines = all(job.architecture is Architecture.PIPELINE for job in jobs)
+        return options.pipeline_policy if are_pipelines else options.place_policy
 
     async def _attempt(
         self,
