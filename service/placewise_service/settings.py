@@ -226,8 +226,9 @@ class PlaceSettings(Section):
         default="consolidate", description="Placement policy, unless the request or the cluster names one."
     )
     pipeline_policy: str = Field(
-        default="consolidate",
-        description="Placement policy of requests for pipelines alone, unless the request or the cluster names one.",
+        default="ldwp",
+        description="Placement policy of requests for pipelines alone, unless the request or the cluster names one. "
+        "With a bundle that has no net for it, `policy` decides.",
     )
     fallback_policy: str = Field(
         default="consolidate", description="Heuristic that decides when a learned policy fails."

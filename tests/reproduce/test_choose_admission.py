@@ -13,7 +13,7 @@ from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.job import Job, JobId
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_service.engine.parts import EngineOptions
-from placewise_service.settings import AdmitSettings
+from placewise_service.settings import AdmitSettings, PlaceSettings
 from placewise_training.reproduce import choose_pipelines
 from placewise_training.reproduce.choose import CANDIDATES, LENGTHS, SEEDS, WORKLOADS, Run, judge, keeps_bound, run
 from placewise_training.reproduce.elastic.trials import JobLog
@@ -75,6 +75,18 @@ def test_the_default_is_what_the_rule_chose_on_every_workload() -> None:
     rows, chosen = judge(made)
     assert [asdict(row) for row in rows] == found["rows"]
     assert chosen == found["chosen"] == AdmitSettings().policy == EngineOptions().admit_policy
+
+
+def test_the_default_of_pipelines_is_what_the_rule_chose_on_every_workload() -> None:
+    """docs/pipelines.json has each run once, and its figures are those of its runs."""
+    found = json.loads((Path(__file__).parents[2] / "docs" / "pipelines.json").read_text("utf-8"))
+    made = [Run(**each) for each in found["runs"]]
+    cells = [(each.workload, each.lengths, each.policy, each.seed) for each in made]
+    wanted = itertools.product(choose_pipelines.WORKLOADS, LENGTHS, choose_pipelines.CANDIDATES, SEEDS)
+    assert sorted(cells) == sorted(wanted)
+    rows, chosen = judge(made)
+    assert [asdict(row) for row in rows] == found["rows"]
+    assert chosen == found["chosen"] == PlaceSettings().pipeline_policy == EngineOptions().pipeline_policy
 
 
 def test_a_run_keeps_the_bound_and_ends() -> None:

@@ -132,9 +132,10 @@ class Engine:
         """Takes up the bundles in force, loads the views of the clusters that exist, begins to expire reservations."""
         await self.bundles.refresh()
         options = self._parts.options
-        for default in dict.fromkeys((options.place_policy, options.pipeline_policy)):
-            if default not in self.place_policies:
-                log.warning("the bundle has no net for a default policy: its Place is refused", policy=default)
+        if (default := options.place_policy) not in self.place_policies:
+            log.warning("the bundle has no net for the default policy: Place is refused", policy=default)
+        if (default := options.pipeline_policy) not in self.place_policies:
+            log.warning("the bundle has no net for the default policy of pipelines", policy=default)
         for cluster in await self._parts.store.clusters():
             await self._take_up(cluster)
         await self._explorers.follow(self._named_explorers())

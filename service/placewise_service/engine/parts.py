@@ -42,7 +42,7 @@ class EngineOptions:
     """The operator's options for this service; a cluster's own settings come first."""
 
     place_policy: str = "consolidate"
-    pipeline_policy: str = "consolidate"
+    pipeline_policy: str = "ldwp"
     admit_policy: str = "proteus-qos"
     fallback_policy: str = "consolidate"
     reserve_ttl_s: float = 60.0

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.commands import PlaceCommand
 from placewise_core.domain.decision import Outcome
 from placewise_core.domain.errors import InvalidRequestError
-from placewise_core.domain.job import Job, JobId, Resources, Role, Subtask, TaskGroup
+from placewise_core.domain.job import Architecture, Job, JobId, Resources, Role, Subtask, TaskGroup
 from placewise_core.inputs.ldwp import COLUMNS
 from placewise_models.bundle import BundleError, Manifest, load, schema_of, write_manifest
 from placewise_models.folder import shipped_bundle
@@ -85,7 +86,11 @@ async def test_the_policy_comes_and_goes_with_its_bundle(tmp_path: Path) -> None
     await engine.report_nodes("c", [make_node(f"n{i}") for i in range(4)], full=True)
     with pytest.raises(InvalidRequestError, match="no policy 'ldwp'"):
         await ask_place(engine, asked("a"))
+    (job,) = asked("p").jobs
+    unnamed = PlaceCommand("c", (replace(job, architecture=Architecture.PIPELINE),), is_dry_run=True)
+    assert (await ask_place(engine, unnamed)).meta.policy == "consolidate", "the default of pipelines has no net"
     await engine.bundles.activate("net")
+    assert (await ask_place(engine, unnamed)).meta.policy == "ldwp"
     nodes = set()
     for i in range(4):
         decision = await ask_place(engine, asked(f"a{i}"))

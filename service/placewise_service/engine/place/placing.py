@@ -144,14 +144,15 @@ class Placing:
         return Arming(asked.canary, context.now_s, sides, is_tried)
 
     def _policy(self, command: PlaceCommand, view: ClusterView, placer: Placer) -> PlacementPolicy:
-        name = command.policy or view.settings.place_policy or self._default_policy(command.jobs)
+        name = command.policy or view.settings.place_policy or self._default_policy(command.jobs, placer)
         check_policy_exists(name, placer.policies, "policy")
         return placer.policies[name]
 
-    def _default_policy(self, jobs: Sequence[Job]) -> str:
+    def _default_policy(self, jobs: Sequence[Job], placer: Placer) -> str:
         options = self.parts.options
         are_pipelines = all(job.architecture is Architecture.PIPELINE for job in jobs)
-        return options.pipeline_policy if are_pipelines else options.place_policy
+        has_net = options.pipeline_policy in placer.policies  # the bundle may be one of a site
+        return options.pipeline_policy if are_pipelines and has_net else options.place_policy
 
     async def _attempt(
         self,
