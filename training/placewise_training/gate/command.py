@@ -50,6 +50,3 @@ def gate_command(
     if not found.is_promoted:
         raise typer.Exit(REFUSED)
 
-
-if __name__ == "__main__":
-    gate_app()

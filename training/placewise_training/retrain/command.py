@@ -94,6 +94,3 @@ def _lines(found: Retrained) -> list[str]:
         return [*shown, "refused: no model learnt anything"]
     return [*shown, *lines(found.verdict), str(found.folder)]
 
-
-if __name__ == "__main__":
-    retrain_app()
