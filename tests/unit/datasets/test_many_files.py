@@ -14,7 +14,7 @@ FILES, MOST_MIB = 240, 4.0
 
 SCAN = """
 import sys
-from placewise_training.log.store import LogStore
+from placewise_log.store import LogStore
 
 def peak_mib():
     with open("/proc/self/status") as status:

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.gate.sites import site
 from typer.testing import CliRunner, Result
 
+from placewise_log.store import LogError
 from placewise_models.bundle import load
 from placewise_models.folder import shipped_bundle
-from placewise_training.log.store import LogError
 from placewise_training.retrain import retrain as retraining
 from placewise_training.retrain.command import retrain_app
 from placewise_training.retrain.retrain import BusyError, RetrainError

@@ -49,4 +49,3 @@ def gate_command(
         Console().print("\n".join(lines(found)), markup=False, highlight=False, soft_wrap=True)
     if not found.is_promoted:
         raise typer.Exit(REFUSED)
-

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from placewise_log.store import LogStore
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
 from placewise_models.learned import LEARNED_POLICIES, explorers
 from placewise_training.evaluate.again import Candidate
@@ -34,7 +35,6 @@ from placewise_training.gate.simulated import (
 from placewise_training.gate.site import site_log
 from placewise_training.gate.speed import SiteFit
 from placewise_training.log.placed import REWARD, PlacedJob, placed_jobs
-from placewise_training.log.store import LogStore
 from placewise_training.sim.policies import opened, placement_policy, policies_of
 
 _LEAST_IN_SLICE: Final = 40  # decisions of a slice on the judging stretch, for an estimate of it

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from placewise_core.domain.cluster import Node
 from placewise_core.domain.job import Job, Role
 from placewise_log.record import CorruptEntryError
+from placewise_log.store import LogError, LogStore
 from placewise_log.views import SNAPSHOT, Snapshot, decode_view_entry
 from placewise_training.log.index import Logged, LogIndex
 from placewise_training.log.nodes import NodeKey, gpu_models
 from placewise_training.log.places import Placed, Places
 from placewise_training.log.speeds import speed_of
-from placewise_training.log.store import LogError, LogStore
 
 
 class Beside(NamedTuple):

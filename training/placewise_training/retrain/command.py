@@ -93,4 +93,3 @@ def _lines(found: Retrained) -> list[str]:
     if found.verdict is None:
         return [*shown, "refused: no model learnt anything"]
     return [*shown, *lines(found.verdict), str(found.folder)]
-

@@ -20,6 +20,7 @@ import numpy as np
 
 from placewise_log.manifest import Manifest as LogManifest
 from placewise_log.manifest import ManifestError
+from placewise_log.store import LogError
 from placewise_models.bundle import MANIFEST, Manifest, load, schema_of, write_manifest
 from placewise_models.signing import SIGNATURES
 from placewise_training.evaluate.logged import Usable
@@ -30,7 +31,6 @@ from placewise_training.gate.simulated import WINDOWS
 from placewise_training.lab.origin import origin
 from placewise_training.lab.register import Show
 from placewise_training.log.placed import REWARD, placed_jobs
-from placewise_training.log.store import LogError
 from placewise_training.retrain.steps import STEPS, Done, Source, Step, run_step
 
 _DESCRIBED: Final = "retrain.json"
