@@ -54,7 +54,7 @@ class BundleError(ValueError):
     """The bundle cannot be used; the message says which file and why."""
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The content of manifest.json. `files` maps names to SHA-256; the rest is provenance: the commit of the build,
     and by model opsets, seeds, training data with the commit and the command of the training, and evaluation. Of a
     retrained bundle also name and digest of its `parent`, digests of the `logs` that it learnt from, by folder, and

@@ -22,6 +22,7 @@ from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_core.basics.clock import ManualClock, SystemClock
 from placewise_core.domain.errors import PlacewiseError
+from placewise_core.policies.trial.arms import Arms
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE
 from placewise_service.api.calls.statuses import connect_error
@@ -91,6 +92,7 @@ async def test_every_call_is_answered_as_by_grpc_in_both_codecs(route: Route) ->
     for kind in ("grpc", PROTO, JSON):
         async with faces(await engine_with_node(), clock=ManualClock(1e6)) as running:
             running.engine.bundles.active = "other"
+            await running.engine.bundles.set_canary("other", "prod", Arms("salt", 0.1))  # for PromoteBundle
             if kind == "grpc":
                 call = running.channel.unary_unary(rpc.path, lambda m: m.SerializeToString(), rpc.response.FromString)
                 answers.append(await call(request))
