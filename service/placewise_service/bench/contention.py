@@ -99,10 +99,9 @@ class Contention:
         began_s = time.perf_counter()
         await self._fill()
         load = [asyncio.create_task(self._client(index, on_progress)) for index in range(self._plan.clients)]
-        chaos = asyncio.create_task(self._kill_redis()) if self._plan.kills else None
+        if self._plan.kills:  # together: a Redis that does not come back must end the load, which waits for it
+            load.append(asyncio.create_task(self._kill_redis()))
         await asyncio.gather(*load)
-        if chaos is not None:
-            await chaos
         self.tally.wall_s = time.perf_counter() - began_s
         await self._count_leaks()
         for client in self._clients:
