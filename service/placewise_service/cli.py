@@ -70,13 +70,19 @@ def _loaded(name: str, load: Callable[[], Any]) -> Any:
         return _unavailable(reason)
 
 
-def _unavailable(reason: str) -> Callable[[], None]:
+def _unavailable(reason: str) -> typer.Typer:
+    """An app that reports the reason, whatever else is on the command line."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command(
+        help=f"(not available: {reason})",
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
     def command() -> None:
         typer.echo(reason, err=True)
         raise typer.Exit(Exit.FAILED)
 
-    command.__doc__ = f"(not available: {reason})"
-    return command
+    return app
 
 
 def _command(name: str, target: Any) -> Any:

@@ -22,10 +22,11 @@ def judgement(value: float, least: float) -> Judgement:
 @pytest.mark.parametrize(
     ("value", "least", "passes"),
     [
-        (0.01, -0.05, True),
-        (-0.03, -0.07, True),  # a loss is neither shown nor larger than a tenth
-        (-0.05, -0.08, False),  # the upper bound is below 0: a loss is shown
-        (0.00, -0.12, False),  # the log cannot rule out a loss of a tenth
+        (0.01, -0.01, True),
+        (-0.006, -0.014, True),  # a loss is neither shown nor larger than 2 %
+        (-0.010, -0.016, False),  # the upper bound is below 0: a loss is shown
+        (0.00, -0.024, False),  # the log cannot rule out a loss of 2 %
+        (0.01, -0.05, False),
     ],
 )
 def test_no_loss_is_a_matter_of_both_bounds(value: float, least: float, passes: bool) -> None:

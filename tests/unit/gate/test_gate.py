@@ -8,6 +8,7 @@ from tests.unit.gate.sites import flipped, shuffled, site
 from typer.testing import CliRunner
 
 from placewise_models.folder import shipped_bundle
+from placewise_training.gate import checks
 from placewise_training.gate.command import gate_app
 from placewise_training.gate.gate import GateArgs, GateVerdict, gate
 from placewise_training.gate.report import REPORT, as_json
@@ -31,7 +32,10 @@ def failed(found: GateVerdict) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_better_candidate_passes_and_the_report_says_what_the_log_could_have_shown(log: Path, tmp_path: Path) -> None:
+def test_a_better_candidate_passes_and_the_report_says_what_the_log_could_have_shown(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "MOST_LOSS", 0.1)  # so few jobs rule out no less
     arguments = ["--log", str(log), "--bundle", str(shipped_bundle()), "--incumbent", str(shipped_bundle())]
     done = CliRunner().invoke(
         gate_app, [*arguments, "--policy", "consolidate", "--windows", "4", "--out", str(tmp_path)]
@@ -45,7 +49,13 @@ def test_a_better_candidate_passes_and_the_report_says_what_the_log_could_have_s
 
 
 @pytest.mark.slow
-def test_shuffled_outcomes_promote_nobody(log: Path, tmp_path: Path) -> None:
+def test_a_log_that_cannot_rule_out_a_loss_of_two_per_cent_promotes_nobody(log: Path) -> None:
+    assert failed(judged(log, "consolidate")) == {"no loss by the log"}
+
+
+@pytest.mark.slow
+def test_shuffled_outcomes_promote_nobody(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "MOST_LOSS", 0.1)  # the refusal is the simulation's
     found = judged(shuffled(log, tmp_path / "shuffled"), "consolidate")
     assert not found.is_promoted
 
@@ -60,8 +70,9 @@ def test_a_reward_model_upside_down_is_refused(log: Path, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_a_worse_candidate_is_refused_by_its_simulation(tmp_path: Path) -> None:
     log = site(tmp_path / "log", SEED, 900, ("consolidate", "load-balance"))
-    found = judged(log, "load-balance")
+    found = judged(log, "load-balance", windows=12)
     assert "gain in the paired simulation" in failed(found)
+    assert any(name.startswith("JCT of") for name in failed(found))
 
 
 @pytest.mark.slow

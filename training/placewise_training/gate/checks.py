@@ -16,7 +16,7 @@ from placewise_training.evaluate.judge import ERROR, POWER, Judgement, holm
 from placewise_training.gate.simulated import MOST_GAP, Change, Credible
 
 WORSE: Final = 0.05
-MOST_LOSS: Final = 0.1  # of the incumbent's mean reward, that the log must rule out
+MOST_LOSS: Final = 0.02  # of the incumbent's mean reward, that the log must rule out
 MORE_NO_FIT: Final = 0.01
 MORE_FALLBACKS: Final = 0.01
 MORE_HOT: Final = 0.02
