@@ -15,6 +15,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainerState;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -79,7 +80,9 @@ final class Books {
       return;
     }
     singles.add(id);
-    ObjectNode job = Questions.single(id.toString(), text(container.getQueueName()), container.getAllocatedResource());
+    SchedulerApplicationAttempt attempt = scheduler().getApplicationAttempt(container.getApplicationAttemptId());
+    ObjectNode job = Questions.single(id.toString(), text(attempt == null ? null : attempt.getUser()),
+        text(container.getQueueName()), container.getAllocatedResource());
     ObjectNode event = Questions.event(id.toString(), "STARTED", System.currentTimeMillis());
     ObjectNode task = event.putArray("placement").addObject().put("task", "worker-0").put("role", "WORKER");
     task.put("node", node).set("demand", Questions.resources(container.getAllocatedResource()));
@@ -87,8 +90,8 @@ final class Books {
     placewise.reporter.add(event);
   }
 
-  private static String text(String queue) {
-    return queue == null ? "" : queue;
+  private static String text(String given) {
+    return given == null ? "" : given;
   }
 
   /** Every container of the scheduler counts as news, and so does every one that it does not have any more. */

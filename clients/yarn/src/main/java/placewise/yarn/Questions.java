@@ -71,7 +71,7 @@ final class Questions {
   static ObjectNode job(Gang gang, String queue) {
     Tags tags = gang.app.tags;
     ObjectNode job = NEW.objectNode();
-    job.put("id", gang.id()).put("model", tags.model()).put("queue", queue);
+    job.put("id", gang.id()).put("user", gang.app.user).put("model", tags.model()).put("queue", queue);
     job.put("architecture", gang.size() > 1 ? "ALL_REDUCE" : "SINGLE");
     job.put("submitTime", time(gang.app.submitMs));
     job.put("totalEpochs", tags.number("epochs"));
@@ -89,9 +89,9 @@ final class Questions {
   }
 
   /** A container that no decision placed, as a job of one task. */
-  static ObjectNode single(String id, String queue, Resource resource) {
+  static ObjectNode single(String id, String user, String queue, Resource resource) {
     ObjectNode job = NEW.objectNode();
-    job.put("id", id).put("queue", queue).put("architecture", "SINGLE");
+    job.put("id", id).put("user", user).put("queue", queue).put("architecture", "SINGLE");
     ObjectNode group = job.putArray("groups").addObject().put("role", "WORKER").put("count", 1);
     group.set("demand", resources(resource));
     return job;

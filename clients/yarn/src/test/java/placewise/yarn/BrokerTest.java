@@ -9,6 +9,7 @@ import java.util.HashSet;
 import java.util.List;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.Resource;
 import org.junit.Before;
 import org.junit.Test;
 
@@ -31,6 +32,12 @@ public final class BrokerTest {
     List<Gang> due = broker.due().values().iterator().next();
     assertEquals(1, due.size());
     return due.get(0);
+  }
+
+  @Test
+  public void aQuestionNamesTheUserOfTheApplication() {
+    assertEquals("ann", Questions.job(theGang(), "root.gpu").path("user").asText());
+    assertEquals("ben", Questions.single("c", "ben", "root.gpu", Resource.newInstance(64, 1)).path("user").asText());
   }
 
   private Gang granted() {
