@@ -41,7 +41,8 @@ class AuditError(ValueError):
 @frozen
 class AuditRecord:
     """One action or refusal, and its caller. `method` is the way of authentication; `result` is "OK" or the error's
-    reason; `count` is above 1 if one record stands for many refusals of unknown callers."""
+    reason; `count` is above 1 if one record stands for many refusals of unknown callers; `reason` says why the service
+    acted by itself."""
 
     time_s: float
     call: str
@@ -53,6 +54,7 @@ class AuditRecord:
     subject: str = ""
     request_id: str = ""
     count: int = 1
+    reason: str = ""
 
     def line(self) -> bytes:
         """One line of ASCII: JSON escapes control characters and all that may end a line."""
@@ -74,6 +76,8 @@ class AuditRecord:
         }
         if self.count > 1:
             row["count"] = self.count
+        if self.reason:
+            row["reason"] = self.reason[:longest]
         return _encode(row).encode() + b"\n"
 
 
@@ -82,6 +86,19 @@ class AuditCounters(Protocol):
 
     def audit_unwritten(self, count: int) -> None: ...
     def audit_lost(self, count: int) -> None: ...
+
+
+class AuditSink(Protocol):
+    """Takes records of acts of the service itself."""
+
+    def add(self, record: AuditRecord) -> None: ...
+
+
+class NoAudit:
+    """Keeps no record."""
+
+    def add(self, record: AuditRecord) -> None:
+        return
 
 
 class AuditFile:

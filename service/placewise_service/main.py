@@ -35,7 +35,7 @@ from placewise_service.api.faces.tls import Certificates, grpc_credentials
 from placewise_service.api.identity.auth import NOBODY
 from placewise_service.api.identity.identity import authenticator
 from placewise_service.api.rehearsal import rehearse
-from placewise_service.audit import AuditLog
+from placewise_service.audit import AuditLog, AuditSink
 from placewise_service.backoff import doubling_s
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import PACKAGED_BUNDLES, build_engine
@@ -136,10 +136,10 @@ async def _run(
     telemetry = Telemetry(settings.otel)
     store = _store(settings, redis_url)
     clock = StoreClock(store, SystemClock())
-    engine = make_engine(settings, store, clock, telemetry)
+    audit = AuditLog(settings.audit_target, telemetry, time.monotonic) if settings.audit_target else None
+    engine = make_engine(settings, store, clock, telemetry, audit)
     telemetry.start_at_zero(RPCS, engine.place_policies)
     callers = authenticator(settings.auth, SystemClock(), telemetry.credentials_stale)
-    audit = AuditLog(settings.audit_target, telemetry, time.monotonic) if settings.audit_target else None
     calls = CallAudit(audit.add, time.time) if audit is not None else None
     gateway = Gateway(engine, clock, settings.limits, callers, telemetry, settings.place.max_reserve_ttl_s, calls)
     if audit is not None:
@@ -213,7 +213,9 @@ def _store(settings: Settings, redis_url: str) -> RedisStore:
     )
 
 
-def make_engine(settings: Settings, store: StateStore, clock: Clock, telemetry: Telemetry) -> Engine:
+def make_engine(
+    settings: Settings, store: StateStore, clock: Clock, telemetry: Telemetry, audit: AuditSink | None = None
+) -> Engine:
     """The engine of these settings, not started. Raises BundleError, InvalidRequestError for an unknown policy."""
     admit = settings.admit
     options = EngineOptions(
@@ -236,7 +238,8 @@ def make_engine(settings: Settings, store: StateStore, clock: Clock, telemetry: 
         queue=QueueSettings(admit.v, admit.epsilon_s, admit.tau_s, admit.slot_s, admit.wait_bound_s),
     )
     keys = [read_public(path) for path in settings.bundles.public_keys]
-    return build_engine(store, clock, telemetry, options, settings.bundle_dir or PACKAGED_BUNDLES, keys=keys)
+    root = settings.bundle_dir or PACKAGED_BUNDLES
+    return build_engine(store, clock, telemetry, options, root, keys=keys, audit=audit)
 
 
 async def _prepared(

@@ -198,6 +198,19 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "gpus": ("", "GPUs given by AdmitOrWait, 0 for WAIT; null of other calls"),
         "admit_decision_id": ("", "of Place: the AdmitOrWait decision that admitted the job; null if unknown"),
         "place_decision_id": ("", "of AdmitOrWait: the first Place decision that held the job; null if unknown"),
+        "canary_bundle": ("", "bundle that answered a share of the jobs; null, as the next ones, without a canary"),
+        "canary_salt": ("", "salt of its arms"),
+        "canary_share": ("1", "its share when it was decided"),
+        "is_washout": ("", "by time: in the first part of a block, which counts for neither arm"),
+        "arm": (
+            "",
+            "canary or incumbent: who decided this job; null of other calls, and for a job that was placed before",
+        ),
+        "mixed_propensity": (
+            "1",
+            "probability of the placement over both arms and all explorers; `propensity` is that of its own arm; null "
+            "if unknown",
+        ),
         **{
             f"reward_{minutes}min": (
                 "jobs",

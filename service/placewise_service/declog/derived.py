@@ -55,6 +55,12 @@ JOINED_SCHEMA: Final = pa.schema(
         "gpus": pa.int64(),
         "admit_decision_id": pa.string(),
         "place_decision_id": pa.string(),
+        "canary_bundle": pa.string(),
+        "canary_salt": pa.string(),
+        "canary_share": pa.float64(),
+        "is_washout": pa.bool_(),
+        "arm": pa.string(),
+        "mixed_propensity": pa.float64(),
         **dict.fromkeys(REWARDS, pa.float64()),
     }
 )

@@ -32,6 +32,7 @@ from placewise_models.learned import (
 )
 from placewise_models.ncf import NCF_MODEL
 from placewise_models.signing import PublicKey
+from placewise_service.audit import AuditSink, NoAudit
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.engine import Engine
 from placewise_service.engine.explorers import BundleExplorers
@@ -54,6 +55,7 @@ def build_engine(
     bundles: Path = PACKAGED_BUNDLES,
     bundle: str = DEFAULT_BUNDLE,
     keys: Sequence[PublicKey] = (),
+    audit: AuditSink | None = None,
 ) -> Engine:
     """An engine on `store`, ready to be started.
 
@@ -79,6 +81,7 @@ def build_engine(
         registry=registry,
         telemetry=telemetry,
         options=options,
+        audit=audit or NoAudit(),
     )
     of_bundles = BundleExplorers(registry, partial(bundle_explorer, heuristics=heuristics))
     return Engine(

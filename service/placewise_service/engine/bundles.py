@@ -23,6 +23,8 @@ from placewise_core.domain.errors import (
 )
 from placewise_core.policies.trial.arms import Arms, Unit
 from placewise_models.bundle import Bundle
+from placewise_service.audit import AuditSink
+from placewise_service.engine.canary.promotion import UNGATED_REMEDY, rolled_back, why_ungated
 from placewise_service.engine.parts import check_policy_exists
 from placewise_service.engine.registry import BundleRegistry, BundleStatus, Canary, Serving
 from placewise_service.engine.shadowing.questions import COMPLETED
@@ -47,8 +49,10 @@ _ATTEMPTS = 5
 class SharedBundles:
     """Lists, activates and rolls back for every process that shares the store. One event loop owns it."""
 
-    def __init__(self, store: StateStore, registry: BundleRegistry, clock: Clock) -> None:
+    def __init__(self, store: StateStore, registry: BundleRegistry, clock: Clock, audit: AuditSink) -> None:
+        """`audit` gets a record of each canary that is rolled back here; calls have theirs elsewhere."""
         self._store = store
+        self._audit = audit
         self._registry = registry
         self._clock = clock
         # What serves until somebody chooses.
@@ -88,19 +92,28 @@ class SharedBundles:
                 raise NotFoundError("no bundle was active before this one")
             return await self._answers("", choice.previous, ChangeKind.ROLLED_BACK, caller)
 
-    async def promote(self, cluster: str = "", name: str = "", caller: str = "") -> BundleStatus:
+    async def promote(
+        self, cluster: str = "", name: str = "", caller: str = "", *, allow_ungated: bool = False
+    ) -> BundleStatus:
         """Lets the canary of a cluster, or of all that have none of their own, answer all jobs there, and ends it.
 
-        Raises NotFoundError without a canary, InvalidRequestError if it is another than `name`; and as activate does.
+        Raises NotFoundError without a canary, InvalidRequestError if it is another than `name` or if the gate did not
+        let it pass there, which `allow_ungated` overrides; and as activate does.
         """
         async with self._lock:
-            canary = (await self._store.bundles()).canaries.get(cluster)
+            choice = await self._store.bundles()
+            canary = choice.canaries.get(cluster)
             if canary is None:
                 where = f"for {cluster!r} alone" if cluster else "for all clusters"
                 raise NotFoundError(f"there is no canary {where}", {"cluster": cluster})
             if name and name != canary.bundle:
                 raise InvalidRequestError(f"the canary is {canary.bundle!r}, not {name!r}", "name")
-            return await self._answers(cluster, canary.bundle, ChangeKind.PROMOTED, caller)
+            bundle = await self._unaltered(canary.bundle, canary.digest)
+            clusters = {cluster} if cluster else {*await self._store.clusters()} - choice.actives.keys()
+            missing = why_ungated(bundle.manifest.gate, clusters)
+            if missing and not allow_ungated:
+                raise InvalidRequestError(f"the bundle {canary.bundle!r} {missing}. {UNGATED_REMEDY}", "allow_ungated")
+            return await self._answers(cluster, canary.bundle, ChangeKind.PROMOTED, caller, missing)
 
     async def set_canary(
         self, name: str, cluster: str, rule: Arms, caller: str = ""
@@ -223,7 +236,7 @@ class SharedBundles:
             except StateUnavailableError:
                 continue  # the views report it; the choice in force stands
 
-    async def _answers(self, cluster: str, name: str, kind: ChangeKind, caller: str) -> BundleStatus:
+    async def _answers(self, cluster: str, name: str, kind: ChangeKind, caller: str, reason: str = "") -> BundleStatus:
         """Lets a bundle answer for a cluster, or for "" for all that have none of their own. "" as a bundle stands for
         that of all."""
         before = self._registry.bundle_of(cluster).name
@@ -235,7 +248,7 @@ class SharedBundles:
             return self._registry.status(self._registry.bundle)
         bundle = await self._unaltered(name, (await self._store.bundles()).digest_of(name))
         digest = self._pinned(name, bundle)
-        change = self._change(kind, cluster, caller, bundle=name, digest=bundle.digest, previous=before)
+        change = self._change(kind, cluster, caller, bundle=name, digest=bundle.digest, previous=before, reason=reason)
         if cluster:
             serving = self._registry.serving(bundle)
             await self._publish(
@@ -265,6 +278,8 @@ class SharedBundles:
         )
         await self._publish(lambda choice: choice.with_canary(cluster, None), change)
         self._show_trials(self._seen, self._registry.canaries)
+        if kind is ChangeKind.CANARY_ROLLED_BACK:
+            self._audit.add(rolled_back(change))
 
     def _canary_choice(self, bundle: Bundle, rule: Arms, before: CanaryChoice | None) -> CanaryChoice:
         """The canary as stored. `before` is the one that it replaces or continues."""

@@ -29,6 +29,7 @@ from placewise_core.partition.policy import PartitionContext, PartitionPolicy, p
 from placewise_core.view.view import ClusterView
 from placewise_log.logs import Log, LogState
 from placewise_log.record import DecisionRecord, ViewRead, decode
+from placewise_service.audit import NoAudit
 from placewise_service.background import cancel_and_wait
 from placewise_service.declog.asked import AskedJobs
 from placewise_service.declog.sink import DecisionSink
@@ -98,7 +99,7 @@ class Engine:
         self._studying, self._shadowed = Studying(parts.clock), Studying(parts.clock)
         shadowing = Shadowing(parts.registry, self._shadowed, parts.sink, parts.telemetry, parts.clock)
         self._mixing = Studying(parts.clock, _MIXING_REST, _MOST_MIXED)
-        self.bundles = SharedBundles(parts.store, parts.registry, parts.clock)
+        self.bundles = SharedBundles(parts.store, parts.registry, parts.clock, parts.audit)
         self._watching = Watching(parts.store, parts.registry, self.bundles, parts.telemetry)
         sliced, after = SlicedPlacer(parts, slicing), (self._studying, shadowing, self._mixing, self._watching)
         self._placing = Placing(parts, placer, sliced, *after)
@@ -125,6 +126,7 @@ class Engine:
             views=Views(store, self._parts.clock, self._parts.options.stale_telemetry_after_s),
             sink=DecisionSink(store),
             asked=AskedJobs(),
+            audit=NoAudit(),
         )
         return Engine(parts, self._placing.placer, self._explorers)
 

@@ -20,6 +20,7 @@ from placewise_core.domain.errors import (
 from placewise_core.domain.events import Event
 from placewise_log.record import DecisionRecord, ViewRead
 from placewise_models.bundle import Bundle
+from placewise_service.audit import AuditSink, NoAudit
 from placewise_service.declog.asked import AskedJobs
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.answers import Decision, decode_answer, encode_answer
@@ -72,6 +73,7 @@ class EngineParts:
     telemetry: Telemetry
     options: EngineOptions
     asked: AskedJobs = field(default_factory=AskedJobs)
+    audit: AuditSink = field(default_factory=NoAudit)
 
     def begin(self, deadline_s: float) -> float:
         """Reading of the monotonic clock at the start of a decision. Raises DeadlineExceededError."""

@@ -123,7 +123,9 @@ class FakeBundles:
     def shadows(self) -> Mapping[str, ShadowChoice]:
         return {"": ShadowChoice(self.shadow)} if self.shadow else {}
 
-    async def promote(self, cluster: str = "", name: str = "", caller: str = "") -> BundleStatus:
+    async def promote(
+        self, cluster: str = "", name: str = "", caller: str = "", *, allow_ungated: bool = False
+    ) -> BundleStatus:
         if cluster not in self.canaries:
             raise NotFoundError("there is no canary", {"cluster": cluster})
         return await self.activate(self.canaries.pop(cluster).bundle)

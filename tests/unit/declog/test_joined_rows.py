@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from tests.fakes.declog import NOON_S, FakeRing, decision, decision_id, job_rows, outcome, run, task_on
 
@@ -21,7 +22,8 @@ from placewise_core.domain.decision import (
     Verdict,
 )
 from placewise_core.domain.job import Job, JobId, NodeId, Role
-from placewise_log.record import DecisionRecord, PlaceSeen
+from placewise_log.record import CanarySeen, DecisionRecord, JobArm, PlaceSeen
+from placewise_service.declog.dataset import Dataset
 from placewise_service.declog.outcomes import Fate, Key, Report
 
 ADMITTED = 77
@@ -183,3 +185,35 @@ async def test_the_join_of_many_buckets_is_that_of_one(tmp_path: Path, monkeypat
     assert not list((tmp_path / "many").glob(".join-*"))
     by_id = [{str(row["decision_id"]): row for row in job_rows(tmp_path / name)} for name in ("one", "many")]
     assert by_id[0] == by_id[1]
+
+
+def on_trial(record: DecisionRecord, *arms: JobArm) -> DecisionRecord:
+    return replace(record, canary=CanarySeen("next", "d1", "5a17", 0.3, "job", False, arms))
+
+
+async def test_rows_of_a_canary_have_arm_and_mixture_and_those_without_one_have_neither(tmp_path: Path) -> None:
+    of_canary = on_trial(decision(1), JobArm("j1", "canary", 0.25, ""))
+    unknown = on_trial(decision(2), JobArm("j2", "incumbent", None, "busy"))
+    again = on_trial(decision(4))  # placed before: no arm decided it
+    await run(FakeRing(of_canary, decision(3), unknown, again, admission(Verdict.ADMIT)), tmp_path)
+    found = {row["job_id"]: row for row in job_rows(tmp_path, rpc="Place")}
+    names = ("canary_bundle", "canary_salt", "canary_share", "is_washout", "arm", "mixed_propensity")
+    assert {job: [row[name] for name in names] for job, row in found.items()} == {
+        "j1": ["next", "5a17", 0.3, False, "canary", 0.25],
+        "j2": ["next", "5a17", 0.3, False, "incumbent", None],
+        "j3": [None] * 6,
+        "j4": ["next", "5a17", 0.3, False, None, None],
+    }
+    (admitted,) = job_rows(tmp_path, rpc="AdmitOrWait")
+    assert [admitted[name] for name in names] == [None] * 6
+
+
+async def test_files_of_before_the_canary_join_as_they_did(tmp_path: Path) -> None:
+    await run(FakeRing(on_trial(decision(1), JobArm("j1", "canary", 0.25, ""))), tmp_path)
+    (file,) = (tmp_path / "decisions").glob("date=*/*.parquet")
+    table = pq.read_table(file)
+    old = [name for name in table.column_names if "canary" in name or name in ("is_washout", "job_arms")]
+    pq.write_table(table.drop_columns([*old, "job_mixed_propensities", "job_mixtures_unknown"]), file)
+    Dataset(tmp_path).join_all(now_s=NOON_S + 60, dangling_after_s=3600.0)
+    (row,) = job_rows(tmp_path)
+    assert (row["job_id"], row["arm"], row["canary_bundle"], row["outcome"]) == ("j1", None, None, "PLACED")

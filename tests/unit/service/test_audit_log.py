@@ -92,9 +92,16 @@ def test_no_name_ends_a_line(mark: str) -> None:
     assert [found[name] for name in ("caller", "cluster", "subject", "request_id", "peer")] == [forged] * 5
 
 
+def test_what_the_service_did_by_itself_has_its_reason() -> None:
+    line = AuditRecord(0.0, "canary guard", "OK", method="guard", subject="next", reason="no fit: 9 of 10").line()
+    found = json.loads(line)
+    assert (found["method"], found["caller"], found["reason"]) == ("guard", "", "no fit: 9 of 10")
+    assert "reason" not in json.loads(AuditRecord(0.0, "Place", "OK").line())
+
+
 def test_long_names_are_cut_so_that_a_pipe_takes_the_line_at_once() -> None:
     for text in ("n" * 10_000, "\x00" * 10_000, "\U0001f600" * 10_000):
-        line = AuditRecord(0.0, "Place", "OK", text, "token", text, text, text, text).line()
+        line = AuditRecord(0.0, "Place", "OK", text, "token", text, text, text, text, reason=text).line()
         assert len(line) <= 4096
         assert json.loads(line)["caller"]
 

@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from placewise_models.bundle import BundleError
 from placewise_training.cli import UsageError, print_json
 from placewise_training.evaluate.command import REFUSED, NothingToEvaluateError
 from placewise_training.evaluate.evaluation import NeverAskedError
 from placewise_training.gate.gate import GateArgs, gate
-from placewise_training.gate.report import as_json, lines, write
+from placewise_training.gate.report import as_json, lines, record, write
 from placewise_training.gate.simulated import WINDOWS
 from placewise_training.log.placed import REWARD
 from placewise_training.sim.policies import NeedsBundleError
@@ -31,6 +32,9 @@ def gate_command(
     block_min: Annotated[float, typer.Option(min=1, help="Length of a block of time, several horizons.")] = 120.0,
     windows: Annotated[int, typer.Option(min=4, help="Windows of the paired simulation.")] = WINDOWS,
     out: Annotated[Path | None, typer.Option(help="Folder for the report; keeps count of candidates judged.")] = None,
+    is_recorded: Annotated[
+        bool, typer.Option("--record", help="Write the verdict into the bundle's manifest, which promotion reads.")
+    ] = False,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """May this bundle go to a canary? Exit code 5 if not, with the checks that failed."""
@@ -47,5 +51,10 @@ def gate_command(
         print_json(as_json(found))
     else:
         Console().print("\n".join(lines(found)), markup=False, highlight=False, soft_wrap=True)
+    if is_recorded:
+        try:
+            record(found, bundle)
+        except BundleError as error:
+            raise UsageError(str(error)) from error
     if not found.is_promoted:
         raise typer.Exit(REFUSED)

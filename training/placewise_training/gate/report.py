@@ -1,4 +1,4 @@
-"""The gate's verdict as JSON, as lines for a terminal, and as an HTML page. Computes nothing."""
+"""The gate's verdict as JSON, as lines for a terminal, as an HTML page, and in the bundle. Computes nothing."""
 
 import html
 import json
@@ -7,6 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, write_manifest
+from placewise_models.signing import SIGNATURES
 from placewise_training.evaluate.report import as_json as evaluation_json
 from placewise_training.evaluate.report import body, document
 from placewise_training.gate.checks import Check
@@ -21,7 +25,7 @@ def as_json(found: GateVerdict) -> Mapping[str, Any]:
     """One object."""
     return {
         "schema": SCHEMA,
-        "verdict": "promoted" if found.is_promoted else "refused",
+        "verdict": _verdict(found),
         "candidate": dict(found.candidate),
         "incumbent": dict(found.incumbent),
         "cluster": found.cluster,
@@ -42,14 +46,26 @@ def lines(found: GateVerdict) -> list[str]:
 def write(found: GateVerdict, folder: Path) -> None:
     """gate.json and gate.html. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(as_json(found), indent=1, ensure_ascii=False, allow_nan=False)
-    (folder / REPORT).write_text(text + "\n", encoding="utf-8")
+    (folder / REPORT).write_text(_text(found), encoding="utf-8")
     (folder / _PAGE).write_text(page(found), encoding="utf-8")
+
+
+def record(found: GateVerdict, bundle: Path) -> None:
+    """gate.json into the bundle, and the verdict into its manifest: its digest is another from then on. Raises
+    BundleError for a bundle that is signed, or not whole."""
+    if (bundle / SIGNATURES).exists():
+        raise BundleError(f"{bundle.name} is signed, and its verdict belongs into what is signed: record, then sign")
+    load(bundle)
+    manifest = msgspec.json.decode((bundle / MANIFEST).read_bytes(), type=Manifest)
+    (bundle / REPORT).write_text(_text(found), encoding="utf-8")
+    outcome = {"verdict": _verdict(found), "cluster": found.cluster, "policy": found.policy}
+    write_manifest(bundle, msgspec.structs.replace(manifest, files={**manifest.files, REPORT: ""}, gate=outcome))
+    load(bundle)
 
 
 def page(found: GateVerdict) -> str:
     """A self-contained HTML page."""
-    word = "promoted" if found.is_promoted else "refused"
+    word = _verdict(found)
     rows = "".join(
         f"<tr><td>{'passed' if check.has_passed else '<b>failed</b>'}</td><td>{html.escape(check.name)}</td>"
         f"<td>{html.escape(check.text)}</td></tr>"
@@ -62,6 +78,14 @@ def page(found: GateVerdict) -> str:
         shown = json.dumps(found.simulated, indent=1, ensure_ascii=False)
         parts.append(f"<h2>Paired simulation</h2><pre>{html.escape(shown)}</pre>")
     return document(f"Gate: {found.candidate['name']}", "\n".join(parts))
+
+
+def _verdict(found: GateVerdict) -> str:
+    return "promoted" if found.is_promoted else "refused"
+
+
+def _text(found: GateVerdict) -> str:
+    return json.dumps(as_json(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _sorted(found: GateVerdict) -> Sequence[Check]:

@@ -26,7 +26,7 @@ from placewise_models.signing import SIGNATURES
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.stretches import Stretches
 from placewise_training.gate.gate import GateArgs, GateVerdict, gate
-from placewise_training.gate.report import REPORT, as_json, write
+from placewise_training.gate.report import REPORT, record, write
 from placewise_training.gate.simulated import WINDOWS
 from placewise_training.lab.origin import origin
 from placewise_training.lab.register import Show
@@ -104,9 +104,10 @@ def retrain(args: RetrainArgs, show: Show) -> Retrained:
             )
         )  # fmt: skip
         write(verdict, work / "gate")
+        record(verdict, candidate)
         if not verdict.is_promoted:
             return Retrained(verdict, steps, candidate)
-        _put(candidate, args.out, verdict)
+        candidate.rename(args.out)
         return Retrained(verdict, steps, args.out)
 
 
@@ -196,14 +197,3 @@ def _manifest(
 
 def _digest(bundle: Path) -> str:
     return hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()
-
-
-def _put(candidate: Path, out: Path, verdict: GateVerdict) -> None:
-    """The gate's report goes into the bundle, and the bundle to its place, all at once."""
-    text: Any = json.dumps(as_json(verdict), indent=1, ensure_ascii=False, allow_nan=False)
-    (candidate / REPORT).write_text(text + "\n", "utf-8")
-    manifest = msgspec.json.decode((candidate / MANIFEST).read_bytes(), type=Manifest)
-    outcome = {"verdict": "promoted", "cluster": verdict.cluster, "policy": verdict.policy}
-    write_manifest(candidate, msgspec.structs.replace(manifest, files={**manifest.files, REPORT: ""}, gate=outcome))
-    load(candidate)
-    candidate.rename(out)

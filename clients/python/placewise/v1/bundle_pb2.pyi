@@ -189,12 +189,14 @@ class SetCanaryResponse(_message.Message):
     def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ...) -> None: ...
 
 class PromoteBundleRequest(_message.Message):
-    __slots__ = ("cluster", "name")
+    __slots__ = ("cluster", "name", "allow_ungated")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_UNGATED_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     name: str
-    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    allow_ungated: bool
+    def __init__(self, cluster: _Optional[str] = ..., name: _Optional[str] = ..., allow_ungated: bool = ...) -> None: ...
 
 class PromoteBundleResponse(_message.Message):
     __slots__ = ("bundle",)

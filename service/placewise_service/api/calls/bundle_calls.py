@@ -121,7 +121,9 @@ async def promote_bundle(
 ) -> bundle_pb2.PromoteBundleResponse:
     validate.check_bundle_name(request.name, may_be_empty=True)
     await _check_known(context, request.cluster)
-    status = await context.engine.bundles.promote(request.cluster, request.name, principal.name)
+    status = await context.engine.bundles.promote(
+        request.cluster, request.name, principal.name, allow_ungated=request.allow_ungated
+    )
     return bundle_pb2.PromoteBundleResponse(bundle=convert_out.bundle(status))
 
 

@@ -73,14 +73,18 @@ def canary(
 def promote(
     name: Annotated[str, typer.Argument(help="Fail unless this is the canary; empty: any.")] = "",
     cluster: ClusterOption = "",
+    is_ungated: Annotated[
+        bool, typer.Option("--ungated", help="Also if the gate did not let it pass on this cluster.")
+    ] = False,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
     is_json: JsonOption = False,
 ) -> None:
     """Let the canary answer every job, and end the canary."""
+    request = PromoteBundleRequest(cluster=cluster, name=name, allow_ungated=is_ungated)
     with connect(target, token, tls_ca, timeout_s=_TIMEOUT_S) as client:
-        print_bundle(client.promote_bundle(PromoteBundleRequest(cluster=cluster, name=name)).bundle, is_json=is_json)
+        print_bundle(client.promote_bundle(request).bundle, is_json=is_json)
 
 
 def kill(

@@ -32,7 +32,8 @@ DECIDED: Final = pa.schema(
             "decision_id", "job_id", "unit", "subtask", "rpc", "cluster", "decide_time_s", "policy", "bundle",
             "bundle_digest", "caller", "propensity", "is_explored", "is_fallback", "outcome", "planned",
             "submit_time_s", "predicted_speed", "predicted_s", "own_propensity", "exploration_rate", "explorer",
-            "guard", "predicted_speed_epochs_per_s", "gpus", "admit_decision_id",
+            "guard", "predicted_speed_epochs_per_s", "gpus", "admit_decision_id", "canary_bundle", "canary_salt",
+            "canary_share", "is_washout", "arm", "mixed_propensity",
         )),
         *(pa.field(name, kind) for name, kind in _OF_JOIN.items()),
     ]
@@ -103,8 +104,18 @@ OUTCOME_COLUMNS: Final = (
     "id", "decision_id", "job_id", "unit", "subtask", "cluster", "kind", "time", "placement", "nodes",
     "speed_epochs_per_s", "epochs_done", "actual_s",
 )  # fmt: skip
+# Of Place while a canary ran, null without one.
+_TRIAL: Final = {
+    name: DECIDED.field(name).type for name in ("canary_bundle", "canary_salt", "canary_share", "is_washout")
+}
+_ARMS: Final = {"arm": "job_arms", "mixed_propensity": "job_mixed_propensities"}
 # Null in files of before they came, and in those of the other table.
-LATER_COLUMNS: Final = {"neighbours": pa.list_(pa.string()), "first_refusal": pa.string()}
+LATER_COLUMNS: Final = {
+    "neighbours": pa.list_(pa.string()),
+    "first_refusal": pa.string(),
+    **_TRIAL,
+    **{column: pa.list_(DECIDED.field(name).type) for name, column in _ARMS.items()},
+}
 
 
 def decided_of(batch: pa.RecordBatch, file: int) -> pa.Table:
@@ -193,6 +204,9 @@ def _exploded(rows: pa.RecordBatch, lists: Mapping[str, str]) -> pa.Table | None
     found |= {name: rows[name].take(of) for name in _WHOLE}
     found |= {"decision_id": rows["id"].take(of), "first_refusal": rows["first_refusal"].take(of)}
     found["decide_time_s"] = _seconds(rows["time"]).take(of)
+    found |= {name: rows[name].take(of) for name in _TRIAL}
+    if lists is _PLACE:
+        found |= {name: _where_known(rows[column], of) for name, column in _ARMS.items()}
     found["is_tried"] = pc.or_(rows["is_dry_run"], pc.is_valid(rows["shadow_of"])).take(of)
     for name in ("propensity", "is_explored", "is_fallback"):
         found.setdefault(name, rows[name].take(of))
@@ -210,6 +224,12 @@ def _exploded(rows: pa.RecordBatch, lists: Mapping[str, str]) -> pa.Table | None
     if lists is not _PLACE and "unit" in lists:  # one share or subtask is planned on its unit
         found["planned"] = pa.ListArray.from_arrays(pa.array(np.arange(len(of) + 1, dtype=np.int32)), found["unit"])
     return _as(found, DECIDED)
+
+
+def _where_known(lists: pa.Array, of: pa.Array) -> pa.Array:
+    """The elements of the lists, and null for each element `of` a row without a list."""
+    is_known = pc.is_valid(lists).take(of)
+    return pc.replace_with_mask(pa.nulls(len(of), lists.type.value_type), is_known, pc.list_flatten(lists))
 
 
 def _alternative_nodes(alternatives: pa.Array, job_ids: pa.Array) -> pa.Array:

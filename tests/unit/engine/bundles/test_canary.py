@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.fakes.bundles import copy_bundle
+from tests.fakes.bundles import copy_bundle, rewrite
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import ask_place, logged
 
@@ -24,6 +24,7 @@ from placewise_core.policies.trial.arms import Arm, Arms, Unit
 from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord, decode_entry, encode
 from placewise_models.bundle import load
+from placewise_service.audit import AuditRecord
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
@@ -73,8 +74,18 @@ async def pair(root: Path, store: MemoryStore, clock: ManualClock) -> AsyncItera
         await engine.close()
 
 
-def replica(store: MemoryStore, root: Path, clock: ManualClock) -> Engine:
-    return build_engine(store, clock, Telemetry(), EngineOptions(), root)
+class Kept:
+    """An audit in memory."""
+
+    def __init__(self, records: list[AuditRecord]) -> None:
+        self.records = records
+
+    def add(self, record: AuditRecord) -> None:
+        self.records.append(record)
+
+
+def replica(store: MemoryStore, root: Path, clock: ManualClock, audit: Kept | None = None) -> Engine:
+    return build_engine(store, clock, Telemetry(), EngineOptions(), root, audit=audit)
 
 
 async def place(engine: Engine, name: str, cluster: str = LAB, **more: object) -> PlaceDecision:
@@ -259,7 +270,7 @@ async def test_promotion_and_rollback_reach_every_replica_and_the_history(
     with pytest.raises(InvalidRequestError, match="the canary is 'next', not 'later'"):
         await one.bundles.promote(LAB, "later")
     await other.bundles.refresh()
-    assert (await other.bundles.promote(LAB, "next", "ann")).state is BundleState.ACTIVE
+    assert (await other.bundles.promote(LAB, "next", "ann", allow_ungated=True)).state is BundleState.ACTIVE
     await one.bundles.refresh()
     for engine in pair:
         assert (await place(engine, "a")).meta.bundle == "next"
@@ -268,12 +279,55 @@ async def test_promotion_and_rollback_reach_every_replica_and_the_history(
     await one.bundles.rollback(LAB, "ann")
     assert (await place(one, "b")).meta.bundle == "default"
     digest = load(root / "next").digest
-    promoted = BundleChange(1_000_000.0, LAB, ChangeKind.PROMOTED, "next", digest, "default", caller="ann")
+    why = "has no verdict of the gate"
+    promoted = BundleChange(1_000_000.0, LAB, ChangeKind.PROMOTED, "next", digest, "default", caller="ann", reason=why)
     rolled_back, promotion, began = await changes(one, LAB)
     assert promotion == promoted
     assert (rolled_back.kind, rolled_back.previous, rolled_back.caller) == (ChangeKind.ROLLED_BACK, "next", "ann")
     assert (began.kind, began.bundle, began.share, began.caller) == (ChangeKind.CANARY_SET, "next", 0.3, "ops")
     assert await changes(one, FARM) == []
+
+
+PASSED = {"verdict": "promoted", "cluster": LAB, "policy": "harmony"}
+
+
+@pytest.mark.parametrize(
+    ("gate", "cluster", "why"),
+    [
+        (PASSED, LAB, ""),
+        ({}, LAB, "has no verdict of the gate"),
+        ({**PASSED, "verdict": "refused"}, LAB, "was refused by the gate on cluster 'lab'"),
+        (PASSED, FARM, "passed the gate on cluster 'lab', and not on 'farm'"),
+        (PASSED, "", "passed the gate on cluster 'lab', and not on 'farm'"),
+    ],
+)
+async def test_only_a_bundle_that_passed_the_gate_there_is_promoted_unless_the_caller_allows_it(
+    root: Path, pair: tuple[Engine, Engine], gate: dict[str, str], cluster: str, why: str
+) -> None:
+    one, _ = pair
+    rewrite(root / "next", gate=gate)
+    await one.bundles.set_canary("next", cluster, Arms("", 0.3))
+    if why:
+        with pytest.raises(InvalidRequestError, match=f"'next' {why}.*--ungated") as refused:
+            await one.bundles.promote(cluster)
+        assert refused.value.metadata["field"] == "allow_ungated"
+        assert cluster in one.bundles.canaries, "it goes on"
+        assert (await changes(one))[0].kind is ChangeKind.CANARY_SET
+    await one.bundles.promote(cluster, allow_ungated=bool(why))
+    last = (await changes(one))[0]
+    assert (last.kind, last.bundle, last.reason) == (ChangeKind.PROMOTED, "next", why)
+    assert (await place(one, "a", cluster or FARM)).meta.bundle == "next"
+
+
+async def test_for_all_clusters_the_verdict_has_to_be_on_each_that_has_no_bundle_of_its_own(
+    root: Path, pair: tuple[Engine, Engine]
+) -> None:
+    one, _ = pair
+    rewrite(root / "next", gate=PASSED)
+    await one.bundles.activate("later", FARM)
+    await one.bundles.set_canary("next", "", Arms("", 0.3))
+    await one.bundles.promote("")
+    assert [(await place(one, "a", cluster)).meta.bundle for cluster in (LAB, FARM)] == ["next", "later"]
 
 
 async def test_an_activation_ends_the_canary_there(pair: tuple[Engine, Engine]) -> None:
@@ -293,7 +347,8 @@ async def test_a_replica_that_cannot_load_the_canary_rolls_it_back(
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     copy_bundle(elsewhere / "default", created="2026-01-04T00:00:00Z")
-    here, there = replica(store, root, clock), replica(store, elsewhere, clock)
+    kept: list[AuditRecord] = []
+    here, there = replica(store, root, clock), replica(store, elsewhere, clock, Kept(kept))
     await here.report_nodes(LAB, [make_node("n0", 4)], full=True)
     await here.bundles.set_canary("next", LAB, Arms("", 0.3))
     await there.bundles.refresh()
@@ -304,6 +359,10 @@ async def test_a_replica_that_cannot_load_the_canary_rolls_it_back(
     assert (last.kind, last.bundle, last.caller) == (ChangeKind.CANARY_ROLLED_BACK, "next", "")
     assert "cannot be used: no bundle 'next'" in last.reason
     assert there.problem() == "", "its answers are those of everybody else"
+    (record,) = kept
+    assert record == AuditRecord(
+        1_000_000.0, "canary guard", "OK", method="guard", cluster=LAB, subject="next", reason=last.reason
+    )
     for engine in (here, there):
         await engine.close()
 
