@@ -4,6 +4,7 @@ import enum
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.decision import LearnedLength
 from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.domain.job import Job, JobId
 
@@ -31,7 +32,7 @@ class JobEventKind(enum.StrEnum):
 class PlaceCommand:
     """`reserve_ttl_s` = 0 means the service's default. `seed` None means a random one (it is logged).
     `caller` is who asks. `fingerprint` binds `request_id` to this question and its caller; b"" binds it to nothing.
-    `now_s` is the host's time, if it tells it."""
+    `now_s` is the host's time, if it tells it. `lengths` are those that the engine filled in."""
 
     cluster: str
     jobs: tuple[Job, ...]
@@ -46,6 +47,7 @@ class PlaceCommand:
     caller: str = ""
     fingerprint: bytes = b""
     now_s: float | None = None
+    lengths: tuple[LearnedLength, ...] = ()
 
 
 @frozen
@@ -68,7 +70,7 @@ class PartitionCommand:
 
 @frozen
 class AdmitCommand:
-    """`jobs` in queue order. `fingerprint` and `now_s` as in PlaceCommand."""
+    """`jobs` in queue order. `fingerprint`, `now_s` and `lengths` as in PlaceCommand."""
 
     cluster: str
     queue: str
@@ -81,6 +83,7 @@ class AdmitCommand:
     caller: str = ""
     fingerprint: bytes = b""
     now_s: float | None = None
+    lengths: tuple[LearnedLength, ...] = ()
 
 
 @frozen

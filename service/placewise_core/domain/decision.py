@@ -111,6 +111,20 @@ class JobDecision:
         )
 
 
+@final
+@frozen
+class LearnedLength:
+    """The length that was learned for a job without one: seconds on one GPU, and the bounds of its 90 % interval.
+    `reports` is the decayed number of jobs that ended at the finest level with any, `source`."""
+
+    job_id: str
+    single_gpu_s: float
+    low_s: float
+    high_s: float
+    reports: float
+    source: str
+
+
 @frozen
 class DecisionMeta:
     decision_id: str
@@ -126,6 +140,7 @@ class DecisionMeta:
     is_explored: bool = False
     bundle_digest: str = ""
     caller: str = ""
+    lengths: tuple[LearnedLength, ...] = ()
 
 
 @final

@@ -1,17 +1,19 @@
-"""Measurements of a site, for its cluster: overheads of divisible tasks, profiles of subtasks. Predicts nothing."""
+"""Measurements of a site, for its cluster: overheads of divisible tasks, profiles of subtasks, durations of jobs."""
 
 from collections.abc import Mapping
 
 from placewise_core.basics.cells import digest_of
 from placewise_core.domain.events import OverheadLearned, SubtaskProfiled
+from placewise_core.speed.durations import Durations, is_duration
 
 
 class Estimates:
-    """By kind of task or subtask. `digest` is over all of it, the same on any machine."""
+    """By kind of task, subtask or group of jobs. `digest` is over all of it, the same on any machine."""
 
     def __init__(self, overheads: Mapping[str, OverheadLearned], profiles: Mapping[str, Mapping[str, float]]) -> None:
         self.overheads: dict[str, OverheadLearned] = {}
         self.profiles: dict[str, dict[str, float]] = {}
+        self.durations = Durations()
         self.digest = 0
         for overhead in overheads.values():
             self.learn(overhead)
@@ -28,12 +30,21 @@ class Estimates:
         self.overheads[change.task_kind] = change
 
     def profile(self, change: SubtaskProfiled) -> None:
-        """Takes over metrics of a subtask."""
+        """Takes over metrics of a subtask, or a row of durations."""
+        if is_duration(change.kind):
+            self.digest ^= digest_of(change.kind, self.durations.row(change.kind))
+            self.durations.learn(change.kind, change.metrics)
+            self.digest ^= digest_of(change.kind, self.durations.row(change.kind))
+            return
         row = self.profiles.setdefault(change.kind, {})
         known = {name: row[name] for name in change.metrics if name in row}
         self.digest ^= digest_of(change.kind, known) ^ digest_of(change.kind, change.metrics)
         row.update(change.metrics)
 
     def forget(self, kind: str) -> None:
-        """Forgets a subtask."""
+        """Forgets a subtask, or a row of durations."""
+        if is_duration(kind):
+            self.digest ^= digest_of(kind, self.durations.row(kind))
+            self.durations.forget(kind)
+            return
         self.digest ^= digest_of(kind, self.profiles.pop(kind, {}))

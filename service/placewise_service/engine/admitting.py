@@ -18,6 +18,7 @@ from placewise_core.domain.commands import AdmitCommand
 from placewise_core.domain.decision import AdmitDecision, AdmitPlan, Verdict
 from placewise_core.domain.errors import StaleSnapshotError
 from placewise_core.domain.events import Event
+from placewise_core.view.lengths import with_lengths
 from placewise_core.view.view import ClusterView
 from placewise_log.record import AdmitSeen, DecisionRecord, ViewRead
 from placewise_service.declog.refusals import Refusals
@@ -93,6 +94,9 @@ class Admitting:
             first = await self.parts.store.recall(command.cluster, command.request_id, command.fingerprint)
             if first is not None:
                 return Pending(await decode_repeat(first, AdmitDecision, command.request_id))
+        if live.view.settings.learn_durations:
+            jobs, lengths = with_lengths(command.jobs, live.view)
+            command = replace(command, jobs=jobs, lengths=lengths)
         is_exploring = live.view.settings.admit_exploration_rate > 0
         is_observed = not command.is_dry_run and (is_exploring or random() < self.parts.options.observe_share)
         asked = _AdmitCall(command, live, self._policy(command, live.view), started_s, deadline_s, is_observed)
@@ -246,6 +250,7 @@ class Admitting:
             propensity=math.prod([draw.propensity for draw in draws], start=1.0),
             is_explored=any(draw.explorer for draw in draws),
             caller=command.caller,
+            lengths=command.lengths,
         )
         if plan.queue is not queue:
             decisions = _admitted_by(plan.queue, queue, meta.decision_id)

@@ -45,9 +45,9 @@ class Growth:
                 self.parts.apply(live, [event])
 
     async def forget_idle_profiles(self, live: LiveView) -> None:
-        """Removes the rows of profiles and co-runs that no job has used for a long time, and dates those in use."""
+        """Removes the rows of measurements that no job has used for a long time, and dates those in use."""
         view = live.view
-        rows = {*view.subtask_profiles, *view.co_runs.kinds}
+        rows = {*view.subtask_profiles, *view.co_runs.kinds, *view.estimates.durations.kinds}
         if not rows:
             return
         used = rows & {kind for running in view.jobs.values() for kind in kinds_of(running.job)}

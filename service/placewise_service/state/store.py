@@ -364,6 +364,11 @@ class StateStore(Protocol):
         """Merges measured metrics into the row of a subtask kind."""
         ...
 
+    async def add_durations(self, cluster: str, additions: Sequence[tuple[str, float]]) -> Sequence[Event]:
+        """Adds ln(length) of jobs that ended to the decayed sums of these kinds (speed/durations.py), as of the
+        cluster's time. Each addition is one event. Not idempotent: the caller adds an end once."""
+        ...
+
     async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:
         """Dates the rows of these kinds, and removes rows that were neither written nor dated for `idle_s`, at most
         MOST_FORGOTTEN at once. A row that has no time yet gets this one."""

@@ -125,7 +125,7 @@ class Neighbour(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., speed_before: _Optional[float] = ..., speed_after: _Optional[float] = ...) -> None: ...
 
 class DecisionMeta(_message.Message):
-    __slots__ = ("decision_id", "policy", "bundle", "snapshot_version", "propensity", "fallback", "fallback_reason", "decide_ms", "stale", "repeated", "explored", "bundle_digest", "caller")
+    __slots__ = ("decision_id", "policy", "bundle", "snapshot_version", "propensity", "fallback", "fallback_reason", "decide_ms", "stale", "repeated", "explored", "bundle_digest", "caller", "lengths")
     DECISION_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class DecisionMeta(_message.Message):
     EXPLORED_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
     decision_id: str
     policy: str
     bundle: str
@@ -152,7 +153,24 @@ class DecisionMeta(_message.Message):
     explored: bool
     bundle_digest: str
     caller: str
-    def __init__(self, decision_id: _Optional[str] = ..., policy: _Optional[str] = ..., bundle: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., propensity: _Optional[float] = ..., fallback: bool = ..., fallback_reason: _Optional[str] = ..., decide_ms: _Optional[float] = ..., stale: bool = ..., repeated: bool = ..., explored: bool = ..., bundle_digest: _Optional[str] = ..., caller: _Optional[str] = ...) -> None: ...
+    lengths: _containers.RepeatedCompositeFieldContainer[LearnedLength]
+    def __init__(self, decision_id: _Optional[str] = ..., policy: _Optional[str] = ..., bundle: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., propensity: _Optional[float] = ..., fallback: bool = ..., fallback_reason: _Optional[str] = ..., decide_ms: _Optional[float] = ..., stale: bool = ..., repeated: bool = ..., explored: bool = ..., bundle_digest: _Optional[str] = ..., caller: _Optional[str] = ..., lengths: _Optional[_Iterable[_Union[LearnedLength, _Mapping]]] = ...) -> None: ...
+
+class LearnedLength(_message.Message):
+    __slots__ = ("job_id", "single_gpu_seconds", "low_seconds", "high_seconds", "reports", "source")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    SINGLE_GPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LOW_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HIGH_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    single_gpu_seconds: float
+    low_seconds: float
+    high_seconds: float
+    reports: float
+    source: str
+    def __init__(self, job_id: _Optional[str] = ..., single_gpu_seconds: _Optional[float] = ..., low_seconds: _Optional[float] = ..., high_seconds: _Optional[float] = ..., reports: _Optional[float] = ..., source: _Optional[str] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
     __slots__ = ("cluster", "request_id", "jobs", "policy", "scope", "node_id", "dry_run", "explain", "reserve_ttl", "seed", "now")

@@ -140,6 +140,7 @@ def settings(value: ClusterSettings) -> cluster_pb2.ClusterSettings:
         exploration_guard=_guard_message(value.exploration_guard),
         admit_exploration_rate=value.admit_exploration_rate,
         host_clock=value.host_clock,
+        learn_durations=value.learn_durations,
     )
 
 
@@ -193,6 +194,7 @@ def changed_settings(
             given.admit_exploration_rate if "admit_exploration_rate" in wanted else current.admit_exploration_rate
         ),
         host_clock=given.host_clock if "host_clock" in wanted else current.host_clock,
+        learn_durations=given.learn_durations if "learn_durations" in wanted else current.learn_durations,
     )
 
 

@@ -157,6 +157,15 @@ def _fill_meta(message: decision_pb2.DecisionMeta, meta: DecisionMeta) -> None:
     message.repeated = meta.is_repeated
     message.explored = meta.is_explored
     message.caller = meta.caller
+    for length in meta.lengths:
+        message.lengths.add(
+            job_id=length.job_id,
+            single_gpu_seconds=length.single_gpu_s,
+            low_seconds=length.low_s,
+            high_seconds=length.high_s,
+            reports=length.reports,
+            source=length.source,
+        )
     if meta.is_fallback:
         message.fallback = True
         message.fallback_reason = meta.fallback_reason

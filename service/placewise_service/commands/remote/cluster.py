@@ -146,6 +146,9 @@ def settings(
         int | None, typer.Option(min=0, help="Explore only with as many feasible nodes.")
     ] = None,
     spare_urgent: Annotated[bool | None, typer.Option(help="Explore no urgent jobs.")] = None,
+    learn_durations: Annotated[
+        bool | None, typer.Option(help="Learn the length of jobs that declare none from jobs that ended.")
+    ] = None,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
@@ -157,6 +160,7 @@ def settings(
         "admit_policy": admit_policy,
         "exploration_rate": exploration_rate,
         "admit_exploration_rate": admit_exploration_rate,
+        "learn_durations": learn_durations,
     }
     guard = {"max_gpus": spare_above_gpus, "min_nodes": spare_below_nodes, "spare_urgent": spare_urgent}
     given = {name: value for name, value in changes.items() if value is not None}
@@ -234,6 +238,7 @@ def _settings_rows(settings: ClusterSettings) -> list[tuple[str, object]]:
         ("admit_policy", settings.admit_policy or "(the service's)"),
         ("exploration_rate", settings.exploration_rate),
         ("admit_exploration_rate", settings.admit_exploration_rate),
+        ("learn_durations", settings.learn_durations),
         ("explorers", ", ".join(f"{e.policy}={e.weight}" for e in settings.explorers) or "(the service's)"),
     ]
     if settings.HasField("exploration_guard"):

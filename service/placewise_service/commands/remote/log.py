@@ -28,7 +28,7 @@ from placewise_service.commands.connection import (
 from placewise_service.commands.console import console, errors, print_json, print_table, progress
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.commands.remote.log_ring import ApiRing
-from placewise_service.commands.remote.whatif import print_decision
+from placewise_service.commands.remote.whatif import print_decision, print_lengths
 from placewise_service.commands.store import opened_store
 from placewise_service.declog.dataset import Dataset, DatasetBusyError
 from placewise_service.declog.export import DEFAULT_DANGLING_AFTER_S, ExportReport, ExportRing
@@ -147,6 +147,7 @@ def show(
     if answer.HasField("place"):
         for decision in answer.place.decisions:
             print_decision(decision, answer.place.meta.policy)
+        print_lengths(answer.place.meta)
     else:
         console.print_json(data=to_dict(answer))
 

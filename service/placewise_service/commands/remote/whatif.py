@@ -13,6 +13,7 @@ from placewise.v1.decision_pb2 import (
     AdmitOrWaitRequest,
     AdmitOrWaitResponse,
     Blocker,
+    DecisionMeta,
     JobDecision,
     Outcome,
     PlaceRequest,
@@ -113,8 +114,11 @@ def _print(placement: PlaceResponse, admission: AdmitOrWaitResponse | None, is_j
         return
     for admitted in admission.admissions if admission is not None else ():
         _print_admission(admitted)
+    if admission is not None and not placement.meta.lengths:
+        print_lengths(admission.meta)
     for decision in placement.decisions:
         print_decision(decision, placement.meta.policy)
+    print_lengths(placement.meta)
 
 
 def _print_admission(admitted: Admission) -> None:
@@ -137,6 +141,16 @@ def print_decision(decision: JobDecision, policy: str) -> None:
         rows = [(n.job_id, n.speed_before, n.speed_after) for n in decision.neighbours]
         print_table("neighbours", ("job", "speed before", "speed after"), rows)
     _print_candidates(decision)
+
+
+def print_lengths(meta: DecisionMeta) -> None:
+    """Prints the lengths that the cluster has learned for jobs without one."""
+    rows = [
+        (a.job_id, a.single_gpu_seconds, f"{a.low_seconds:g} … {a.high_seconds:g}", a.reports, a.source)
+        for a in meta.lengths
+    ]
+    if rows:
+        print_table("learned lengths", ("job", "seconds on one GPU", "90 % interval", "reports", "from"), rows)
 
 
 def _spot(assignment: Assignment) -> tuple[str, str, str]:

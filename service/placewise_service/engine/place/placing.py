@@ -21,6 +21,7 @@ from placewise_core.policies.studies.alternatives import Study
 from placewise_core.policies.trial.arms import Arm
 from placewise_core.policies.trial.stand_in import StandIn
 from placewise_core.speed.interference import GpuInterference
+from placewise_core.view.lengths import with_lengths
 from placewise_core.view.standing import held
 from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord, Draw, PlaceSeen
@@ -88,6 +89,9 @@ class Placing:
         started_s = self.parts.begin(deadline_s)
         live = await self.parts.views.get(command.cluster)
         await self.parts.hear_time(live, command.now_s, command.is_dry_run)
+        if live.view.settings.learn_durations:
+            jobs, lengths = with_lengths(command.jobs, live.view)
+            command = replace(command, jobs=jobs, lengths=lengths)
         if command.scope is Scope.NODE:
             return Pending(await self._on_node(command, live, started_s))
         placer = self.placer_for(command.cluster)
@@ -315,6 +319,7 @@ class Placing:
             fallback_reason=draft.fallback_reason,
             caller=asked.command.caller,
             bundle=_bundle_of(draft),
+            lengths=asked.command.lengths,
         )
         return PlaceDecision(asked.placer.answers(draft, asked.command, asked.live.view), meta)
 

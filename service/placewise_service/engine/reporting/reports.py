@@ -8,9 +8,10 @@ import structlog
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Gpu, Node, RunningJob, RunState, Telemetry
 from placewise_core.domain.commands import JobEvent, JobEventKind
-from placewise_core.domain.events import Event
-from placewise_core.domain.job import Job
+from placewise_core.domain.events import Event, JobsEnded
+from placewise_core.domain.job import Job, JobId
 from placewise_core.speed.co_runs import rows_of
+from placewise_core.speed.durations import kinds_of, log_length
 from placewise_core.subtasks.metrics import measured_times
 from placewise_log.record import OutcomeRecord
 from placewise_service.aside import aside
@@ -97,8 +98,11 @@ class Reporter:
             for event, decision_id in zip(events, decided, strict=True)
         ]
         reports = [report for event in events if (report := _job_report(event, live, now_s)) is not None]
+        additions = _additions(reports, live) if live.view.settings.learn_durations else {}
         result = await self._store.report_jobs(cluster, reports)
         changes = [*result.events, *await self._release_heads(cluster, live, events)]
+        if additions:
+            changes.extend(await self._add_durations(cluster, live, additions, result.events))
         learned = await self._learn(cluster, events)
         changes.extend(learned)
         rows, measured = await self._profile(cluster, live, events)
@@ -133,6 +137,23 @@ class Reporter:
                     released.append(change)
         return released
 
+    async def _add_durations(
+        self,
+        cluster: str,
+        live: LiveView,
+        additions: Mapping[JobId, Mapping[str, float]],
+        applied: Sequence[Event],
+    ) -> Sequence[Event]:
+        """The lengths of the jobs that this report has ended; a repeat has ended none. Rows beyond the bound are not
+        learned."""
+        known = live.view.estimates.durations.kinds
+        ended = [job for event in applied if isinstance(event.change, JobsEnded) for job in event.change.job_ids]
+        news = {kind: {kind: x} for job in ended for kind, x in additions.get(job, {}).items()}
+        kept = within(news, known, self._most_profiles)
+        self._on_profiles_refused(cluster, len(news) - len(kept))
+        wanted = [each for job in ended for each in additions.get(job, {}).items() if each[0] in kept]
+        return await self._store.add_durations(cluster, wanted) if wanted else ()
+
     async def _learn(self, cluster: str, events: Sequence[JobEvent]) -> list[Event]:
         """Overheads of finished shares go into the running mean of their kind."""
         learned = []
@@ -164,6 +185,18 @@ class Reporter:
         self._on_profiles_refused(cluster, len(news) - len(kept))
         changes = [await self._store.profile_subtask(cluster, kind, row) for kind, row in kept.items()]
         return changes, sum(kind in kept for kind in measured)
+
+
+def _additions(reports: Sequence[JobReport], live: LiveView) -> dict[JobId, dict[str, float]]:
+    """ln(length) of each job that a report ends, by kind, from that of all jobs to the finest. Before the call to the
+    store: the tail may remove the job from the view meanwhile."""
+    found = {}
+    for report in reports:
+        running = live.view.jobs.get(report.job_id) if report.is_end else None
+        x = log_length(running, report.event_time_s) if running is not None else None
+        if running is not None and x is not None:
+            found[running.id] = dict.fromkeys(kinds_of(running.job), x)
+    return found
 
 
 def _add_times(

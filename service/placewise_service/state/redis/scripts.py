@@ -13,6 +13,7 @@ Argument = str | bytes | int | float
 
 # The parts of each script, in order; its own file comes last.
 _INCLUDES = {
+    "add_durations": ("clock", "event"),
     "add_evidence": (),
     "append_decisions": ("ring",),
     "choose_bundles": (),

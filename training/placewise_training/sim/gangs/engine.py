@@ -14,12 +14,14 @@ import numpy as np
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import Assignment, NodeState, RunningJob
-from placewise_core.domain.events import ClusterRecords, JobsEnded, NodesReported
+from placewise_core.domain.events import ClusterRecords, JobsEnded, NodesReported, SubtaskProfiled
 from placewise_core.domain.job import Job, JobId, NodeId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import can_fit
 from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.speed.durations import kinds_of, log_length, sums_of
 from placewise_core.view.heads import barred
+from placewise_core.view.lengths import with_lengths
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
 from placewise_training.sim.faults import Fault, FaultKind
@@ -258,6 +260,9 @@ class Simulation:
     def _candidates(self) -> Sequence[SimJob]:
         window = self.options.discipline.window
         jobs = list(itertools.islice(self.waiting.values(), window))
+        if self.options.learns_durations:
+            filled, _ = with_lengths([job.job for job in jobs], self.view)
+            jobs = [replace(sim, job=job) for sim, job in zip(jobs, filled, strict=True)]
         if self.admitter is not None:
             return self.admitter.admitted(jobs, self.view, self.now_s)
         assert self.policy is not None
@@ -328,6 +333,8 @@ class Simulation:
         return {name: (self.running[name].rate if name in self.running else 0.0, rate) for name, rate in after.items()}
 
     def _finish(self, job_id: str) -> None:
+        if self.options.learns_durations:
+            self._learn(self.view.jobs[JobId(job_id)])
         live = self._take_down(job_id)
         job = live.sim
         ideal_s = job.ideal_s or job.samples / self._alone_rate(live)
@@ -342,6 +349,15 @@ class Simulation:
         places = tuple(part.node for part in live.footprint.parts)
         self.hash.add(self.now_s, "finish", job.number, places)
         self._tell("finish", job, places)
+
+    def _learn(self, ended: RunningJob) -> None:
+        """Adds the job's length to the sums, as a store does."""
+        x = log_length(ended, self.now_s)
+        if x is None:
+            return
+        for kind in kinds_of(ended.job):
+            row = sums_of(self.view.estimates.durations.row(kind)).added(x, self.now_s).row
+            self.view.apply_change(SubtaskProfiled(kind, row))
 
     def _alone_rate(self, live: LiveJob) -> float:
         part = live.footprint.parts[0]

@@ -35,7 +35,8 @@ class SimResult:
 
 @dataclass(slots=True)
 class SimOptions:
-    """`belief` is the policy's model of GPU sharing; `ideal_gpu` the GPU that slowdowns are counted against."""
+    """`belief` is the policy's model of GPU sharing. `learns_durations`: jobs without a length get the one learned from
+    those that ended, as on a cluster with the setting `learn_durations`."""
 
     discipline: Discipline = field(default_factory=Discipline)
     belief: GpuInterference = field(default_factory=NoInterference)
@@ -44,3 +45,4 @@ class SimOptions:
     telemetry_every_s: float = 0.0
     reports_progress: bool = False
     observers: Sequence[Observer] = ()
+    learns_durations: bool = False

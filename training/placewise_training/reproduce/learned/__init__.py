@@ -1,0 +1,1 @@
+"""Figures about estimators that a service learns while it runs."""
