@@ -1,7 +1,7 @@
 """`train all` runs every trainer, in order, and passes each its options."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,13 @@ def test_each_trainer_gets_its_folder_its_defaults_and_what_is_passed_on(tmp_pat
         made_by = json.loads((tmp_path / name / "report.json").read_text("utf-8"))["origin"]
         assert made_by["command"].startswith("placewise")
         assert made_by["commit"]
+
+
+def test_a_trainer_that_needs_a_log_is_left_out(tmp_path: Path) -> None:
+    ran: list[Any] = []
+    trainers = [replace(a_trainer("of a log", Args, ran), needs_log=True), a_trainer("other", Args, ran)]
+    run_all(trainers, tmp_path, None, {}, lambda _: None)
+    assert [given.out.name for given in ran] == ["other"]
 
 
 def test_a_trainer_that_stops_stops_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from placewise_training.sharing.card import card
 from placewise_training.sharing.data import (
     as_row,
     as_speeds,
+    examples,
     profiled_jobs,
     shared_jobs,
     table_of,
@@ -26,7 +27,7 @@ from placewise_training.sharing.data import (
 )
 from placewise_training.sharing.export import export_sharing, graph_of
 from placewise_training.sharing.net import CoRunCompletion
-from placewise_training.sharing.train import Args, complete, examples, fit, folds, load_net, train
+from placewise_training.sharing.train import Args, complete, fit, folds, load_net, train
 from placewise_training.stdm.completion import holes
 
 QUICK = Args(steps=150, draws=2)

@@ -6,6 +6,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from placewise_training.capability import card as capability_card
+from placewise_training.capability import train as train_capability
 from placewise_training.lab.register import Report, Trainer, register
 from placewise_training.ldwp import card as ldwp_card
 from placewise_training.ldwp import train as train_ldwp
@@ -125,6 +127,11 @@ def _throughput_rows(report: Report) -> Rows:
         yield form, *(f"{row[cell]:.1%}" for cell in cells)
 
 
+def _capability_rows(report: Report) -> Rows:
+    for name, value in report["weights"].items():
+        yield name, f"{value:.4f}"
+
+
 TRAINERS = (
     Trainer(
         "reward",
@@ -230,6 +237,18 @@ TRAINERS = (
         _throughput_rows,
         throughput_card.card,
         stage="fitting",
+    ),
+    Trainer(
+        "capability",
+        "Fit capability and heat of units to the shares of a site's own tasks, from its log.",
+        train_capability.Args,
+        train_capability.train,
+        train_capability.REPORT,
+        ("component", "weight"),
+        _capability_rows,
+        capability_card.card,
+        stage="fitting",
+        needs_log=True,
     ),
 )
 register(train_app, TRAINERS)

@@ -24,7 +24,14 @@ from placewise_core.partition.overhead import overhead_s
 from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.reschedule import handed_out, how_far, is_late, rescheduled
 from placewise_core.partition.shares import levelled, proportional
-from placewise_core.partition.thermal import ThermalModel, ThermalState, allowed_s, peak_celsius, thermal_state
+from placewise_core.partition.thermal import (
+    ThermalModel,
+    ThermalState,
+    allowed_s,
+    peak_celsius,
+    readings_of,
+    thermal_state,
+)
 from placewise_core.partition.threshold import threshold_scale, unit_count
 from placewise_core.partition.units import CPU_UNIT, NO_GPU, UnitsCache, selected
 from placewise_core.view.view import ClusterView
@@ -108,13 +115,14 @@ class HeatIsland:
         )
 
     def _thermal(self, view: ClusterView) -> ThermalState:
-        """(2M,) thermal state of a GPU of each node, then of its CPU, from the node's report. A node's power counts for
-        its GPUs if it has any: nobody reports how much of it the CPU takes."""
-        cpu_celsius, gpu_celsius, limit, power, ambient = view.telemetry[7:12]
-        gpus = view.gpu_exists.sum(axis=1)
-        of_gpus, of_cpu = power / np.maximum(gpus, 1), np.where(gpus > 0, np.nan, power)
-        gpu = thermal_state(self._gpu_thermal, np.fmax(gpu_celsius, cpu_celsius), limit, ambient, of_gpus)
-        return gpu.followed_by(thermal_state(self._cpu_thermal, cpu_celsius, limit, ambient, of_cpu))
+        """(2M,) thermal state of a GPU of each node, then of its CPU, from the node's report."""
+        read = readings_of(view)
+        models = ((self._gpu_thermal, slice(view.size)), (self._cpu_thermal, slice(view.size, None)))
+        gpu, cpu = (
+            thermal_state(model, read.celsius[of], read.limit[of], read.ambient[of], read.watts[of])
+            for model, of in models
+        )
+        return gpu.followed_by(cpu)
 
     def _looked_up(self, view: ClusterView, slices: Slices) -> Figures:
         """The figures of this view; computed if needed, after the units."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
+from placewise_core.view.view import ClusterView
 
 
 @frozen
@@ -46,6 +47,30 @@ class ThermalState:
     def rows(self, index: IntArray) -> "ThermalState":
         """The state of some of the units."""
         return ThermalState(self.now[index], self.steady[index], self.limit[index], self.time_constant_s[index])
+
+
+@frozen
+class Readings:
+    """(2M,) arrays as nodes report them, a GPU of every node, then its CPU: °C, limit, ambient °C, and watts; NaN where
+    unreported. A node's power counts for its GPUs if it has any: nobody reports how much of it the CPU takes."""
+
+    celsius: FloatArray
+    limit: FloatArray
+    ambient: FloatArray
+    watts: FloatArray
+
+
+def readings_of(view: ClusterView) -> Readings:
+    """Of every node."""
+    cpu_celsius, gpu_celsius, limit, power, ambient = view.telemetry[7:12]
+    gpus = view.gpu_exists.sum(axis=1)
+    of_gpus, of_cpu = power / np.maximum(gpus, 1), np.where(gpus > 0, np.nan, power)
+    return Readings(
+        np.concatenate([np.fmax(gpu_celsius, cpu_celsius), cpu_celsius]),
+        np.concatenate([limit, limit]),
+        np.concatenate([ambient, ambient]),
+        np.concatenate([of_gpus, of_cpu]),
+    )
 
 
 def thermal_state(

@@ -28,7 +28,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     def train(args: Args, show: Callable[..., None]) -> None:
         if fails:
             raise fails.pop()
-        (args.out / "fits.json").write_text(json.dumps({"log": {"later": {"gain": 0.1}}}), "utf-8")
+        (args.out / "fits.json").write_text(json.dumps({"log": {"later": later}}), "utf-8")
 
     def made(source: Source, out: Path, resume: bool) -> Any:
         if out != Path():
@@ -43,6 +43,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 fails: list[BaseException] = []
+later: dict[str, Any] = {"gain": 0.1}
 
 
 def run(work: Path, source: Source = SOURCE) -> Any:
@@ -63,6 +64,18 @@ def test_a_log_that_holds_too_little_leaves_the_model_as_it_was(calls: list[bool
         found = run(tmp_path)
         assert (found.files, found.left) == ((), "the log has 3 usable rows, 20 are needed")
     assert calls == [False]
+
+
+def test_a_model_that_no_placement_judges_is_left_unless_its_error_on_later_rows_fell(
+    calls: list[bool], tmp_path: Path
+) -> None:
+    step = replace(steps.STEPS[0], needs_gain=True)
+    for name, low, files in (("fell", 0.01, ("fits.json",)), ("did not", -0.01, ())):
+        later.update(gain=0.1, gain_interval=[low, 0.3])
+        found = run_step(step, replace(SOURCE, digest=name), tmp_path, lambda *_: None)
+        assert found.files == files
+        assert bool(found.left) == (low < 0)
+    later.pop("gain_interval")
 
 
 def test_an_interrupted_step_goes_on_where_it_was(calls: list[bool], tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Each table is a cut of a public data set; data/open/README.md names the source, 
 import csv
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 
 
@@ -44,7 +44,9 @@ class IsolatedSteps:
 
 @dataclass(frozen=True, slots=True)
 class GpuPair:
-    """Two jobs on one GPU: relative speeds (shared over alone). The batch is 0 if the source has none."""
+    """Two jobs on one GPU: relative speeds (shared over alone). The batch is 0 if the source has none. With
+    `is_bound_a` all that is known is that `norm_a` is at most this, as of a job of a log that had not ended.
+    """
 
     source: str
     gpu_type: str
@@ -54,6 +56,8 @@ class GpuPair:
     batch_b: float
     norm_a: float
     norm_b: float
+    is_bound_a: bool = field(default=False, repr=False)  # what hashes of measured pairs are made from stays as it was
+    is_bound_b: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def site_log(store: LogStore, cluster: str, before_s: float) -> SiteLog:
     counts, requests = Counter[str](), set[str]()
     with LogIndex(store) as index:
         places = Places(store, index)
-        places.linear_speeds()
+        places.declared()
         known = _Known(index, gpu_models(store))
         for placed in places:
             if placed.record.cluster != cluster or placed.run is None:

@@ -29,7 +29,7 @@ class Trainer:
 
     `train` leaves the file `report` in `out`. `export` makes the bundle's files there, if there are any. `rows` are the
     lines of the table on the terminal, under `columns`; `stage` begins the titles that `train` shows. `card` makes the
-    text of the model card, `figures` draw the files that stand beside it.
+    text of the model card, `figures` draw the files that stand beside it. With `needs_log` it has no default data.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Trainer:
     figures: Mapping[str, Callable[[Report, Path], None]] = dataclasses.field(default_factory=dict)
     export: Callable[[Path, Path], Path | Sequence[Path]] | None = None
     stage: str = ""
+    needs_log: bool = False
 
     def run(self, args: Any, card: Path | None, *, as_json: bool) -> None:
         """Trains, exports, writes the card, and prints. Raises typer.Exit after Ctrl-C."""
@@ -109,7 +110,7 @@ def register(app: typer.Typer, trainers: Sequence[Trainer]) -> None:
             Path | None, typer.Option(help="Folder with the site's own rows: trainers that can use them do.")
         ] = None,
     ) -> None:
-        """Train every model with its defaults, one after the other. Takes an hour and a half of one core."""
+        """Train every model that has default data, one after the other. Takes an hour and a half of one core."""
         passed = {"seed": seed, "resume": resume, "measured": measured}
         run_all(trainers, out, cards, passed, Console(stderr=True).rule)
 
@@ -119,9 +120,9 @@ def run_all(
 ) -> None:
     """Runs every trainer, each into its own folder under `out`. An option of `passed` goes to those that have it.
 
-    Raises the error of a trainer that fails; the trainers after it are not run.
+    Trainers that need a log are left out. Raises the error of a trainer that fails; those after it are not run.
     """
-    for trainer in trainers:
+    for trainer in (each for each in trainers if not each.needs_log):
         show(trainer.name)
         known = {field.name for field in dataclasses.fields(trainer.args)}
         given = {name: value for name, value in passed.items() if name in known}

@@ -24,19 +24,21 @@ _RUN_COLUMNS: Final = (
     "decision_id", "job_id", "cluster", "nodes", "start_time_s", "end_time_s", "end", "last_heard_time_s", "is_open",
     "total_epochs", "times_s", "epochs",
 )  # fmt: skip
-_JOINED_COLUMNS: Final = (
-    "decision_id", "job_id", "unit", "status", "is_overridden", "actual", "submit_time_s",
-    "subtask", "actual_s",
+_JOB_COLUMNS: Final = (
+    "decision_id", "job_id", "unit", "subtask", "status", "is_overridden", "actual", "submit_time_s",
 )  # fmt: skip
+_PART_COLUMNS: Final = ("decision_id", "job_id", "unit", "subtask", "status", "actual_s")
 _SCHEMA: Final = """
 CREATE TABLE runs (decision TEXT, job TEXT, cluster TEXT, nodes TEXT, start REAL, end REAL, how TEXT, heard REAL,
     total REAL, times BLOB, epochs BLOB, is_open INT, PRIMARY KEY (decision, job)) WITHOUT ROWID;
 CREATE TABLE outcomes (decision TEXT, job TEXT, status TEXT, is_overridden INT, actual TEXT, submit REAL, reward REAL,
     PRIMARY KEY (decision, job)) WITHOUT ROWID;
-CREATE TABLE parts (decision TEXT, job TEXT, unit TEXT, subtask TEXT, seconds REAL,
+CREATE TABLE parts (decision TEXT, job TEXT, unit TEXT, subtask TEXT, seconds REAL, is_open INT,
     PRIMARY KEY (decision, job, unit, subtask)) WITHOUT ROWID;
+CREATE TABLE heat (decision TEXT, unit TEXT, celsius REAL, PRIMARY KEY (decision, unit)) WITHOUT ROWID;
 CREATE TABLE stays (cluster TEXT, node TEXT, start REAL, end REAL, job TEXT);
-CREATE TABLE linear (decision TEXT, job TEXT, speed REAL, PRIMARY KEY (decision, job)) WITHOUT ROWID;
+CREATE TABLE declared (decision TEXT, job TEXT, speed REAL, model TEXT, batch REAL, step REAL,
+    PRIMARY KEY (decision, job)) WITHOUT ROWID;
 """
 _INDICES: Final = """
 CREATE INDEX runs_of_job ON runs (cluster, job, start);
@@ -57,6 +59,23 @@ class Logged(NamedTuple):
     @property
     def has_finished(self) -> bool:
         return self.end == "FINISHED"
+
+
+class Part(NamedTuple):
+    """A share or subtask: seconds taken, None before its end; whether it still runs, as far as the log knows."""
+
+    seconds: float | None
+    is_open: bool
+
+
+class Declared(NamedTuple):
+    """What a job declares of itself: linear speed in epochs per second, model, batch, and seconds of a step alone, 0 if
+    unknown."""
+
+    linear: float
+    model: str
+    batch: float
+    step_s: float
 
 
 class Outcome(NamedTuple):
@@ -138,27 +157,40 @@ class LogIndex:
         found = (self.run_at(cluster, job, time_s) for job in sorted(jobs))
         return [one for one in found if one is not None]
 
-    def share_s(self, decision_id: str, task_id: str, unit: str) -> float | None:
-        """Seconds that a share of a divisible task took; None while it has not ended."""
-        sql = "SELECT seconds FROM parts WHERE decision = ? AND job = ? AND unit = ? AND subtask = ''"
-        row = self._db.execute(sql, (decision_id, task_id, unit)).fetchone()
+    def share(self, decision_id: str, task_id: str, unit: str) -> Part:
+        """A share of a divisible task."""
+        sql = "SELECT seconds, is_open FROM parts WHERE decision = ? AND job = ? AND unit = ? AND subtask = ''"
+        return _part(self._db.execute(sql, (decision_id, task_id, unit)).fetchone())
+
+    def subtask(self, decision_id: str, job_id: str, subtask: str) -> Part:
+        """A subtask of a pipeline."""
+        sql = "SELECT seconds, is_open FROM parts WHERE decision = ? AND job = ? AND subtask = ?"
+        return _part(self._db.execute(sql, (decision_id, job_id, subtask)).fetchone())
+
+    def remember_heat(self, rows: Iterable[tuple[str, str, float]]) -> None:
+        """The highest °C of a unit during a share of a decision, for `peak_celsius`."""
+        self._put("heat", rows)
+
+    def peak_celsius(self, decision_id: str, unit: str) -> float | None:
+        """None if unknown."""
+        sql = "SELECT celsius FROM heat WHERE decision = ? AND unit = ?"
+        row = self._db.execute(sql, (decision_id, unit)).fetchone()
         return float(row[0]) if row else None
 
-    def subtask_s(self, decision_id: str, job_id: str, subtask: str) -> float | None:
-        """Seconds that a subtask of a pipeline took; None while it has not ended."""
-        sql = "SELECT seconds FROM parts WHERE decision = ? AND job = ? AND subtask = ?"
-        row = self._db.execute(sql, (decision_id, job_id, subtask)).fetchone()
-        return float(row[0]) if row else None
+    def remember_declared(self, rows: Iterable[tuple[str, str, Declared]]) -> None:
+        """By decision and job, for `declared` and `linear`."""
+        self._put("declared", ((decision_id, job_id, *declared) for decision_id, job_id, declared in rows))
 
-    def remember_linear(self, rows: Iterable[tuple[str, str, float]]) -> None:
-        """Linear speeds in epochs per second by decision and job, for `linear`."""
-        self._put("linear", rows)
+    def declared(self, decision_id: str, job_id: str) -> Declared | None:
+        """None for a job without a length."""
+        sql = "SELECT speed, model, batch, step FROM declared WHERE decision = ? AND job = ?"
+        row = self._db.execute(sql, (decision_id, job_id)).fetchone()
+        return Declared(*row) if row else None
 
     def linear(self, decision_id: str, job_id: str) -> float:
         """0 if unknown."""
-        sql = "SELECT speed FROM linear WHERE decision = ? AND job = ?"
-        row = self._db.execute(sql, (decision_id, job_id)).fetchone()
-        return float(row[0]) if row else 0.0
+        found = self.declared(decision_id, job_id)
+        return found.linear if found is not None else 0.0
 
     def _fill(self) -> None:
         for batch in self._store.batches("runs", _RUN_COLUMNS, rows=_ROWS):
@@ -167,10 +199,12 @@ class LogIndex:
             rows = [_run_row(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
             self._put("runs", rows)
             self._put("stays", (stay for row in rows for stay in _stays(row)))
-        columns = (*_JOINED_COLUMNS, *([self._reward] if self._reward else []))
+        columns = (*_JOB_COLUMNS, "actual_s", "end_time_s", *([self._reward] if self._reward else []))
         for batch in self._store.batches("joined", columns, rows=_ROWS):
             self._put("outcomes", _outcome_rows(batch, self._reward))
             self._put("parts", _part_rows(batch))
+            ends = [time_s for time_s in batch.column("end_time_s").to_pylist() if time_s is not None]
+            self.end_s = max([self.end_s, *ends])
         self._db.executescript(_INDICES)
 
     def _put(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -194,9 +228,10 @@ class LogIndex:
 _INSERT: Final = {
     "runs": "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "outcomes": "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?)",
-    "parts": "INSERT OR IGNORE INTO parts VALUES (?, ?, ?, ?, ?)",
+    "parts": "INSERT OR IGNORE INTO parts VALUES (?, ?, ?, ?, ?, ?)",
+    "heat": "INSERT OR IGNORE INTO heat VALUES (?, ?, ?)",
     "stays": "INSERT INTO stays VALUES (?, ?, ?, ?, ?)",
-    "linear": "INSERT OR IGNORE INTO linear VALUES (?, ?, ?)",
+    "declared": "INSERT OR IGNORE INTO declared VALUES (?, ?, ?, ?, ?, ?)",
 }
 _NEXT_START: Final = "SELECT MIN(start) FROM stays WHERE cluster = ? AND node = ? AND start > ? AND job != ?"
 _NEXT_END: Final = "SELECT MIN(end) FROM stays WHERE cluster = ? AND node = ? AND end > ? AND job != ?"
@@ -224,18 +259,20 @@ def _stays(row: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _outcome_rows(batch: pa.RecordBatch, reward: str) -> Iterator[tuple[Any, ...]]:
-    names = [*_JOINED_COLUMNS, *([reward] if reward else [])]
+    names = [*_JOB_COLUMNS, *([reward] if reward else [])]
     for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
-        decision_id, job_id, unit, status, is_overridden, actual, submit_time_s, subtask, _, *rest = row
+        decision_id, job_id, unit, subtask, status, is_overridden, actual, submit_time_s, *rest = row
         if not unit and not subtask:
             value = rest[0] if rest else None
             yield decision_id, job_id, status, is_overridden, "\n".join(actual or ()), submit_time_s, value
 
 
 def _part_rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    names = ("decision_id", "job_id", "unit", "subtask", "actual_s")
-    for decision_id, job_id, unit, subtask, seconds in zip(
-        *(batch.column(name).to_pylist() for name in names), strict=True
-    ):
-        if seconds is not None and (unit or subtask):
-            yield decision_id, job_id, unit or "", subtask or "", seconds
+    columns = (batch.column(name).to_pylist() for name in _PART_COLUMNS)
+    for decision_id, job_id, unit, subtask, status, seconds in zip(*columns, strict=True):
+        if unit or subtask:
+            yield decision_id, job_id, unit or "", subtask or "", seconds, status == "OPEN"
+
+
+def _part(row: tuple[float | None, int] | None) -> Part:
+    return Part(None, False) if row is None else Part(row[0], bool(row[1]))

@@ -17,7 +17,7 @@ from placewise_core.domain.job import Job
 from placewise_core.speed.linear_speed import linear_speed, workers_of
 from placewise_log.record import PLACE, CorruptEntryError, DecisionRecord, decode
 from placewise_log.store import LogStore
-from placewise_training.log.index import Logged, LogIndex, Outcome
+from placewise_training.log.index import Declared, Logged, LogIndex, Outcome
 
 NOT_HELD: Final = "NOT_HELD"
 _ROWS: Final = 64  # records may hold observations, of tens of kilobytes each
@@ -54,11 +54,11 @@ class Places:
                 continue
             yield from self._placed(record)
 
-    def linear_speeds(self) -> None:
-        """One pass over the decisions, so that the index knows the linear speed of each job."""
+    def declared(self) -> None:
+        """One pass over the decisions, so that the index knows what each job declares."""
         for record in self._records():
-            rows = ((record.decision_id, job.id, linear_speed(job, workers_of(job))) for job in record.jobs)
-            self.index.remember_linear(row for row in rows if row[2] > 0)
+            rows = ((record.decision_id, job.id, _declared(job)) for job in record.jobs)
+            self.index.remember_declared(row for row in rows if row[2].linear > 0)
 
     def _placed(self, record: DecisionRecord) -> Iterator[Placed]:
         assert record.place is not None
@@ -77,6 +77,12 @@ class Places:
 
     def _records(self) -> Iterator[DecisionRecord]:
         yield from records(self.store, PLACE)
+
+
+def _declared(job: Job) -> Declared:
+    linear = linear_speed(job, workers_of(job))
+    step_s = job.batch_size / job.dataset_size / linear if linear > 0 and job.dataset_size > 0 else 0.0
+    return Declared(linear, job.model, float(job.batch_size), step_s)
 
 
 def records(store: LogStore, rpc: str) -> Iterator[DecisionRecord]:

@@ -4,7 +4,8 @@ Shares are what the capability of units is fitted to; subtask times, by kind and
 completes. One that has not ended took at least as long as is known.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow.compute as pc
@@ -13,12 +14,13 @@ from placewise_core.domain.commands import JobEventKind, Scope
 from placewise_core.domain.decision import Outcome
 from placewise_log.record import PARTITION, PLACE, CorruptEntryError, OutcomeRecord, decode_entry
 from placewise_log.store import LogStore
-from placewise_training.log.index import LogIndex
+from placewise_training.log.index import LogIndex, Part
 from placewise_training.log.places import records
 
 
 class ShareTime(NamedTuple):
-    """`scale` of work on a unit ("node/unit"), seconds predicted and taken; None while the share has not ended."""
+    """`scale` of work on a unit ("node/unit"), seconds predicted and taken; None while the share has not ended, which
+    took `at_least_s` until the log's end then, 0 if that is unknown."""
 
     time_s: float
     decision_id: str
@@ -27,11 +29,12 @@ class ShareTime(NamedTuple):
     scale: float
     predicted_s: float
     actual_s: float | None
+    at_least_s: float = 0.0
 
 
 class ShareHeat(NamedTuple):
-    """A share that ended, as its host reported it: seconds, seconds of overhead, and the highest °C of its unit
-    meanwhile. 0: not reported."""
+    """A share that ended, as its host reported it: the decision, seconds, seconds of overhead, and the highest °C of
+    its unit meanwhile. 0: not reported."""
 
     time_s: float
     kind: str
@@ -40,11 +43,13 @@ class ShareHeat(NamedTuple):
     seconds: float
     overhead_s: float
     peak_celsius: float
+    decision_id: str
 
 
 class SubtaskTime(NamedTuple):
-    """A subtask of a kind and size on a unit ("node/unit"): seconds taken, None while it has not ended. `is_on_gpu`
-    tells its version."""
+    """A subtask of a kind and size on a unit ("node/unit"): seconds taken, None while it has not ended, which took
+    `at_least_s` until the log's end then, 0 if that is unknown. `is_on_gpu` tells its version, `profile` its metrics as
+    the request has them."""
 
     time_s: float
     job_id: str
@@ -53,6 +58,8 @@ class SubtaskTime(NamedTuple):
     unit: str
     is_on_gpu: bool
     actual_s: float | None
+    at_least_s: float = 0.0
+    profile: Mapping[str, float] = MappingProxyType({})
 
 
 def share_times(store: LogStore, index: LogIndex) -> Iterator[ShareTime]:
@@ -62,10 +69,11 @@ def share_times(store: LogStore, index: LogIndex) -> Iterator[ShareTime]:
             continue
         for share in record.partition.plan.shares:
             unit = f"{share.node}/{share.unit}"
-            actual_s = index.share_s(record.decision_id, record.task.id, unit)
+            part = index.share(record.decision_id, record.task.id, unit)
             yield ShareTime(
-                record.time_s, record.decision_id, record.task.id, unit, share.scale, share.predicted_s, actual_s
-            )
+                record.time_s, record.decision_id, record.task.id, unit, share.scale, share.predicted_s, part.seconds,
+                at_least_s(part, record.time_s, index),
+            )  # fmt: skip
 
 
 def share_heat(store: LogStore) -> Iterator[ShareHeat]:
@@ -80,7 +88,7 @@ def share_heat(store: LogStore) -> Iterator[ShareHeat]:
                 share = entry.event.share
                 yield ShareHeat(
                     entry.event.event_time_s or entry.receive_time_s, share.task_kind, f"{share.node}/{share.unit}",
-                    share.scale, share.seconds, share.overhead_s, share.peak_celsius,
+                    share.scale, share.seconds, share.overhead_s, share.peak_celsius, entry.decision_id,
                 )  # fmt: skip
 
 
@@ -97,6 +105,14 @@ def subtask_times(store: LogStore, index: LogIndex) -> Iterator[SubtaskTime]:
                 known = subtasks.get((decided.job_id, task.subtask))
                 if known is None:
                     continue
-                seconds = index.subtask_s(record.decision_id, decided.job_id, task.subtask)
+                part = index.subtask(record.decision_id, decided.job_id, task.subtask)
                 unit, is_on_gpu = f"{task.node}/{task.cpu_unit}", task.cpu_unit.startswith("gpu")
-                yield SubtaskTime(record.time_s, decided.job_id, known.kind, known.size, unit, is_on_gpu, seconds)
+                yield SubtaskTime(
+                    record.time_s, decided.job_id, known.kind, known.size, unit, is_on_gpu, part.seconds,
+                    at_least_s(part, record.time_s, index), known.profile,
+                )  # fmt: skip
+
+
+def at_least_s(part: Part, decide_time_s: float, index: LogIndex) -> float:
+    """Seconds that a share or subtask has run for when the log ends; 0 if it has ended, or if its host fell silent."""
+    return max(0.0, index.end_s - decide_time_s) if part.is_open and part.seconds is None else 0.0

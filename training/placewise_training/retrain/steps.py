@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from placewise_training.capability import train as train_capability
 from placewise_training.lab.register import Show, Trainer
 from placewise_training.reward import train as train_reward
+from placewise_training.sharing import train as train_sharing
 from placewise_training.throughput import train as train_throughput
 from placewise_training.train_cli import TRAINERS
 
@@ -35,12 +37,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One trainer: `args` are its options for a source and a folder, `files` those that go into the bundle."""
+    """One trainer: `args` are its options for a source and a folder, `files` those that go into the bundle. With
+    `needs_gain`, they go there only if the error on later rows fell: the gate judges placements, which say little of
+    this model."""
 
     name: str
     args: Callable[[Source, Path, bool], Any]
     files: Sequence[str]
     can_resume: bool = False
+    needs_gain: bool = False
 
     @property
     def trainer(self) -> Trainer:
@@ -78,7 +83,10 @@ def run_step(step: Step, source: Source, work: Path, show: Show) -> Done:
     if done["left"]:
         return Done(step.name, folder, (), done["left"])
     report = json.loads((folder / step.trainer.report).read_text("utf-8"))
-    return Done(step.name, folder, step.files, "", report.get("log", {}).get("later"))
+    later = report.get("log", {}).get("later")
+    if step.needs_gain and later["gain_interval"][0] <= 0:
+        return Done(step.name, folder, (), "the error on later rows did not fall", later)
+    return Done(step.name, folder, step.files, "", later)
 
 
 def _key(step: Step, source: Source) -> str:
@@ -119,6 +127,18 @@ def _reward(source: Source, out: Path, resume: bool) -> Any:
     )  # fmt: skip
 
 
+def _sharing(source: Source, out: Path, resume: bool) -> Any:
+    """The published pairs stay: a log has few jobs beside several others."""
+    return train_sharing.Args(
+        out=out, seed=source.seed, steps=_scaled(400, source), log=str(source.log), before_s=source.before_s,
+        start=source.start,
+    )  # fmt: skip
+
+
+def _capability(source: Source, out: Path, resume: bool) -> Any:
+    return train_capability.Args(out=out, log=str(source.log), before_s=source.before_s, start=source.start)
+
+
 def _scaled(count: int, source: Source) -> int:
     return max(2, round(count * source.effort))
 
@@ -126,4 +146,6 @@ def _scaled(count: int, source: Source) -> int:
 STEPS: Final = (
     Step("throughput", _throughput, ("throughput.json",)),
     Step("reward", _reward, ("reward.onnx", "reward.json"), can_resume=True),
+    Step("sharing", _sharing, ("sharing.onnx", "sharing.json"), needs_gain=True),
+    Step("capability", _capability, ("capability.json",), needs_gain=True),
 )

@@ -70,7 +70,8 @@ def card(report: Mapping[str, Any]) -> str:
         "all training and judging here": f"{report['seconds']['cpu']} CPU seconds",
         "export": exported(report),
     }
-    return _HEADER + facts(rows) + _errors(report) + _decisions(report["judged"]) + _LIMITS
+    judged = _errors(report) + _decisions(report["judged"]) if report["judged"] else ""  # a log judges by itself
+    return _HEADER + facts(rows) + judged + _LIMITS
 
 
 def _errors(report: Mapping[str, Any]) -> str:

@@ -15,14 +15,20 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.domain.model_names import canonical
+from placewise_core.domain.model_names import canonical, nearest
 from placewise_core.speed.interference import MeasuredInterference
+from placewise_core.speed.sharing_row import Square
 from placewise_training.data.measured import GpuPair, gpu_pairs, isolated_steps, profiled_sets
 from placewise_training.data.placement_tables import interference, usable_pairs
+from placewise_training.data.site_rows import NO_ROWS, SiteRows
 
 Matrix = NDArray[np.float64]
 NO_STEPS: Mapping[tuple[str, str, float], float] = MappingProxyType({})
 CPU_CORES = "CPU cores"  # the hardware of the profiler's rows
+
+# A partner, speeds of the job and of the partner, and which of them are bounds.
+_Cell = tuple[str, tuple[float, float], tuple[bool, bool]]
+_VALUES = (False, False)
 
 # The network that each of the profiler's loops is a small copy of, by character (profiling/workloads.py); the loop
 # that waits for its input is like none of them.
@@ -38,13 +44,15 @@ _LOOPS = {
 @dataclass(frozen=True, slots=True)
 class SharedJob:
     """One row: `pairs` (P + 1, K, 2) own speed and the partner's beside each reference network and, last, beside the
-    job's own; NaN if no batch of the partner was measured. `step_s` alone; NaN if it was not measured."""
+    job's own; NaN if no batch of the partner was measured. Where `is_bound` (P + 1, K, 2), the speed is at most this.
+    `step_s` alone; NaN if it was not measured."""
 
     hardware: str
     network: str
     batch: float
     step_s: float
     pairs: Matrix
+    is_bound: NDArray[np.bool_]
 
     @property
     def job(self) -> tuple[str, float]:
@@ -77,50 +85,51 @@ def shared_jobs(
     pairs: Iterable[GpuPair], references: Sequence[str], alone_s: Mapping[tuple[str, str, float], float] = NO_STEPS
 ) -> list[SharedJob]:
     """Every job that is part of one of these pairs; `alone_s` adds steps alone to the published ones."""
-    cells: dict[tuple[str, str, float], list[tuple[str, float, float]]] = {}
+    cells: dict[tuple[str, str, float], list[_Cell]] = {}
     for p in pairs:
         a = (p.gpu_type, canonical(p.model_a), p.batch_a)
         b = (p.gpu_type, canonical(p.model_b), p.batch_b)
-        cells.setdefault(a, []).append((b[1], p.norm_a, p.norm_b))
+        cells.setdefault(a, []).append((b[1], (p.norm_a, p.norm_b), (p.is_bound_a, p.is_bound_b)))
         if a != b:
-            cells.setdefault(b, []).append((a[1], p.norm_b, p.norm_a))
+            cells.setdefault(b, []).append((a[1], (p.norm_b, p.norm_a), (p.is_bound_b, p.is_bound_a)))
     alone = {(row.gpu_type, canonical(row.model), row.local_batch): 1.0 / row.steps_per_s for row in isolated_steps()}
     alone |= alone_s
     nan = float("nan")
     return [
-        SharedJob(*job, alone.get(job, nan), _pairs(job[1], found, references)) for job, found in sorted(cells.items())
+        SharedJob(*job, alone.get(job, nan), *_pairs(job[1], found, references)) for job, found in sorted(cells.items())
     ]
 
 
 def profiled_jobs(references: Sequence[str]) -> list[SharedJob]:
     """The profiler's loops in pairs. Speeds per CPU second, halved: as though the two had had equal shares of the
     cores, which is what sharing a GPU begins with; by the clock, other work on the machine counts (README.md)."""
-    cells: dict[str, list[tuple[str, float, float]]] = {}
+    cells: dict[str, list[_Cell]] = {}
     for measured in profiled_sets():
         if len(measured.models) != 2:
             continue
         a, b = (_LOOPS[name] for name in measured.models)
         own, other = (min(1.0, 0.5 * norm) for norm in measured.cpu_norms)
-        cells.setdefault(a, []).append((b, own, other))
-        cells.setdefault(b, []).append((a, other, own))
+        cells.setdefault(a, []).append((b, (own, other), _VALUES))
+        cells.setdefault(b, []).append((a, (other, own), _VALUES))
     return [
-        SharedJob(CPU_CORES, loop, 0.0, float("nan"), _pairs(loop, found, references))
+        SharedJob(CPU_CORES, loop, 0.0, float("nan"), *_pairs(loop, found, references))
         for loop, found in sorted(cells.items())
     ]
 
 
-def _pairs(network: str, found: Sequence[tuple[str, float, float]], references: Sequence[str]) -> Matrix:
-    by_partner: list[list[tuple[float, float]]] = [[] for _ in range(len(references) + 1)]
-    for partner, own, other in found:
-        speeds = (min(1.0, own), min(1.0, other))
-        if partner in references:
-            by_partner[references.index(partner)].append(speeds)
-        if partner == network:
-            by_partner[-1].append(speeds)
+def _pairs(network: str, found: Sequence[_Cell], references: Sequence[str]) -> tuple[Matrix, NDArray[np.bool_]]:
+    by_partner: list[list[_Cell]] = [[] for _ in range(len(references) + 1)]
+    for cell in found:
+        if cell[0] in references:
+            by_partner[references.index(cell[0])].append(cell)
+        if cell[0] == network:
+            by_partner[-1].append(cell)
     pairs = np.full((len(by_partner), max(1, *map(len, by_partner)), 2), np.nan)
+    is_bound = np.zeros(pairs.shape, dtype=np.bool_)
     for i, several in enumerate(by_partner):
-        pairs[i, : len(several)] = np.array(several).reshape(-1, 2)
-    return pairs
+        pairs[i, : len(several)] = np.array([speeds for _, speeds, _ in several]).reshape(-1, 2)
+        is_bound[i, : len(several)] = np.array([flags for _, _, flags in several], dtype=np.bool_).reshape(-1, 2)
+    return np.minimum(pairs, 1.0), is_bound
 
 
 def as_row(speeds: Matrix, step_s: Matrix) -> Matrix:
@@ -134,6 +143,61 @@ def as_speeds(rows: Matrix) -> Matrix:
     own = np.concatenate([rows[..., :count], rows[..., -2:-1]], axis=-1)
     other = np.concatenate([rows[..., count:-2], np.full_like(rows[..., -1:], np.nan)], axis=-1)
     return np.stack([own, other], axis=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Jobs to learn from: `speeds` (R, P + 1, K, 2), at most these where `is_bound`; `batches` (R, P + 1), `step_s`
+    (R,), and rows that might be assumed of each, `priors` (R, 4, C): of its network, of a network nobody knows, and
+    both from the other GPU model."""
+
+    speeds: Matrix
+    is_bound: NDArray[np.bool_]
+    batches: NDArray[np.int64]
+    step_s: Matrix
+    priors: Matrix
+
+
+def examples(
+    history: Sequence[GpuPair], *, has_profiled: bool = True, own: SiteRows = NO_ROWS, is_own_alone: bool = False
+) -> Examples:
+    """Every job of these pairs, the profiler's loops, and the site's own jobs that ran beside a reference network; the
+    last alone if asked for. Raises ValueError if none of them has two co-runs then."""
+    references = table_of(history).references
+    jobs = [job for job in shared_jobs(own.pairs, references, own.alone_s) if job.batches.any()]
+    if not is_own_alone:
+        jobs = shared_jobs(history, references) + (profiled_jobs(references) if has_profiled else []) + jobs
+    elif not any((job.batches > 0).sum() > 1 for job in jobs):
+        raise ValueError("the log has no co-runs of one job beside two networks of the table")
+    most = max(job.pairs.shape[1] for job in jobs)
+    speeds = np.full((len(jobs), len(references) + 1, most, 2), np.nan)
+    is_bound = np.zeros(speeds.shape, dtype=np.bool_)
+    for i, job in enumerate(jobs):
+        speeds[i, :, : job.pairs.shape[1]], is_bound[i, :, : job.pairs.shape[1]] = job.pairs, job.is_bound
+    return Examples(
+        speeds,
+        is_bound,
+        batches=np.stack([job.batches for job in jobs]),
+        step_s=np.array([job.step_s for job in jobs]),
+        priors=np.stack([_assumable(job, history) for job in jobs]),
+    )
+
+
+def _assumable(job: SharedJob, history: Sequence[GpuPair]) -> Matrix:
+    """(4, C) rows that a service might assume of the job, that knows it from none of these pairs."""
+    table, others = table_of(history), table_of(without_jobs(history, {(job.network, job.batch)}))
+    here = table.gpu_of(job.hardware)
+    there = next((gpu for gpu in sorted(table.pairs) if gpu != here), here)
+    names = table.references
+    i = names.index(job.network) if job.network in names else None
+    # Where this job is all that was measured of its network, nobody knows the network without it.
+    is_known = i is not None and others.references == names and others.pairs.keys() == table.pairs.keys()
+    like = nearest(job.network, [name for name in names if name != job.network]) if i is not None else None
+    rows = []
+    for gpu in (here, there):
+        unknown = Square.of(table, gpu).row(None if like is None else names.index(like), without=i)
+        rows += [Square.of(others, gpu).row(i) if is_known else unknown, unknown]
+    return np.stack(rows)
 
 
 def floors() -> dict[str, float]:

@@ -23,6 +23,7 @@ from torch import Tensor
 from placewise_core.domain.model_names import canonical, nearest
 from placewise_core.speed.interference import MeasuredInterference
 from placewise_core.speed.sharing_row import Square, columns_of
+from placewise_models.folder import shipped_bundle
 from placewise_training.data.measured import GpuPair
 from placewise_training.data.placement_tables import usable_pairs
 from placewise_training.data.site_rows import NO_ROWS, PAIRS, SiteRows, read_site_rows
@@ -30,10 +31,12 @@ from placewise_training.lab.device import chosen_device
 from placewise_training.lab.judging import Show, cpu_s, judged_all
 from placewise_training.lab.scalars import Scalars
 from placewise_training.sharing.data import (
+    Examples,
     Matrix,
     SharedJob,
     as_row,
     as_speeds,
+    examples,
     floors,
     profiled_jobs,
     shared_jobs,
@@ -41,6 +44,7 @@ from placewise_training.sharing.data import (
     without_jobs,
     without_networks,
 )
+from placewise_training.sharing.from_log import begun, log_pairs, log_report, with_log
 from placewise_training.sharing.net import CoRunCompletion, log_odds
 from placewise_training.stdm.completion import Completer, chosen_factors, chosen_neighbours, column_means, holes
 from placewise_training.stdm.data import PROFILE_ERROR, Table
@@ -50,7 +54,15 @@ from placewise_training.stdm.train import complete_by_ncf
 SCHEMA = "placewise.sharing/1"
 CHECKPOINT, REPORT = "sharing.pt", "sharing.json"
 LIMITS = (1.5, 2.0)  # of max_slowdown, whose decisions are counted: 2 is the default
-_APART = ("out", "threads", "processes", "resume", "device", "measured")  # change no figure, or are told otherwise
+_APART = (
+    "out",
+    "threads",
+    "processes",
+    "resume",
+    "device",
+    "measured",
+    "start",
+)  # change no figure, or are told otherwise
 _SIGMA = PROFILE_ERROR * (np.pi / 2.0) ** 0.5  # a co-run is a short profile, with IAWP's error of those
 _LEAST = 0.02
 _WITH_STEPS = "_with_steps"
@@ -82,6 +94,12 @@ class Args:
     )
     resume: bool = field(default=False, metadata={"help": "Go on from the finished part in `out`."})
     measured: Path | None = field(default=None, metadata={"help": "Folder with the site's own rows (pairs.csv)."})
+    log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
+    before_s: float = field(
+        default=0.0, metadata={"help": "Learn from decisions before this time alone (seconds since 1970); 0: from all."}
+    )
+    only_log: bool = field(default=False, metadata={"help": "Learn from the log alone."})
+    start: Path | None = field(default=None, metadata={"help": "Bundle whose net it begins with."})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +123,20 @@ class Fold:
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
-    """Judges every method on held-back pairs, trains the net that ships; the report, also written to `out`."""
+    """Judges every method on held-back pairs, trains the net that ships; the report, also written to `out`. With a log
+    its later rows judge instead. Raises ValueError for a log that holds too little, LogError."""
     torch.set_num_threads(args.threads)
     own = read_site_rows(args.measured)
+    logged = log_pairs(args.log, args.before_s) if args.log else None
+    if args.only_log:
+        if not logged:
+            raise ValueError("--only-log needs a log (--log)")
+        own = NO_ROWS
+    if logged:
+        own = with_log(own, logged.learn)
     args.out.mkdir(parents=True, exist_ok=True)
     began, began_cpu = time.perf_counter(), cpu_s()
-    settings = folds(args)
+    settings = {} if logged else folds(args)
     ask = partial(judge, args=args)
     judged = judged_all(settings, ask, args.out, _numbers(args), args.processes, args.resume, show)
 
@@ -134,6 +160,8 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "judged": judged,
         "floors": floors(),
     }
+    if logged:
+        report["log"] = log_report(args.log, logged, pairs, begun(args.start or shipped_bundle()), net)
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
 
@@ -334,53 +362,7 @@ def _hidden_rows(values: Matrix, count: int, rng: np.random.Generator) -> Matrix
     return as_row(_short_co_runs(as_speeds(values), np.full(len(values), count), rng), np.full(len(values), np.nan))
 
 
-@dataclass(frozen=True, slots=True)
-class Examples:
-    """Jobs to learn from: `speeds` (R, P + 1, K, 2), `batches` (R, P + 1), `step_s` (R,), and rows that might be
-    assumed of each, `priors` (R, 4, C): of its network, of a network nobody knows, and both from the other GPU model.
-    """
-
-    speeds: Matrix
-    batches: NDArray[np.int64]
-    step_s: Matrix
-    priors: Matrix
-
-
 _HOW_OFTEN = (0.3, 0.35, 0.2, 0.15)  # each of the four is assumed
-
-
-def examples(history: Sequence[GpuPair], *, has_profiled: bool = True, own: SiteRows = NO_ROWS) -> Examples:
-    """Every job of these pairs, the profiler's loops, and the site's own jobs that ran beside a reference network."""
-    references = table_of(history).references
-    jobs = shared_jobs(history, references) + (profiled_jobs(references) if has_profiled else [])
-    jobs += [job for job in shared_jobs(own.pairs, references, own.alone_s) if job.batches.any()]
-    most = max(job.pairs.shape[1] for job in jobs)
-    speeds = np.full((len(jobs), len(references) + 1, most, 2), np.nan)
-    for i, job in enumerate(jobs):
-        speeds[i, :, : job.pairs.shape[1]] = job.pairs
-    return Examples(
-        speeds,
-        batches=np.stack([job.batches for job in jobs]),
-        step_s=np.array([job.step_s for job in jobs]),
-        priors=np.stack([_assumable(job, history) for job in jobs]),
-    )
-
-
-def _assumable(job: SharedJob, history: Sequence[GpuPair]) -> Matrix:
-    """(4, C) rows that a service might assume of the job, that knows it from none of these pairs."""
-    table, others = table_of(history), table_of(without_jobs(history, {(job.network, job.batch)}))
-    here = table.gpu_of(job.hardware)
-    there = next((gpu for gpu in sorted(table.pairs) if gpu != here), here)
-    names = table.references
-    i = names.index(job.network) if job.network in names else None
-    # Where this job is all that was measured of its network, nobody knows the network without it.
-    is_known = i is not None and others.references == names and others.pairs.keys() == table.pairs.keys()
-    like = nearest(job.network, [name for name in names if name != job.network]) if i is not None else None
-    rows = []
-    for gpu in (here, there):
-        unknown = Square.of(table, gpu).row(None if like is None else names.index(like), without=i)
-        rows += [Square.of(others, gpu).row(i) if is_known else unknown, unknown]
-    return np.stack(rows)
 
 
 def fit(
@@ -394,8 +376,11 @@ def fit(
 ) -> tuple[CoRunCompletion, list[float]]:
     """One to three co-runs of a job known, the error of its speeds beside the others; net and losses."""
     torch.manual_seed(args.seed)
-    learnt = examples(history, has_profiled=has_profiled, own=own)
-    net = CoRunCompletion(learnt.speeds.shape[1] - 1, args.members).to(chosen_device(args.device))
+    learnt = examples(history, has_profiled=has_profiled, own=own, is_own_alone=args.only_log)
+    net = CoRunCompletion(learnt.speeds.shape[1] - 1, args.members)
+    if args.start is not None:
+        net.load_state_dict(begun(args.start).state_dict())
+    net.to(chosen_device(args.device))
     nets = [*net.weights, *net.biases, *net.out]
     groups = [{"params": [net.steps, net.shrinkage], "weight_decay": 0.0}, {"params": nets, "lr": args.net_rate}]
     optimiser = torch.optim.AdamW(groups if nets else groups[:1], lr=args.rate, weight_decay=1e-2)
@@ -415,38 +400,48 @@ def fit(
     return net.cpu().eval(), losses
 
 
-def mean_error(net: CoRunCompletion, prior: Matrix, known: Matrix, true: Matrix) -> Tensor:
-    """Mean absolute error over the unknown values, on the net's device."""
+def mean_error(
+    net: CoRunCompletion, prior: Matrix, known: Matrix, true: Matrix, is_bound: NDArray[np.bool_] | None = None
+) -> Tensor:
+    """Mean absolute error over the unknown values, on the net's device; below a bound there is none."""
     device = net.steps.device
     is_asked = torch.from_numpy(holes(true, known)).float().to(device)
     filled = net(*(array.to(device) for array in _inputs(prior, known)))
-    gaps = (filled - torch.from_numpy(np.nan_to_num(true)).float().to(device)).abs()
+    above = filled - torch.from_numpy(np.nan_to_num(true)).float().to(device)
+    gaps = above.abs()
+    if is_bound is not None:
+        gaps = torch.where(torch.from_numpy(is_bound).to(device), above.clamp(min=0.0), gaps)
     error: Tensor = (gaps * is_asked).sum() / is_asked.sum()
     return error
 
 
-def _batch(learnt: Examples, args: Args, rng: np.random.Generator) -> tuple[Matrix, Matrix, Matrix]:
-    """(B, C) each: assumed values, known values, and true ones beside other batches of the partners."""
+def _batch(learnt: Examples, args: Args, rng: np.random.Generator) -> tuple[Matrix, Matrix, Matrix, NDArray[np.bool_]]:
+    """(B, C) each: assumed values, known values, true ones beside other batches of the partners, and which are bounds:
+    nobody knows these."""
     rows = rng.integers(len(learnt.speeds), size=args.batch)
     which = rng.choice(4, size=args.batch, p=_HOW_OFTEN)
     is_given = (which < 2) & (rng.random(args.batch) < _GIVEN)  # as in the service: not from another GPU model
     steps = np.where(is_given, learnt.step_s[rows], np.nan)
-    known = as_row(_short_co_runs(_some(learnt, rows, rng), rng.integers(1, 4, size=args.batch), rng), steps)
+    seen, seen_bound = _some(learnt, rows, rng)
+    seen = np.where(seen_bound.any(axis=-1, keepdims=True), np.nan, seen)
+    known = as_row(_short_co_runs(seen, rng.integers(1, 4, size=args.batch), rng), steps)
     prior = learnt.priors[rows, which]
     own, other = args.unsure * rng.standard_normal((2, args.batch, 1)) * (rng.random((args.batch, 1)) < 0.5)
     count = learnt.speeds.shape[1] - 1
     moves = np.concatenate([np.repeat(own, count, 1), np.repeat(other, count, 1), own], axis=1)
     moved = torch.sigmoid(log_odds(torch.from_numpy(prior[:, :-1])) + torch.from_numpy(moves)).numpy()
-    true = as_row(_some(learnt, rows, rng), np.full(args.batch, np.nan))
-    return np.concatenate([moved, prior[:, -1:]], axis=1), known, true
+    speeds, bound = _some(learnt, rows, rng)
+    nothing = np.full(args.batch, np.nan)
+    is_bound = as_row(bound.astype(np.float64), np.zeros(args.batch)) > 0
+    return np.concatenate([moved, prior[:, -1:]], axis=1), known, as_row(speeds, nothing), is_bound
 
 
-def _some(learnt: Examples, rows: NDArray[np.int64], rng: np.random.Generator) -> Matrix:
-    """(B, P + 1, 2) speeds of these jobs, beside one batch of each partner."""
+def _some(learnt: Examples, rows: NDArray[np.int64], rng: np.random.Generator) -> tuple[Matrix, NDArray[np.bool_]]:
+    """(B, P + 1, 2) speeds of these jobs, beside one batch of each partner; and which are bounds."""
     batches = learnt.batches[rows]
     chosen = (rng.random(batches.shape) * np.maximum(1, batches)).astype(np.int64)
-    found: Matrix = learnt.speeds[rows[:, None], np.arange(batches.shape[1])[None], chosen]
-    return found
+    at = (rows[:, None], np.arange(batches.shape[1])[None], chosen)
+    return learnt.speeds[at], learnt.is_bound[at]
 
 
 def _inputs(prior: Matrix, known: Matrix) -> tuple[Tensor, Tensor, Tensor]:
