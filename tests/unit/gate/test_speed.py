@@ -87,3 +87,20 @@ def test_explorers_of_a_mixture_place_their_share_of_the_jobs() -> None:
     for job in jobs:
         assert mixture.propose(job.job, simulation.view, PlaceContext(0.0, 0)) is not None
     assert len(asked) / len(jobs) == pytest.approx(0.3, abs=0.07)
+
+
+def test_a_slow_shape_that_is_always_spread_is_no_effect_of_spread() -> None:
+    """Speeds of a shape are equal wherever it runs; two workers are slow and mostly spread, one never is."""
+    rng = np.random.default_rng(5)
+    made, level = [], {1: 0.0, 2: -0.6, 3: -0.1}
+    for i in range(600):
+        model, workers, beside = "ab"[i % 2], int(rng.integers(1, 4)), int(rng.integers(4))
+        nodes = 1 if workers == 1 else 1 + int(rng.random() < {2: 0.8, 3: 0.5}[workers])
+        log_speed = level[workers] + float(rng.normal(0.0, 0.1))
+        place = Beside(model, "V100", workers, 0, nodes, beside, 0, shares_gpu=False)
+        made.append(SpeedRow(place, log_speed, False, float(i)))
+    fit = SiteFit.of(made)
+    for workers in (2, 3):
+        packed, spread = (Beside("a", "V100", workers, 0, nodes, 1, 0, shares_gpu=False) for nodes in (1, 2))
+        assert fit.level(spread) - fit.level(packed) == pytest.approx(0.0, abs=0.04)
+        assert fit.level(packed) == pytest.approx(level[workers], abs=0.05)

@@ -30,9 +30,9 @@ class Ridge:
     slope: FloatArray  # (F,)
 
     @classmethod
-    def fitted(cls, features: FloatArray, target: FloatArray) -> Self:
+    def fitted(cls, features: FloatArray, target: FloatArray, spent: float = 1.0) -> Self:
         """Of (N, F) and (N,). The penalty has the least generalised cross-validation error (Golub, Heath & Wahba 1979):
-        Σ residual² / (1 − degrees of freedom / N)²."""
+        Σ residual² / (1 − degrees of freedom / N)². `spent` of those went into means taken off before."""
         count = len(target)
         mean, centre, scale = float(target.mean()), features.mean(axis=0), features.std(axis=0)
         scale = np.where(scale > 0.0, scale, 1.0)
@@ -43,7 +43,7 @@ class Ridge:
         # (P, F): shrunk slopes along each axis; the residuals follow from the covariances alone
         shrunk = along / (eigenvalues + _PENALTIES[:, None])
         left = float(wanted @ wanted) / count + (shrunk * (eigenvalues * shrunk - 2.0 * along)).sum(axis=1)
-        freedom = 1.0 + (eigenvalues / (eigenvalues + _PENALTIES[:, None])).sum(axis=1)
+        freedom = spent + (eigenvalues / (eigenvalues + _PENALTIES[:, None])).sum(axis=1)
         errors = np.maximum(left, 0.0) / np.maximum(1.0 - freedom / count, 1.0 / count) ** 2
         best = axes @ shrunk[int(errors.argmin())]
         return cls(mean, float(target.min()), float(target.max()), centre, scale, best)

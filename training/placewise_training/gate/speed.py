@@ -1,7 +1,6 @@
 """How fast jobs of a site run, fitted to its log: a ridge regression of ln(speed / linear speed), and its residuals.
 
-Of another model class than any candidate's reward model, so that a candidate is not judged by its own beliefs. A speed
-that is only bounded from above counts as the bound or the forecast, whichever is lower (a Tobit fit by imputation).
+Of another model class than any candidate's reward model, so that a candidate is not judged by its own beliefs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,27 +9,23 @@ from typing import Final, Self
 
 import numpy as np
 
-from placewise_core.basics.arrays import BoolArray, FloatArray
-from placewise_training.evaluate.regression import Ridge
+from placewise_core.basics.arrays import FloatArray
+from placewise_training.gate.levels import Levels
 from placewise_training.gate.site import Beside, SpeedRow
 from placewise_training.sim.jobs import SimJob, servers_of, workers_of
 from placewise_training.sim.speed.base import Footprint, NodeLoad, Part, Spot
 
 LEAST_ROWS: Final = 30
 _OWN_RESIDUALS: Final = 20  # rows of a model from which on its noise is its own
-_IMPUTATIONS: Final = 4
-_MOST_BESIDE: Final = 8
 _BLOCKS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteFit:
-    """ln(speed / linear speed) = ridge of the columns below + a residual of the job. `error` is the mean absolute error
-    on rows of blocks of time that the fit had not seen."""
+    """ln(speed / linear speed) = level + a residual of the job. `error` is the mean absolute error on rows of blocks of
+    time that the fit had not seen."""
 
-    models: tuple[str, ...]
-    gpu_models: tuple[str, ...]
-    ridge: Ridge
+    levels: Levels
     residuals: Mapping[str, FloatArray]  # by model; "" for all
     rows: Sequence[SpeedRow]
     error: float
@@ -41,16 +36,11 @@ class SiteFit:
         known = [row for row in rows if not row.is_bound]
         if len(known) < LEAST_ROWS:
             raise ValueError(f"the judging stretch shows {len(known)} speeds, {LEAST_ROWS} are needed")
-        models = tuple(sorted({row.at.model for row in rows}))
-        gpu_models = tuple(sorted({row.at.gpu_model for row in rows}))
-        columns = np.array([_columns(row.at, models, gpu_models) for row in rows])
-        target = np.array([row.log_speed for row in rows])
-        is_bound = np.array([row.is_bound for row in rows])
-        ridge = _fitted(columns, target, is_bound)
-        left = (target - ridge.predicted(columns))[~is_bound]
+        levels = Levels.fitted(rows)
+        left = np.array([row.log_speed - levels.of(row.at) for row in known])
         of_model = np.array([row.at.model for row in known])
-        own = {name: left[of_model == name] for name in models if (of_model == name).sum() >= _OWN_RESIDUALS}
-        return cls(models, gpu_models, ridge, {"": left, **own}, rows, _held_back(columns, target, is_bound))
+        own = {name: left[of_model == name] for name in set(of_model) if (of_model == name).sum() >= _OWN_RESIDUALS}
+        return cls(levels, {"": left, **own}, rows, _held_back(rows))
 
     def redrawn(self, rng: np.random.Generator) -> Self:
         """The fit to as many blocks of rows, drawn with replacement: how far the fit is a matter of chance. Blocks of
@@ -64,7 +54,7 @@ class SiteFit:
 
     def level(self, at: Beside) -> float:
         """The forecast, without residual."""
-        return float(self.ridge.predicted(np.array([_columns(at, self.models, self.gpu_models)]))[0])
+        return self.levels.of(at)
 
     def residual(self, model: str, rng: np.random.Generator) -> float:
         """One of those seen, of the model's own if there are enough."""
@@ -120,30 +110,14 @@ class SiteSpeed:
         return found
 
 
-def _columns(at: Beside, models: Sequence[str], gpu_models: Sequence[str]) -> FloatArray:
-    """Of the job, of its spread, of those beside it, and both by model; a model that was never seen has the mean's."""
-    is_spread, beside = float(at.nodes > 1), min(at.beside, _MOST_BESIDE)
-    common = [
-        np.log(max(1, at.workers)), np.log1p(at.servers), np.log(max(1, at.nodes)), is_spread, beside, np.sqrt(beside),
-        min(at.beside_spread, _MOST_BESIDE), is_spread * min(at.beside_spread, _MOST_BESIDE), float(at.shares_gpu),
-    ]  # fmt: skip
-    of_model = np.array([float(at.model == name) for name in models])
-    of_gpu = [float(at.gpu_model == name) for name in gpu_models]
-    return np.concatenate([common, of_gpu, of_model, of_model * is_spread, of_model * beside])
-
-
-def _fitted(columns: FloatArray, target: FloatArray, is_bound: BoolArray) -> Ridge:
-    ridge = Ridge.fitted(columns[~is_bound], target[~is_bound])
-    for _ in range(_IMPUTATIONS if is_bound.any() else 0):
-        ridge = Ridge.fitted(columns, np.where(is_bound, np.minimum(target, ridge.predicted(columns)), target))
-    return ridge
-
-
-def _held_back(columns: FloatArray, target: FloatArray, is_bound: BoolArray, folds: int = 5) -> float:
-    fold = np.arange(len(target)) * folds // len(target)
+def _held_back(rows: Sequence[SpeedRow], folds: int = 5) -> float:
+    fold = np.arange(len(rows)) * folds // len(rows)
     errors = []
     for one in range(folds):
-        ridge = _fitted(columns[fold != one], target[fold != one], is_bound[fold != one])
-        mine = (fold == one) & ~is_bound
-        errors.append(abs(target[mine] - ridge.predicted(columns[mine])))
-    return float(np.concatenate(errors).mean())
+        levels = Levels.fitted([row for row, its in zip(rows, fold, strict=True) if its != one])
+        errors += [
+            abs(row.log_speed - levels.of(row.at))
+            for row, its in zip(rows, fold, strict=True)
+            if its == one and not row.is_bound
+        ]
+    return float(np.mean(errors))
