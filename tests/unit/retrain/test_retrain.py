@@ -18,13 +18,18 @@ from placewise_training.retrain import retrain as retraining
 from placewise_training.retrain.command import retrain_app
 from placewise_training.retrain.retrain import BusyError, RetrainError
 
-JOBS, SEED = 1500, 6
+JOBS, FEW, SEED = 1500, 500, 6  # few are enough for a refusal
 
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`load-balance` is in force; `consolidate`, which explores, is better."""
     return site(tmp_path_factory.mktemp("log"), SEED, JOBS, ("load-balance", "consolidate"))
+
+
+@pytest.fixture(scope="module")
+def short_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return site(tmp_path_factory.mktemp("short"), SEED, FEW, ("load-balance", "consolidate"))
 
 
 def run(log: Path, out: Path, *more: str) -> Result:
@@ -80,9 +85,9 @@ def test_a_full_disk_and_ctrl_c_leave_nothing_at_the_place_of_the_bundle_and_the
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_candidate_that_the_gate_refuses_does_not_come_to_its_place(log: Path, tmp_path: Path) -> None:
+def test_a_candidate_that_the_gate_refuses_does_not_come_to_its_place(short_log: Path, tmp_path: Path) -> None:
     out = tmp_path / "next"
-    done = run(log, out, "--policy", "load-balance", "--only", "reward")
+    done = run(short_log, out, "--policy", "load-balance", "--only", "reward")
     assert done.exit_code == 5
     assert "FAILED  gain in the paired simulation" in done.output
     assert not out.exists()
@@ -92,9 +97,9 @@ def test_a_candidate_that_the_gate_refuses_does_not_come_to_its_place(log: Path,
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_a_half_written_log_a_second_run_and_an_unknown_step_are_told(log: Path, tmp_path: Path) -> None:
+def test_a_half_written_log_a_second_run_and_an_unknown_step_are_told(short_log: Path, tmp_path: Path) -> None:
     torn = tmp_path / "torn"
-    shutil.copytree(log, torn)
+    shutil.copytree(short_log, torn)
     part = next(torn.glob("joined/*/*.parquet"))
     part.write_bytes(part.read_bytes()[:-100])
     with pytest.raises(LogError, match=r"parquet: not as the manifest has it; run `placewise log export"):
@@ -106,7 +111,7 @@ def test_a_half_written_log_a_second_run_and_an_unknown_step_are_told(log: Path,
     with (tmp_path / "b.retrain" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(BusyError, match="another retraining writes"):
-            run(log, tmp_path / "b")
+            run(short_log, tmp_path / "b")
     with pytest.raises(RetrainError, match="no step is called 'rewards'; there are throughput, reward"):
-        run(log, tmp_path / "c", "--only", "rewards")
+        run(short_log, tmp_path / "c", "--only", "rewards")
     assert not any((tmp_path / name).exists() for name in "abc")

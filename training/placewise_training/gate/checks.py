@@ -13,10 +13,13 @@ from scipy import stats
 
 from placewise_training.evaluate.again import Conduct
 from placewise_training.evaluate.judge import ERROR, POWER, Judgement, holm
+from placewise_training.gate.agreement import Agreement
 from placewise_training.gate.simulated import MOST_GAP, Change, Credible
 
 WORSE: Final = 0.05
 MOST_LOSS: Final = 0.02  # of the incumbent's mean reward, that the log must rule out
+MOST_BEYOND: Final = 0.01
+MOST_DIFFERING: Final = 0.05
 MORE_NO_FIT: Final = 0.01
 MORE_FALLBACKS: Final = 0.01
 MORE_HOT: Final = 0.02
@@ -53,6 +56,19 @@ def no_loss(found: Judgement, incumbent_value: float) -> Check:
         "detectable": found.detectable_gain,
     }  # fmt: skip
     return Check("no loss by the log", is_met, text, numbers)
+
+
+def agreement(found: Agreement) -> Check:
+    """Outcomes that were mixed up among the jobs say nothing of placements, so nobody is judged by them."""
+    beyond = found.beyond_s / found.held_s if found.held_s else 0.0
+    differing = found.differing / found.rewards if found.rewards else math.nan
+    text = (
+        f"jobs hold more of a node than it has for {beyond:.1%} of the time that they hold it, {MOST_BEYOND:.0%} are "
+        f"allowed; {found.differing} of {found.rewards} rewards are not those of their runs, {MOST_DIFFERING:.0%} are "
+        "allowed"
+    )
+    is_met = beyond <= MOST_BEYOND and differing <= MOST_DIFFERING
+    return Check("log agrees with itself", is_met, text, {"beyond": beyond, "differing": differing})
 
 
 def credible(found: Credible) -> Check:

@@ -175,12 +175,15 @@ def _simulated(args: GateArgs, candidate: Candidate, incumbent: Bundle, usable: 
     """Fitted to the judging stretch; played for the candidate only if the incumbent has its logged JCT."""
     times = np.array([one.time_s for one in usable.jobs])[found.judging]
     first_s, last_s = float(times.min()), float(times.max())
-    log = site_log(LogStore(args.log), found.evaluation.log["cluster"], first_s)
+    log = site_log(LogStore(args.log), found.evaluation.log["cluster"], first_s, args.reward)
+    agreed = checks.agreement(log.agreement)
+    if not agreed.has_passed:
+        return _Simulated([agreed])
     try:
         fit = SiteFit.of([row for row in log.rows if first_s <= row.time_s <= last_s])
         simulation = SiteSimulation(log, fit, first_s, last_s)
     except ValueError as error:
-        return _Simulated([Check("simulation credible", False, f"simulation not credible: {error}")])
+        return _Simulated([agreed, Check("simulation credible", False, f"simulation not credible: {error}")])
     shares = simulation.shares()
     known = explorers(policies_of(incumbent))
     named = {name: (share, known[name]) for name, share in shares.items() if name and name in known}
@@ -193,13 +196,13 @@ def _simulated(args: GateArgs, candidate: Candidate, incumbent: Bundle, usable: 
         "credible": _facts(checked),
     }
     if not checked.is_credible:
-        return _Simulated([checks.credible(checked)], (), facts)
+        return _Simulated([agreed, checks.credible(checked)], (), facts)
     paired = simulation.paired(
         lambda: placement_policy(candidate.policy, candidate.bundle),
         lambda: placement_policy(usable.in_force, incumbent),
         args.windows,
     )
-    gained = [checks.credible(checked), checks.gain(change(paired)), _all_end(paired)]
+    gained = [agreed, checks.credible(checked), checks.gain(change(paired)), _all_end(paired)]
     return _Simulated(gained, _jct_slices(paired), facts)
 
 

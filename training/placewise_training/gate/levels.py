@@ -19,7 +19,7 @@ _MOST_BESIDE: Final = 8
 
 
 class Shape(NamedTuple):
-    """What a job asks for, wherever it is placed."""
+    """The part of a job's speed that its placement does not change: model and tasks."""
 
     model: str
     workers: int
@@ -73,12 +73,14 @@ class Levels:
             words, effect, base, dict(zip(shapes, own.tolist(), strict=True)), float(target.min()), float(target.max())
         )
 
-    def of(self, at: Beside) -> float:
-        """The level of one job at one moment."""
-        shape = _shape(at)
-        base = float(self.base.predicted(np.array([_job(shape, self.words)]))[0])
-        level = base + self.own.get(shape, 0.0) + float(_placement(at, self.words) @ self.effect)
-        return min(max(level, self.least), self.largest)
+    def of(self, ats: Sequence[Beside]) -> FloatArray:
+        """(N,) levels of N jobs, each at one moment."""
+        shapes, place = _shapes(ats)
+        job = self.base.predicted(np.array([_job(shape, self.words) for shape in shapes]))
+        own = np.array([self.own.get(shape, 0.0) for shape in shapes])
+        placed = np.array([_placement(at, self.words) for at in ats]) @ self.effect
+        levels: FloatArray = np.clip((job + own)[place] + placed, self.least, self.largest)
+        return levels
 
 
 def _shape(at: Beside) -> Shape:
@@ -131,5 +133,4 @@ def _shrunk(left: FloatArray, place: IntArray) -> FloatArray:
 
 
 def _imputed(found: Levels, rows: Sequence[SpeedRow], target: FloatArray, is_bound: BoolArray) -> FloatArray:
-    forecast = np.array([found.of(row.at) for row in rows])
-    return np.where(is_bound, np.minimum(target, forecast), target)
+    return np.where(is_bound, np.minimum(target, found.of([row.at for row in rows])), target)

@@ -1,9 +1,10 @@
-"""One stretch of a cluster's life from its log: its jobs, how fast they ran beside others, its nodes. Fits nothing."""
+"""One stretch of a cluster's life from its log: its jobs, how fast they ran beside others, its nodes, and whether these
+agree. Fits nothing."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,10 +14,13 @@ from placewise_core.domain.job import Job, Role
 from placewise_log.record import CorruptEntryError
 from placewise_log.store import LogError, LogStore
 from placewise_log.views import SNAPSHOT, Snapshot, decode_view_entry
+from placewise_training.gate.agreement import HORIZONS_S, Agreement, Stay, held, reward_differs, stays_of
 from placewise_training.log.index import Logged, LogIndex
 from placewise_training.log.nodes import NodeKey, gpu_models
 from placewise_training.log.places import Placed, Places
 from placewise_training.log.speeds import speed_of
+
+_MOST_REWARDS: Final = 2000  # worked out again: enough to find one in a thousand
 
 
 class Beside(NamedTuple):
@@ -73,14 +77,18 @@ class SiteLog:
     end_s: float
     jobs_per_request: float
     counts: Mapping[str, int]
+    agreement: Agreement
 
 
-def site_log(store: LogStore, cluster: str, before_s: float) -> SiteLog:
-    """The log of one cluster, with its nodes at `before_s`. Raises LogError, also for a log without views."""
+def site_log(store: LogStore, cluster: str, before_s: float, reward: str) -> SiteLog:
+    """The log of one cluster, with its nodes at `before_s`; rewards from then on are worked out again. Raises LogError,
+    also for a log without views."""
     jobs: dict[str, SiteJob] = {}
     rows: list[SpeedRow] = []
-    counts, requests = Counter[str](), set[str]()
-    with LogIndex(store) as index:
+    stays: list[Stay] = []
+    counts, requests, horizon_s = Counter[str](), set[str](), HORIZONS_S.get(reward)
+    rewards = differing = 0
+    with LogIndex(store, reward) as index:
         places = Places(store, index)
         places.declared()
         known = _Known(index, gpu_models(store))
@@ -95,10 +103,16 @@ def site_log(store: LogStore, cluster: str, before_s: float) -> SiteLog:
                 jobs[placed.job.id] = _job(placed, placed.run, at, index)
             row = known.row(placed, placed.run, at)
             rows += [row] if row is not None else []
+            stays += stays_of(placed, placed.run)
+            has_reward = placed.outcome.reward is not None and placed.record.time_s >= before_s
+            if has_reward and horizon_s is not None and rewards < _MOST_REWARDS:
+                rewards += 1
+                differing += reward_differs(placed, placed.run, index, horizon_s)
         end_s = index.end_s
     ordered = sorted(jobs.values(), key=lambda one: one.arrive_s)
     nodes = nodes_at(store, cluster, before_s)
-    return SiteLog(cluster, ordered, rows, nodes, end_s, len(jobs) / max(1, len(requests)), +counts)
+    agreement = Agreement(*held(stays, nodes), rewards, differing)
+    return SiteLog(cluster, ordered, rows, nodes, end_s, len(jobs) / max(1, len(requests)), +counts, agreement)
 
 
 def nodes_at(store: LogStore, cluster: str, before_s: float) -> Sequence[Node]:

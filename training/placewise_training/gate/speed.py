@@ -18,17 +18,16 @@ from placewise_training.sim.speed.base import Footprint, NodeLoad, Part, Spot
 LEAST_ROWS: Final = 30
 _OWN_RESIDUALS: Final = 20  # rows of a model from which on its noise is its own
 _BLOCKS: Final = 20
+_FOLDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteFit:
-    """ln(speed / linear speed) = level + a residual of the job. `error` is the mean absolute error on rows of blocks of
-    time that the fit had not seen."""
+    """ln(speed / linear speed) = level + a residual of the job."""
 
     levels: Levels
     residuals: Mapping[str, FloatArray]  # by model; "" for all
     rows: Sequence[SpeedRow]
-    error: float
 
     @classmethod
     def of(cls, rows: Sequence[SpeedRow]) -> Self:
@@ -37,10 +36,21 @@ class SiteFit:
         if len(known) < LEAST_ROWS:
             raise ValueError(f"the judging stretch shows {len(known)} speeds, {LEAST_ROWS} are needed")
         levels = Levels.fitted(rows)
-        left = np.array([row.log_speed - levels.of(row.at) for row in known])
+        left = _left(levels, known)
         of_model = np.array([row.at.model for row in known])
         own = {name: left[of_model == name] for name in set(of_model) if (of_model == name).sum() >= _OWN_RESIDUALS}
-        return cls(levels, {"": left, **own}, rows, _held_back(rows))
+        return cls(levels, {"": left, **own}, rows)
+
+    @property
+    def error(self) -> float:
+        """Mean absolute error of speeds on blocks of rows that a fit had not seen."""
+        fold = np.arange(len(self.rows)) * _FOLDS // len(self.rows)
+        errors = []
+        for one in range(_FOLDS):
+            levels = Levels.fitted([row for row, its in zip(self.rows, fold, strict=True) if its != one])
+            held = [row for row, its in zip(self.rows, fold, strict=True) if its == one and not row.is_bound]
+            errors += [abs(_left(levels, held))] if held else []
+        return float(np.concatenate(errors).mean())
 
     def redrawn(self, rng: np.random.Generator) -> Self:
         """The fit to as many blocks of rows, drawn with replacement: how far the fit is a matter of chance. Blocks of
@@ -54,7 +64,7 @@ class SiteFit:
 
     def level(self, at: Beside) -> float:
         """The forecast, without residual."""
-        return self.levels.of(at)
+        return float(self.levels.of([at])[0])
 
     def residual(self, model: str, rng: np.random.Generator) -> float:
         """One of those seen, of the model's own if there are enough."""
@@ -110,14 +120,5 @@ class SiteSpeed:
         return found
 
 
-def _held_back(rows: Sequence[SpeedRow], folds: int = 5) -> float:
-    fold = np.arange(len(rows)) * folds // len(rows)
-    errors = []
-    for one in range(folds):
-        levels = Levels.fitted([row for row, its in zip(rows, fold, strict=True) if its != one])
-        errors += [
-            abs(row.log_speed - levels.of(row.at))
-            for row, its in zip(rows, fold, strict=True)
-            if its == one and not row.is_bound
-        ]
-    return float(np.mean(errors))
+def _left(levels: Levels, rows: Sequence[SpeedRow]) -> FloatArray:
+    return np.array([row.log_speed for row in rows]) - levels.of([row.at for row in rows])
