@@ -353,6 +353,18 @@ def test_the_shipped_manifest_says_of_every_model_what_it_was_made_of() -> None:
     assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", bundle.manifest.git_commit)
 
 
+def test_the_shipped_reward_model_was_made_from_random_weights_by_a_command_that_the_documents_show() -> None:
+    data = load(shipped_bundle()).manifest.data_sha256
+    assert "reward/start" not in data
+    assert re.fullmatch(r"[0-9a-f]{12}", data["reward/commit"])  # no "+": no code was changed
+    command = data["reward/command"].partition(" --out ")[0]
+    shown = (Path(__file__).parents[3] / "docs" / "models" / "bundle.md").read_text("utf-8")
+    assert f"`{command}`, at commit {data['reward/commit']}" in shown
+    report = msgspec.json.decode((shipped_bundle() / "reward.json").read_bytes())
+    assert report["origin"] == {"commit": data["reward/commit"], "command": data["reward/command"]}
+    assert not report["args"]["log"]
+
+
 def test_the_shipped_bundle_is_whole_and_knows_todays_features() -> None:
     """A change of the feature table needs new training of the shipped net: otherwise the service would not start."""
     directory = shipped_bundle()

@@ -28,8 +28,8 @@ _LIMITS = """
 * Speeds are in units of *linear speed*: 1 where every worker is as fast as the job alone on one GPU, as declared by
   `single_gpu_seconds`. A job that does not declare its single-GPU time, epochs and data set still gets a prediction,
   but neither its step time nor its reported speed can be used.
-* How much of a NIC synchronisation reaches differs between fabrics, and can only be seen in speeds that hosts report.
-  Training draws it per simulation over the whole range; without reports the net can only guess the middle.
+* The share of a NIC that synchronisation reaches differs between fabrics. Only speeds that hosts report show it.
+  Training draws it per simulation over the whole range. Without reports the net can only guess the middle.
 * Trained on 3 to 12 nodes of 2 to 8 GPUs, gangs of at most 8 workers, 25 to 100 Gbit/s. Outside of it nothing is
   promised. The doubt grows there, but not with the error: see [search.md](../search.md).
 * Labels come from the simulator's training truth, with its noise: as good as the measurements that truth rests on.
@@ -70,6 +70,7 @@ def card(report: Mapping[str, Any]) -> str:
         "seconds": _seconds(report["seconds"]),
         "feature schema": f"`{report['feature_schema'][:16]}…`",
         "begins with": _begins(report),
+        **_made_by(report),
         "doubt": f"{report['args']['doubt_steps']} steps of eight members on the errors of new jobs; their "
         f"disagreement counts {report['doubt']['gain']:g} times, which makes errors on practice placements likeliest",
         "export": exported(report),
@@ -98,6 +99,12 @@ def _begins(report: Mapping[str, Any]) -> str:
         if report["args"].get("spread_only")
         else earlier
     )
+
+
+def _made_by(report: Mapping[str, Any]) -> Mapping[str, str]:
+    """Empty for a run outside of the command line."""
+    origin = report.get("origin")
+    return {"made by": f"`{origin['command']}` at commit {origin['commit']}"} if origin else {}
 
 
 def _seconds(seconds: Mapping[str, float]) -> str:
