@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import attrgetter
+from operator import attrgetter, lt
 
 from placewise_core.admit.head import Choose, Releases, Starting, renewed, reserved, since, taken
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Pool, Take, fewest_gpus
 from placewise_core.domain.cluster import HeadReservation, QueueState
 from placewise_core.domain.job import Job
-from placewise_core.view.heads import bars, end_of_start_s, is_in_force, outranking, rows_of
+from placewise_core.view.heads import barring, bars, end_of_start_s, is_in_force, outranking, rows_of
 from placewise_core.view.view import ClusterView
 
 _MOST_PASSES = 1000
@@ -64,13 +64,14 @@ class Backfill:
             return ()
         latest_s = self._context.now_s - self._context.settings.bound_s
         running, known = self._view.jobs, self._queue.head
-        is_asked = known is not None and known.job in self._asked
-        head = next((job for job in jobs if job.id == known.job), None) if known is not None and is_asked else None
+        late = [job for job in jobs if 0 < job.submit_time_s <= latest_s and job.id not in running]
+        head = next((job for job in jobs if job.id == known.job), None) if known and known.job in self._asked else None
         if known is None or head is None or head.submit_time_s == known.since_s:
-            late = [job for job in jobs if 0 < job.submit_time_s <= latest_s and job.id not in running]
-            return sorted(late, key=attrgetter("submit_time_s", "id")) if late else ()
-        since_s = {job.id: job.submit_time_s for job in jobs} | {head.id: known.since_s}
-        late = [job for job in jobs if 0 < since_s[job.id] <= latest_s and job.id not in running]
+            return in_order(late)
+        late = [job for job in late if job is not head]
+        if 0 < known.since_s <= latest_s and head.id not in running:
+            late.append(head)
+        since_s = {job.id: job.submit_time_s for job in late} | {head.id: known.since_s}
         return sorted(late, key=lambda job: (since_s[job.id], job.id))
 
     def pool_for(self, job: Job, pool: Pool) -> Pool:
@@ -81,8 +82,7 @@ class Backfill:
             heads.append(self._head)
         if not heads:
             return pool
-        gpus = fewest_gpus(job)
-        return self._without([head for head in heads if bars(head, job, gpus, now_s)], pool)
+        return self._without(barring(heads, job, fewest_gpus(job), now_s), pool)
 
     def start(self, job: Job, takes: tuple[Take, ...], gpus: float) -> None:
         """Counts a job as admitted; Place obeys the answer."""
@@ -110,10 +110,9 @@ class Backfill:
         waits_since_s = since(job, now_s) if known is None else known.since_s
         older = [head for head in self._others if (head.since_s, head.job) < (waits_since_s, job.id)]
         releases = Releases(self._view, self._without(older, pool).usable, self._starting, now_s)
-        found = reserved(job, releases, choose, now_s, bound_s)
+        found = reserved(job, waits_since_s, releases, choose, now_s, bound_s)
         if found is not None:
-            self._head = replace(found, since_s=waits_since_s, bound_s=waits_since_s + bound_s)
-            self._is_served = False
+            self._head, self._is_served = found, False
 
     def _without(self, heads: list[HeadReservation], pool: Pool) -> Pool:
         if not heads:
@@ -124,3 +123,10 @@ class Backfill:
             mask = rows_of(self._view, heads)
             kept = self._left[key] = (pool.stamp, pool if mask is None else pool.without(mask))
         return kept[1]
+
+
+def in_order(jobs: Sequence[Job]) -> Sequence[Job]:
+    """The job that waits longest first, of equal ones by id."""
+    times_s = [job.submit_time_s for job in jobs]
+    is_ordered = all(map(lt, times_s, times_s[1:]))  # as they mostly stand
+    return jobs if is_ordered else sorted(jobs, key=attrgetter("submit_time_s", "id"))

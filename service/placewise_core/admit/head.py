@@ -41,32 +41,41 @@ class Releases:
         if holdings is None:
             holdings = view.notes[_HELD] = Holdings()
         self._held: HeldAmounts = holdings.at(view, now_s)
-        times_s = self._held.times_s
-        if starting:
-            times_s = np.unique(np.append(times_s, [end_s for _, end_s in starting]))
-        self.times_s: FloatArray = times_s
+        self._now_s = now_s
 
-    def after(self, gpus: float) -> int:
-        """Index of the first point in time at which so many GPUs may be idle."""
-        ends = self._held.gpu_end[self._usable].reshape(-1)
+    def after(self, time_s: float) -> FloatArray:
+        """The later points in time at which something is given back, each once."""
+        starting = [end_s for _, end_s in self._starting]
+        times_s = np.unique(np.append(self._held.ends, starting))
+        return times_s[times_s > time_s]
+
+    def earliest_s(self, gpus: float) -> float:
+        """The first point in time at which so many GPUs may be idle; infinite if there are fewer."""
         need = math.ceil(gpus)
         if need < 1:
-            return 0
+            return self._now_s
+        gpu_end = self._held.gpu_end
+        if self._starting:
+            gpu_end = gpu_end.copy()
+            for takes, end_s in self._starting:
+                _occupy(gpu_end, takes, end_s)
+        ends = gpu_end[self._usable].reshape(-1)
         if need > len(ends):
-            return len(self.times_s)
-        first = ends.min() if need == 1 else np.partition(ends, need - 1)[need - 1]
-        return int(self.times_s.searchsorted(first))
+            return math.inf
+        first_s = ends.min() if need == 1 else np.partition(ends, need - 1)[need - 1]
+        return max(self._now_s, float(first_s))
 
     def pool(self, time_s: float) -> Pool:
         """The free resources expected at that time."""
         held = self._held
-        ended = int(held.ends.searchsorted(time_s, side="right"))
+        ended = np.flatnonzero(held.ends <= time_s)
+        rows, demands = held.rows[ended], held.demands[ended]
         free = self.view.free.copy()
-        if ended <= _FEW_PARTS:
-            np.add.at(free.T, held.rows[:ended], held.demands[:ended])
+        if len(ended) <= _FEW_PARTS:
+            np.add.at(free.T, rows, demands)
         else:
-            for row, amounts in enumerate(held.demands[:ended].T):
-                free[row] += np.bincount(held.rows[:ended], amounts, minlength=self.view.size)
+            for row, amounts in enumerate(demands.T):
+                free[row] += np.bincount(rows, amounts, minlength=self.view.size)
         is_open = held.gpu_end <= time_s
         gpus = np.add.reduce(is_open, axis=1, dtype=np.int64)
         pool = Pool(self.view, self._usable, gpus, free, is_whole=True, gpu_open=is_open)
@@ -76,24 +85,45 @@ class Releases:
         return pool
 
 
-def reserved(job: Job, releases: Releases, choose: Choose, now_s: float, bound_s: float) -> HeadReservation | None:
-    """The earliest expected start of a job, and its nodes then; None if it does not fit even after all ends."""
-    times = releases.times_s
-    first = 0 if shares_gpus(job) else releases.after(fewest_gpus(job))
-    last, takes, reach = len(times), None, 1
+def _occupy(gpu_end: FloatArray, takes: Sequence[Take], end_s: float) -> None:
+    """Writes the end of a job that is about to start to as many idle GPUs as it takes of each node, if there are so
+    many: those that it shares are in use already."""
+    for take in takes:
+        for m, count in zip(take.rows.tolist(), (take.counts * take.gpus).tolist(), strict=True):
+            idle = (gpu_end[m] == 0.0).nonzero()[0]
+            gpu_end[m, idle[:count]] = end_s
+
+
+def reserved(
+    job: Job, since_s: float, releases: Releases, choose: Choose, now_s: float, bound_s: float
+) -> HeadReservation | None:
+    """The earliest expected start of a job that waits since then, and its nodes; None if it does not fit even after all
+    ends."""
+    start_s = now_s if shares_gpus(job) else releases.earliest_s(fewest_gpus(job))
+    if start_s == math.inf:
+        return None
+    takes = _takes(job, releases.pool(start_s), choose)
+    if takes is None:
+        later = _first_start(job, releases, start_s, choose)
+        if later is None:
+            return None
+        start_s, takes = later
+    return HeadReservation(job.id, _nodes(takes, releases.view), start_s, since_s, since_s + bound_s, now_s + KEPT_S)
+
+
+def _first_start(job: Job, releases: Releases, after_s: float, choose: Choose) -> tuple[float, tuple[Take, ...]] | None:
+    """The earliest expected start after that time, and where; None if there is none."""
+    times_s = releases.after(after_s)
+    first, last, reach, takes = 0, len(times_s), 1, None
     while first < last:  # what is given back only grows, and is mostly enough soon
         middle = min((first + last) // 2, first + reach - 1)
         reach *= 2
-        found = _takes(job, releases.pool(float(times[middle])), choose)
+        found = _takes(job, releases.pool(float(times_s[middle])), choose)
         if found is None:
             first = middle + 1
         else:
             last, takes = middle, found
-    if takes is None:
-        return None
-    since_s = since(job, now_s)
-    nodes = _nodes(takes, releases.view)
-    return HeadReservation(job.id, nodes, float(times[first]), since_s, since_s + bound_s, now_s + KEPT_S)
+    return None if takes is None else (float(times_s[first]), takes)
 
 
 def since(job: Job, now_s: float) -> float:

@@ -16,6 +16,7 @@ from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices, spaced
 from placewise_core.domain.job import Architecture, ElasticRange, Job, Shape, TaskGroup
+from placewise_core.view.slots import whole_tasks
 from placewise_core.view.view import GPU_MEMORY, GPUS, ClusterView, may_share
 
 # The measured profiles end at 64 GPUs: a job that names no upper bound is not given more on their word.
@@ -70,6 +71,7 @@ class Options:
 
 
 _KEPT_SHAPES = 1024  # kinds of jobs whose shapes a pool remembers
+_COUNTED_SINGLY = 8  # nodes up to which counting one by one is faster than all at once
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 NO_OPTIONS = Options(_NOTHING, _NOTHING, _NOTHING)
@@ -108,6 +110,9 @@ class Pool:
         self._last_slots: tuple[Job | None, int, tuple[IntArray, int]] = (None, 0, (self.gpus, 1))
         # Of jobs that ask alike, until something is taken.
         self._shapes: Bounded[object, Options] = Bounded(_KEPT_SHAPES)
+        # By demand, with the stamp when they were counted; and the nodes that each take since the first took from.
+        self._slots_of: Bounded[bytes, tuple[int, FloatArray]] = Bounded(_KEPT_SHAPES)
+        self._taken_from: list[IntArray] = []
 
     @classmethod
     def free(cls, view: ClusterView, now_s: float) -> "Pool":
@@ -139,9 +144,16 @@ class Pool:
 
     def without(self, barred: BoolArray) -> "Pool":
         """This pool as it is now, without some of its nodes (M,). Take from the pool itself, by `takes`."""
-        left = Pool(self.view, self._usable & ~barred, self.gpus, self._current(), self._is_whole, self._gpu_open)
-        left._is_as_viewed = self._is_as_viewed
-        return left
+        return self._copy(self._usable & ~barred)
+
+    def _copy(self, usable: BoolArray) -> "Pool":
+        """This pool as it is now, on these nodes alone."""
+        other = Pool(self.view, usable, self.gpus, self._current(), self._is_whole, self._gpu_open)
+        other._is_as_viewed = self._is_as_viewed
+        for key, (stamp, slots) in self._slots_of.items():
+            if stamp == self.stamp:
+                other._slots_of[key] = 0, slots
+        return other
 
     @property
     def total_gpus(self) -> int:
@@ -231,8 +243,7 @@ class Pool:
             return (
                 NO_OPTIONS if take is None else _alone(take, math.ceil(job.groups[0].count * job.groups[0].demand.gpus))
             )
-        trial = Pool(self.view, self._usable, self.gpus, self._current(), self._is_whole, self._gpu_open)
-        trial._is_as_viewed = self._is_as_viewed
+        trial = self._copy(self._usable)
         takes: list[Take] = []
         for group in sorted(job.groups, key=lambda g: (-g.demand.gpus, -g.demand.cpu_cores)):
             take = trial._pack(job, group)
@@ -252,15 +263,16 @@ class Pool:
 
     def _pack(self, job: Job, group: TaskGroup) -> Take | None:
         counts = self._task_counts(job, group)
-        order = (-counts).argsort(kind="stable")[: group.count]  # each takes a task at least
+        if np.add.reduce(counts) < group.count:
+            return None
+        rows = np.flatnonzero(counts)
+        order = rows[(-counts[rows]).argsort(kind="stable")[: group.count]]  # each takes a task at least
         left, taken = group.count, []
         for room in counts[order].tolist():
-            if not room or not left:
+            if not left:
                 break
             taken.append(room if room < left else left)
             left -= taken[-1]
-        if left:
-            return None
         demand = self.view.demand_vector(group.demand)
         return Take(order[: len(taken)], np.array(taken), demand, math.ceil(group.demand.gpus))
 
@@ -272,17 +284,40 @@ class Pool:
         most = float(group.count if job.is_rigid else DEFAULT_MAX_GPUS)
         if group.max_per_node:
             most = min(most, group.max_per_node)
-        is_counted = self._is_as_viewed and self._wants_whole_gpus(job, group, demand)
-        slots = self.view.countable_slots(demand) if is_counted else self._count_slots(job, group, demand)
+        if not self._wants_whole_gpus(job, group, demand):
+            slots = self._count_slots(demand, self._open_gpus(job, group, demand))
+        else:
+            slots = self._whole_slots(demand)
         mask = self._usable & self.view.selected(group) if group.node_selector else self._usable
         return (np.minimum(slots, most) * mask).astype(np.int64)
 
-    def _count_slots(self, job: Job, group: TaskGroup, demand: FloatArray) -> FloatArray:
-        beside_gpus = demand.copy()
-        beside_gpus[[GPUS, GPU_MEMORY]] = 0.0
-        slots = self.view.count_slots(self._current(), beside_gpus)
+    def _whole_slots(self, demand: FloatArray) -> FloatArray:
+        """(M,) tasks on whole exclusive GPUs that fit each node. Do not write: it is kept, and only nodes from which
+        something was taken since are counted again."""
+        key = demand.tobytes()
+        kept = self._slots_of.get(key)
+        if kept is not None and kept[0] == self.stamp:
+            return kept[1]
+        if self._is_as_viewed:
+            slots = self.view.countable_slots(demand)
+            self._slots_of[key] = self.stamp, slots
+            return slots
+        rows = [m for taken in self._taken_from[kept[0] :] for m in taken.tolist()] if kept is not None else []
+        if kept is None or len(rows) > _COUNTED_SINGLY:
+            slots = self._count_slots(demand, self.gpus)
+        else:
+            slots = kept[1].copy()
+            pairs, gpus = self.view.need(_beside_gpus(demand)).pairs, math.ceil(demand[GPUS])
+            for m in rows:
+                beside = whole_tasks(self._current()[:, m].tolist(), pairs)
+                slots[m] = min(beside, int(self.gpus[m]) // gpus) if gpus else beside
+        self._slots_of[key] = self.stamp, slots
+        return slots
+
+    def _count_slots(self, demand: FloatArray, open_gpus: IntArray) -> FloatArray:
+        slots = self.view.count_slots(self._current(), _beside_gpus(demand))
         if need := math.ceil(demand[GPUS]):
-            np.minimum(slots, self._open_gpus(job, group, demand) // need, out=slots)
+            np.minimum(slots, open_gpus // need, out=slots)
         return slots
 
     def _wants_whole_gpus(self, job: Job, group: TaskGroup, demand: FloatArray) -> bool:
@@ -290,9 +325,7 @@ class Pool:
         return not group.gpu_model and demand[GPU_MEMORY] == 0 and not may_share(demand, job.gpu_sharing)
 
     def _open_gpus(self, job: Job, group: TaskGroup, demand: FloatArray) -> IntArray:
-        """(M,) GPUs that could take a task of the group: whole free ones, and those it may share."""
-        if self._wants_whole_gpus(job, group, demand):
-            return self.gpus
+        """(M,) GPUs that could take a task of a group that wants other than whole exclusive GPUs of any model."""
         if self._is_whole:
             taken = self._gpu_open.sum(axis=1) - self.gpus
             return np.asarray(np.maximum(self._existing_gpus(group, demand) - taken, 0))
@@ -344,10 +377,22 @@ class Pool:
             self._at_least = None
         self._is_as_viewed = False
         self.stamp += 1
-        self._shapes = Bounded(_KEPT_SHAPES)  # not cleared: other pools of the view may have the same ones
+        self._taken_from.append(take.rows)
+        known = self._shapes  # not cleared: other pools of the view may have the same ones
+        self._shapes = Bounded(_KEPT_SHAPES)
+        for kind, options in known.items():
+            if options is NO_OPTIONS:  # nothing fits that did not before
+                self._shapes[kind] = options
 
     def _current(self) -> FloatArray:
         return self._free_source if self._free is None else self._free
+
+
+def _beside_gpus(demand: FloatArray) -> FloatArray:
+    """(R,) the demand without its GPUs and their memory."""
+    beside = demand.copy()
+    beside[[GPUS, GPU_MEMORY]] = 0.0
+    return beside
 
 
 def _alone(take: Take, gpus: int) -> Options:

@@ -65,16 +65,26 @@ def barred(view: ClusterView, job: Job, gpus: float, now_s: float) -> BoolArray 
     if not view.heads:
         return None
     heads = outranking([head for head in view.heads.values() if is_in_force(head, view, now_s)], job.id)
-    return rows_of(view, [head for head in heads if bars(head, job, gpus, now_s)]) if heads else None
+    return rows_of(view, barring(heads, job, gpus, now_s)) if heads else None
+
+
+def barring(heads: Sequence[HeadReservation], job: Job, gpus: float, now_s: float) -> list[HeadReservation]:
+    """Those whose nodes the job may not take now."""
+    end_s = now_s + expected_s(job, gpus)
+    return [head for head in heads if _bars(head, job, end_s, now_s)]
 
 
 def bars(head: HeadReservation, job: Job, gpus: float, now_s: float) -> bool:
     """True if the job may not take the head's nodes now. Past the bound no earlier admission counts, but that of a job
     that waits longer than the head."""
+    return _bars(head, job, now_s + expected_s(job, gpus), now_s)
+
+
+def _bars(head: HeadReservation, job: Job, end_s: float, now_s: float) -> bool:
     if now_s >= head.bound_s:
         waits_longer = job.submit_time_s > 0 and (job.submit_time_s, job.id) < (head.since_s, head.job)
         return not (waits_longer and job.id in head.passes)
-    return now_s + expected_s(job, gpus) > head.start_s and job.id not in head.passes
+    return end_s > head.start_s and job.id not in head.passes
 
 
 def rows_of(view: ClusterView, heads: list[HeadReservation]) -> BoolArray | None:

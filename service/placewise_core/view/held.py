@@ -15,13 +15,12 @@ from placewise_core.view.view import ClusterView
 
 @frozen
 class HeldAmounts:
-    """P parts, one for each job and node, the first to be given back first."""
+    """P parts, one for each job and node."""
 
     rows: IntArray  # (P,) the node of each
     ends: FloatArray  # (P,) the expected end of its job
     demands: FloatArray  # (P, R)
-    gpu_end: FloatArray  # (M, G) when each GPU is expected to be idle; infinite for those that do not exist
-    times_s: FloatArray  # the points in time at which something is given back, each once, and the time now
+    gpu_end: FloatArray  # (M, G) when each GPU is expected to be idle; 0 if it is, infinite for those that do not exist
 
 
 @frozen
@@ -31,6 +30,9 @@ class _Known:
     job: RunningJob
     slot: int
     on_gpus: int
+
+
+_FEW_CHANGES = 16  # between two questions, beyond which the rest is looked at job by job
 
 
 class _Tables:
@@ -47,16 +49,18 @@ class _Tables:
         self.gpu_places: IntArray = np.zeros(0, dtype=np.int64)  # in the flat (M, G) array
         self._unused: list[int] = []
 
-    def follow(self, view: ClusterView) -> None:
-        """Makes the tables those of the jobs that the view has now."""
+    def follow(self, view: ClusterView, before: Sequence[RunningJob], now: Sequence[RunningJob]) -> None:
+        """Makes the tables of the jobs that ran `before` those of the jobs that the view has now."""
+        gone, come = _changes(before, now)
         known, news = self.jobs, []
-        for job_id, job in view.jobs.items():
-            kept = known.get(job_id)
+        for job in come:
+            kept = known.get(job.id)
             if kept is None or kept.job.assignments is not job.assignments:
-                news.append((job_id, job))
+                news.append((job.id, job))
             elif kept.job is not job:
-                self._know(job_id, job, kept.slot, kept.on_gpus)
-        self._drop([*(known.keys() - view.jobs.keys()), *[job_id for job_id, _ in news if job_id in known]])
+                self._know(job.id, job, kept.slot, kept.on_gpus)
+        left = [job.id for job in gone if job.id not in view.jobs]
+        self._drop([*left, *[job_id for job_id, _ in news if job_id in known]])
         if news:
             self._add(news, view)
 
@@ -117,10 +121,11 @@ class Holdings:
         """The resources held now. Do not write."""
         if self._layout_stamp != view.layout_stamp:
             self._layout_stamp, self._tables, self._held = view.layout_stamp, _Tables(len(view.free)), None
+            self._running = ()
         running = tuple(view.jobs.values())
         has_changed = self._held is None or running != self._running
         if has_changed:
-            self._tables.follow(view)
+            self._tables.follow(view, self._running, running)
             self._running = running
         if self._held is None or has_changed or self._now_s != now_s:
             self._now_s = now_s
@@ -131,14 +136,47 @@ class Holdings:
         tables = self._tables
         starts_s, declared_s, left_s = tables.terms
         ends_s = expected_ends_s(starts_s, declared_s, left_s, now_s)
-        part_ends_s = ends_s[tables.part_slots]
-        order = part_ends_s.argsort(kind="stable")
-        gpu_end = np.where(view.gpu_exists, 0.0, np.inf)
-        # A GPU that several share is idle after the last of them.
-        np.maximum.at(gpu_end.reshape(-1), tables.gpu_places, ends_s[tables.gpu_slots])
-        part_ends_s = part_ends_s[order]
-        times_s = np.unique(np.append(part_ends_s, now_s))
-        return HeldAmounts(tables.part_rows[order], part_ends_s, tables.demands[order], gpu_end, times_s)
+        gpu_end = np.zeros(view.gpu_exists.shape)
+        places, gpu_ends_s = gpu_end.reshape(-1), ends_s[tables.gpu_slots]
+        if view.shared_gpus:  # a GPU that several share is idle after the last of them
+            np.maximum.at(places, tables.gpu_places, gpu_ends_s)
+        else:
+            places[tables.gpu_places] = gpu_ends_s
+        gpu_end[~view.gpu_exists] = np.inf
+        return HeldAmounts(tables.part_rows, ends_s[tables.part_slots], tables.demands, gpu_end)
+
+
+def _changes(
+    before: Sequence[RunningJob], now: Sequence[RunningJob]
+) -> tuple[Sequence[RunningJob], Sequence[RunningJob]]:
+    """The jobs of `before` that are not in `now`, or are others there, and those of `now` that are not in `before`.
+    Most jobs follow each other in both as they did: what lies between changes is compared at once."""
+    gone: list[RunningJob] = []
+    come: list[RunningJob] = []
+    i = j = 0
+    while i < len(before) and len(gone) <= _FEW_CHANGES:
+        same = _alike(before, i, now, j)
+        i, j = i + same, j + same
+        if i == len(before):
+            break
+        gone.append(before[i])
+        if j < len(now) and now[j].id == before[i].id:
+            come.append(now[j])
+            j += 1
+        i += 1
+    return [*gone, *before[i:]], [*come, *now[j:]]
+
+
+def _alike(before: Sequence[RunningJob], i: int, now: Sequence[RunningJob], j: int) -> int:
+    """How many of `before` from i on are those of `now` from j on."""
+    least, most = 0, min(len(before) - i, len(now) - j)
+    while least < most:
+        middle = (least + most + 1) // 2
+        if before[i + least : i + middle] == now[j + least : j + middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 def _terms(running: RunningJob, on_gpus: int) -> tuple[float, float, float]:

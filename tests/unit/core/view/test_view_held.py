@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.fakes.proteus_queue import cluster_of, gpu_nodes
 
 from placewise_core.admit.head import Releases, reserved
-from placewise_core.admit.pool import Options
+from placewise_core.admit.pool import Options, Pool
 from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.view.heads import end_of_start_s
@@ -73,19 +73,38 @@ def test_a_shared_gpu_is_idle_after_the_last_of_its_jobs() -> None:
     assert Holdings().at(view, NOW_S).gpu_end.tolist() == [[1080.0, 1800.0, 0.0, 0.0]]
 
 
-@given(st.lists(jobs, min_size=1, max_size=9), st.integers(1, 3), st.integers(1, GPUS))
+def worker(name: str, tasks: int, gpus: int) -> Job:
+    return Job(JobId(name), groups=(TaskGroup(Role.WORKER, tasks, Resources(gpus=float(gpus))),))
+
+
+@given(
+    st.lists(jobs, min_size=1, max_size=9),
+    st.lists(
+        st.tuples(st.integers(1, 3), st.integers(1, 2), st.sampled_from([NOW_S + 30.0, NOW_S + 400.0])), max_size=3
+    ),
+    st.integers(1, 3),
+    st.integers(1, GPUS),
+)
 def test_a_heads_start_is_the_first_point_in_time_at_which_it_fits(
-    there: Sequence[RunningJob], tasks: int, gpus: int
+    there: Sequence[RunningJob], coming: Sequence[tuple[int, int, float]], tasks: int, gpus: int
 ) -> None:
+    """`coming` start now: their tasks, GPUs a task, and ends."""
     view = cluster_of(gpu_nodes(3, GPUS))
     for job in there:
         view.add_job(job)
-    head = Job(JobId("head"), groups=(TaskGroup(Role.WORKER, tasks, Resources(gpus=float(gpus))),))
-    releases = Releases(view, np.ones(3, dtype=np.bool_), (), NOW_S)
+    pool, starting = Pool.free(view, NOW_S), []
+    for i, (count, each, end_s) in enumerate(coming):
+        start = worker(f"start-{i}", count, each)
+        if len(options := pool.options(start)):
+            starting.append((pool.takes(start, options, 0), end_s))
+            pool.apply(starting[-1][0])
+    head = worker("head", tasks, gpus)
+    releases = Releases(view, np.ones(3, dtype=np.bool_), starting, NOW_S)
 
     def first(options: Options) -> int:
         return 0
 
-    fitting = [time_s for time_s in releases.times_s if len(releases.pool(time_s).options(head))]
-    found = reserved(head, releases, first, NOW_S, 60.0)
+    times_s = sorted({NOW_S, *Holdings().at(view, NOW_S).ends.tolist(), *[end_s for _, end_s in starting]})
+    fitting = [time_s for time_s in times_s if len(releases.pool(time_s).options(head))]
+    found = reserved(head, NOW_S, releases, first, NOW_S, 60.0)
     assert (None if found is None else found.start_s) == (fitting[0] if fitting else None)

@@ -1,0 +1,68 @@
+"""The free resources of one request: what was counted before a take is counted again on the nodes it took from."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fakes.proteus_queue import cluster_of, gpu_nodes
+
+from placewise_core.admit.pool import NO_OPTIONS, Pool
+from placewise_core.domain.job import Architecture, ElasticRange, Job, JobId, Resources, Role, TaskGroup
+
+NODES, GPUS, NOW_S = 4, 4, 100.0
+
+
+def elastic(name: str, most: int, cores: float) -> Job:
+    demand = Resources(cpu_cores=cores, gpus=1.0)
+    groups = (TaskGroup(Role.WORKER, 1, demand),)
+    return Job(JobId(name), architecture=Architecture.ALL_REDUCE, groups=groups, elastic=ElasticRange(1, most))
+
+
+def rigid(name: str, tasks: int, gpus: int, cores: float) -> Job:
+    return Job(JobId(name), groups=(TaskGroup(Role.WORKER, tasks, Resources(cpu_cores=cores, gpus=float(gpus))),))
+
+
+cores = st.sampled_from([1.0, 4.0, 9.0])
+jobs = st.one_of(
+    st.builds(elastic, st.uuids().map(str), st.integers(1, 6), cores),
+    st.builds(rigid, st.uuids().map(str), st.integers(1, 3), st.integers(0, 3), cores),
+)
+
+
+def shapes(pool: Pool, job: Job) -> tuple[Sequence[int], Sequence[int], list[tuple[list[int], list[int]]]]:
+    options = pool.options(job)
+    takes = pool.takes(job, options, len(options) - 1) if len(options) else ()
+    return options.nodes.tolist(), options.gpus.tolist(), [(t.rows.tolist(), t.counts.tolist()) for t in takes]
+
+
+@given(
+    st.lists(jobs, min_size=1, max_size=8), st.lists(jobs, min_size=1, max_size=4), st.sets(st.integers(0, NODES - 1))
+)
+def test_a_pool_that_was_asked_before_answers_as_one_that_was_not(
+    taken: Sequence[Job], asked: Sequence[Job], barred: set[int]
+) -> None:
+    view = cluster_of(gpu_nodes(NODES, GPUS))
+    pool, unasked = Pool.free(view, NOW_S), Pool.free(view, NOW_S)
+    mask = np.isin(np.arange(NODES), list(barred))
+    for job in taken:
+        for other in asked:
+            pool.options(other)
+        if not len(options := pool.options(job)):
+            continue
+        takes = pool.takes(job, options, len(options) - 1)
+        pool.apply(takes)
+        unasked.apply(takes)
+    fresh = unasked.without(np.zeros(NODES, dtype=np.bool_))
+    for other in asked:
+        assert shapes(pool, other) == shapes(fresh, other)
+        assert shapes(pool.without(mask), other) == shapes(fresh.without(mask), other)
+
+
+def test_what_fits_nowhere_is_not_looked_at_again_after_a_take() -> None:
+    view = cluster_of(gpu_nodes(NODES, GPUS))
+    pool = Pool.free(view, NOW_S)
+    large, small = rigid("large", 1, GPUS + 1, 1.0), rigid("small", 1, 1, 1.0)
+    assert pool.options(large) is NO_OPTIONS
+    pool.take(small, pool.options(small), 0)
+    assert list(pool.fitting([large, small])) == [small]
