@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewise_training.drift.residuals import shift
-from placewise_training.drift.stability import Level, stability, stability_of_counts, unseen
+from placewise_training.drift.stability import Level, stability, stability_by_blocks, stability_of_counts, unseen
 
 RNG = np.random.default_rng(17)
 
@@ -79,3 +79,24 @@ def test_the_interval_holds_no_change_in_19_of_20_cases_though_blocks_are_alike_
 def test_one_block_has_no_interval() -> None:
     with pytest.raises(ValueError, match="fewer than two blocks"):
         shift(*residuals(5, 0.0), *residuals(1, 0.0))
+
+
+def walk(blocks: int, moved: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    """Twenty values a block around the block's own level, and the second half of the blocks is recent."""
+    block = np.repeat(np.arange(blocks), 20)
+    is_recent = block >= blocks // 2
+    return RNG.normal(size=blocks)[block] + RNG.normal(0.0, 0.3, len(block)) + moved * is_recent, block, is_recent
+
+
+def test_blocks_that_differ_anyway_are_no_drift_as_often_as_the_error_says() -> None:
+    walks = [walk(24) for _ in range(80)]
+    naive = [stability(values[~recent], values[recent]) for values, _, recent in walks]
+    by_blocks = [stability_by_blocks(*one) for one in walks]
+    assert np.mean([one.psi > one.noise for one in naive]) > 0.9, "as independent values, nearly all would have drifted"
+    assert np.mean([one.psi > one.noise for one in by_blocks]) < 0.12
+    assert np.mean([stability_by_blocks(*walk(24, 3.0)).level is Level.DRIFTED for _ in range(20)]) > 0.9
+
+
+def test_with_few_blocks_values_count_as_independent() -> None:
+    values, block, is_recent = walk(4)
+    assert stability_by_blocks(values, block, is_recent).noise == stability(values[~is_recent], values[is_recent]).noise

@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 
 from placewise_core.inputs.tables import PART_FEATURES
 from placewise_core.policies.studies.alternatives import Alternative
-from placewise_log.record import Parts, Tensor, decode, encode
+from placewise_log.record import DecisionRecord, Parts, Tensor, decode, encode
 from placewise_service.declog.derived import JOINED_SCHEMA
 from placewise_training.drift.command import drift_app
-from placewise_training.log.inputs import TOKEN_COLUMNS
+from placewise_training.drift.compare import drift, lines, summary
+from placewise_training.log.inputs import TOKEN_COLUMNS, asked_jobs, residuals
 from placewise_training.log.placed import LogError
 
 COUNT = 800
@@ -109,6 +110,41 @@ def test_an_unseen_model_is_named_with_its_jobs(tmp_path: Path) -> None:
     found, code = run("--log", str(tmp_path))
     assert (code, found["models"]) == (5, {"llama": 100})
     assert "unseen model: llama, 100 jobs" in RUNNER.invoke(drift_app, ["--log", str(tmp_path)]).stdout
+
+
+def test_with_a_bundle_only_its_decisions_count(tmp_path: Path) -> None:
+    exported(tmp_path, new_model="llama")
+    path = next((tmp_path / "decisions").rglob("*.parquet"))
+    rows = pq.read_table(path).to_pylist()
+    for i, each in enumerate(rows):
+        record = decode(each["record"])
+        assert isinstance(record, DecisionRecord)
+        name = "next" if record.jobs[0].model == "llama" and i % 4 else "2026.11"
+        assert record.place is not None
+        place = replace(record.place, meta=replace(record.place.meta, bundle=name))
+        each["record"] = encode(replace(record, place=place))
+    pq.write_table(pa.Table.from_pylist(rows, schema=DECISIONS), path)
+    joined = next((tmp_path / "joined").rglob("*.parquet"))
+    table = pq.read_table(joined)
+    pq.write_table(table.append_column("bundle", pa.array(["2026.11"] * len(table))), joined)
+    found, _ = run("--log", str(tmp_path), "--bundle", "2026.11")
+    assert (found["reference"] >= 599, found["recent"] <= 101, found["models"]) == (True, True, {})
+    assert "holds no Place decision of bundle nobody" in str(
+        RUNNER.invoke(drift_app, ["--log", str(tmp_path), "--bundle", "nobody"]).exception
+    )
+
+
+def test_a_gpu_type_that_no_job_had_before_is_named(tmp_path: Path) -> None:
+    exported(tmp_path)
+    jobs = list(asked_jobs(tmp_path))
+    cut_s = START_S + 0.75 * COUNT * EVERY_S
+    gpus = [frozenset({"T4", "A100"} if job.time_s >= cut_s and i % 4 else {"T4"}) for i, job in enumerate(jobs)]
+    of_gpus = [job._replace(gpu_models=each) for job, each in zip(jobs, gpus, strict=True)]
+    found = drift(of_gpus, residuals(tmp_path), cut_s, 7200.0)
+    assert (found.gpu_models, found.is_drifted) == ({"A100": 150}, True)
+    assert "unseen GPU type: A100, 150 jobs" in lines(found)
+    assert summary(found) == "drift: unseen GPU types A100 (150 jobs)"
+    assert summary(drift(jobs, residuals(tmp_path), cut_s, 7200.0)) == "drift: none"
 
 
 def test_without_alternatives_there_are_no_columns(tmp_path: Path) -> None:

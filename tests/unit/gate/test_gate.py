@@ -56,8 +56,10 @@ def test_a_better_candidate_passes_if_the_log_rules_a_loss_out_and_the_report_sa
     )
     assert done.exit_code == 0, done.stdout
     assert done.stdout.endswith("promoted: it may go to a canary\n")
+    assert "  drift: " in done.stdout
     assert '"verdict": "promoted"' in (tmp_path / REPORT).read_text("utf-8")
     page = (tmp_path / "gate.html").read_text("utf-8")
+    assert "<p>drift: " in page
     assert "This log could have shown a gain of" in page
     assert "It could have shown" in page
 

@@ -7,8 +7,7 @@ import typer
 from rich.console import Console
 
 from placewise_training.cli import print_json
-from placewise_training.drift.compare import as_json, drift, lines
-from placewise_training.log.inputs import asked_jobs, residuals
+from placewise_training.drift.compare import as_json, drift_of_log, lines
 
 DRIFTED = 5  # exit code: it worked, and the answer is no
 drift_app = typer.Typer(add_completion=False)
@@ -23,6 +22,7 @@ class NothingToCompareError(Exception):
 @drift_app.command(name="drift")
 def drift_command(
     log: Annotated[Path, typer.Option(help="Folder that `placewise log export` wrote.")],
+    bundle: Annotated[str, typer.Option(help="Only decisions of the bundle of this name.")] = "",
     recent_share: Annotated[
         float, typer.Option(min=0.01, max=0.99, help="Share of the time that counts as recent.")
     ] = 0.25,
@@ -30,13 +30,8 @@ def drift_command(
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Does the cluster still look as it did? Compares the last part of a log with the part before it."""
-    jobs = list(asked_jobs(log))
-    times = [job.time_s for job in jobs]
-    if not times:
-        raise NothingToCompareError(f"{log} holds no Place decision")
-    cut_s = max(times) - recent_share * (max(times) - min(times))
     try:
-        found = drift(jobs, residuals(log), cut_s, 60.0 * block_min)
+        found = drift_of_log(log, recent_share, 60.0 * block_min, bundle)
     except ValueError as error:
         raise NothingToCompareError(f"{log}: {error}") from error
     if as_json_:

@@ -1,5 +1,7 @@
 """Population stability of one input column, and values that were never seen before. Pure arithmetic."""
 
+import functools
+import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +10,14 @@ from enum import StrEnum
 import numpy as np
 from scipy import stats
 
-from placewise_core.basics.arrays import FloatArray, IntArray
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 
 BINS = 10
 ERROR = 0.05
 # The usual limits of PSI (Siddiqi 2006): below the first stable, above the second drifted.
 MODERATE, DRIFTED = 0.1, 0.25
 _HALF = 0.5  # added to each count, so that an empty bin has a logarithm
+_SPLITS = 4000  # of the blocks, drawn for the PSI that chance gives
 
 
 class Level(StrEnum):
@@ -44,11 +47,7 @@ def stability(reference: FloatArray, recent: FloatArray, bins: int = BINS, error
     """Of numbers: bins by quantiles of the reference, equal edges merged; NaN has a bin of its own, and so has a value
     that at least 1/`bins` of the reference are equal to. `error`: divided by the number of columns that are looked at,
     at most ERROR of all looks find a column beyond its noise by chance. Raises ValueError if either is empty."""
-    edges = (
-        np.unique(np.quantile(reference[~np.isnan(reference)], np.linspace(0.0, 1.0, bins + 1)[1:-1]))
-        if len(reference)
-        else np.empty(0)
-    )
+    edges = _edges(reference, bins)
     return stability_of_counts(_counted(reference, edges), _counted(recent, edges), error)
 
 
@@ -58,16 +57,56 @@ def stability_of_counts(reference: IntArray, recent: IntArray, error: float = ER
     if not reference.sum() or not recent.sum():
         raise ValueError("no rows to compare")
     used = (reference + recent) > 0
-    before, after = reference[used] + _HALF, recent[used] + _HALF
-    q, p = before / before.sum(), after / after.sum()
     noise = stats.chi2.ppf(1.0 - error, max(int(used.sum()) - 1, 1)) * (1.0 / reference.sum() + 1.0 / recent.sum())
-    return Stability(float(((p - q) * np.log(p / q)).sum()), float(noise))
+    return Stability(float(_psi(recent.astype(np.float64), reference.astype(np.float64))), float(noise))
+
+
+def stability_by_blocks(
+    values: FloatArray, block: IntArray, is_recent: BoolArray, bins: int = BINS, error: float = ERROR
+) -> Stability:
+    """Of (N,) values with the block of time of each, none of which has values of both sides. Values near in time are
+    alike, as those of jobs that met one another, so the noise is also that of as many blocks drawn at random as
+    recent: the 1 − `error` quantile of their PSI. With too few blocks for this quantile, values count as independent.
+    Raises ValueError if a side is empty."""
+    reference = values[~is_recent]
+    edges = _edges(reference, bins)
+    found = stability(reference, values[is_recent], bins, error)
+    blocks, place = np.unique(block, return_inverse=True)
+    recent = np.zeros(len(blocks), dtype=bool)
+    recent[place[is_recent]] = True
+    if math.comb(len(blocks), int(recent.sum())) * error < 1.0:
+        return found
+    counts = np.stack([_counted(values[place == b], edges) for b in range(len(blocks))])
+    after = _splits(len(blocks), int(recent.sum())) @ counts  # (splits, bins)
+    by_chance = float(np.quantile(_psi(after, counts.sum(axis=0) - after), 1.0 - error))
+    return Stability(found.psi, max(found.noise, by_chance))
+
+
+@functools.lru_cache(8)
+def _splits(blocks: int, recent: int) -> FloatArray:
+    """(splits, blocks) of 1 for each of `recent` blocks drawn without replacement, 0 for the others; not to be
+    written."""
+    orders = np.random.default_rng(0).random((_SPLITS, blocks)).argsort(axis=1)
+    return np.asarray(orders < recent, dtype=np.float64)
+
+
+def _psi(recent: FloatArray, reference: FloatArray) -> FloatArray:
+    """PSI of (…, K) counts, bins without any left out."""
+    used = (recent + reference).reshape(-1, recent.shape[-1]).sum(axis=0) > 0
+    p, q = recent[..., used] + _HALF, reference[..., used] + _HALF
+    p, q = p / p.sum(axis=-1, keepdims=True), q / q.sum(axis=-1, keepdims=True)
+    return np.asarray(((p - q) * np.log(p / q)).sum(axis=-1))
 
 
 def unseen(reference: Sequence[Hashable], recent: Sequence[Hashable]) -> Mapping[Hashable, int]:
     """How often each value stands in `recent` that never stood in `reference`, the most frequent first."""
     known = set(reference)
     return dict(Counter(value for value in recent if value not in known).most_common())
+
+
+def _edges(reference: FloatArray, bins: int) -> FloatArray:
+    known = reference[~np.isnan(reference)]
+    return np.unique(np.quantile(known, np.linspace(0.0, 1.0, bins + 1)[1:-1])) if len(known) else np.empty(0)
 
 
 def _counted(values: FloatArray, edges: FloatArray) -> IntArray:

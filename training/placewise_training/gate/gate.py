@@ -14,6 +14,7 @@ import numpy as np
 from placewise_log.store import LogStore
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
 from placewise_models.learned import LEARNED_POLICIES, explorers
+from placewise_training.drift.compare import Drift, drift_of_log
 from placewise_training.evaluate.again import Candidate
 from placewise_training.evaluate.estimators import doubly_robust
 from placewise_training.evaluate.evaluation import Evaluated, evaluation
@@ -59,7 +60,8 @@ class GateArgs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GateVerdict:
-    """All that the gate found. `evaluation` and `simulated` are None if it did not come to them."""
+    """All that the gate found. `evaluation`, `simulated` and `drift`, of the judging stretch against the log before
+    it, are None if it did not come to them."""
 
     candidate: Mapping[str, str]
     incumbent: Mapping[str, str]
@@ -68,6 +70,7 @@ class GateVerdict:
     checks: Sequence[Check]
     evaluation: Evaluation | None = None
     simulated: Mapping[str, Any] | None = None
+    drift: Drift | None = None
 
     @property
     def is_promoted(self) -> bool:
@@ -108,7 +111,14 @@ def gate(args: GateArgs) -> GateVerdict:
         verdict,
         checks=[*passed, *estimated, *simulation.checks, *checks.slice_checks(slices)],
         simulated=simulation.facts,
+        drift=_drift(args, usable, found),
     )
+
+
+def _drift(args: GateArgs, usable: Usable, found: Evaluated) -> Drift:
+    cut_s = min(usable.jobs[i].time_s for i in np.flatnonzero(found.judging))
+    cluster = found.evaluation.log["cluster"]
+    return drift_of_log(args.log, 0.0, 60.0 * args.block_min, cluster=cluster, cut_s=cut_s)
 
 
 def _described(folder: Path) -> Mapping[str, str]:

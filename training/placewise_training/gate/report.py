@@ -11,6 +11,8 @@ import msgspec
 
 from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, write_manifest
 from placewise_models.signing import SIGNATURES
+from placewise_training.drift.compare import as_json as drift_json
+from placewise_training.drift.compare import summary
 from placewise_training.evaluate.report import as_json as evaluation_json
 from placewise_training.evaluate.report import body, document
 from placewise_training.gate.checks import Check
@@ -33,6 +35,7 @@ def as_json(found: GateVerdict) -> Mapping[str, Any]:
         "checks": [asdict(check) for check in found.checks],
         "evaluation": evaluation_json(found.evaluation) if found.evaluation is not None else None,
         "simulated": found.simulated,
+        "drift": drift_json(found.drift) if found.drift is not None else None,
     }
 
 
@@ -40,6 +43,7 @@ def lines(found: GateVerdict) -> list[str]:
     """The verdict in words: the checks that failed first."""
     shown = [f"{found.candidate['name']} as {found.policy or '?'} against {found.incumbent['name']}:"]
     shown += [f"  {'passed' if check.has_passed else 'FAILED'}  {check.name}: {check.text}" for check in _sorted(found)]
+    shown += [f"  {summary(found.drift)}"] if found.drift is not None else []
     return [*shown, "promoted: it may go to a canary" if found.is_promoted else "refused: the incumbent stays"]
 
 
@@ -72,6 +76,8 @@ def page(found: GateVerdict) -> str:
         for check in _sorted(found)
     )
     parts = [f"<p><b>{word}</b></p><table>{rows}</table>"]
+    if found.drift is not None:
+        parts.append(f"<p>{html.escape(summary(found.drift))}</p>")
     if found.evaluation is not None:
         parts.append(f"<h2>Estimates from the log</h2>{body(found.evaluation)}")
     if found.simulated is not None:
