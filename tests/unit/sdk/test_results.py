@@ -1,4 +1,4 @@
-"""What the SDK tells of an answer."""
+"""The SDK's report of an answer."""
 
 from placewise.v1.decision_pb2 import Blocker
 from placewise_client.results import blocker_text, reason_names

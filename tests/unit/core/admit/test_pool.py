@@ -1,4 +1,4 @@
-"""The free resources of one request: what was counted before a take is counted again on the nodes it took from."""
+"""The free resources of one request: what was counted before a take is counted again on its nodes."""
 
 from collections.abc import Sequence
 
