@@ -26,7 +26,7 @@ def test_what_is_named_is_there(named: str) -> None:
 
 
 def test_every_row_names_its_test_or_none() -> None:
-    """A row of a paper ends in a test; only what is missing or not ours has none."""
+    """A row of a paper ends in a test; only missing parts have none."""
     rows = [row for row in TEXT.splitlines() if row.startswith("| ") and row.count("|") == 5]
     rows = [row for row in rows if not row.startswith(("| item |", "| plain |")) and "-paper` | `" not in row]
     papers = TEXT[TEXT.index("## Proteus") :]

@@ -1,4 +1,4 @@
-"""The free resources of one request: what was counted before a take is counted again on its nodes."""
+"""The free resources of one request: slots counted before a take are counted again on the nodes it took from."""
 
 from collections.abc import Sequence
 
