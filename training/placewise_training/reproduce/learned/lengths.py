@@ -43,7 +43,7 @@ from placewise_training.sim.workloads import HarmonyWorkload
 REPORTS = (1, 3, 10, 30, 100)
 POLICIES = ("fifo", "qos", "proteus", "proteus-qos")
 SEEDS = tuple(range(91_000, 91_010))
-_WINDOW, _BUSY, _GPUS_PER_NODE, _ASKED_S = 300, 0.9, 8, 60.0
+_WINDOW, _GPUS_PER_NODE, _ASKED_S = 300, 8, 60.0
 _SHIPPED_S = QueueSettings().tau_s  # what admission takes for the length of a job that declares none
 
 
@@ -107,12 +107,12 @@ Made = tuple[Sequence[NodeSpec], list[SimJob]]
 
 def _of_trace(trace: str) -> Callable[[ComposedSpeed, int], Made]:
     def make(truth: ComposedSpeed, seed: int) -> Made:
-        """Jobs of the cut in a row, another part of it for each seed, on as many nodes as are nine tenths busy."""
+        """Jobs of the cut in a row, another part of it for each seed, on half the GPUs that they would use at once at
+        most if none had to wait."""
         rows = read_jobs(trace)
         first = (seed - SEEDS[0]) * _WINDOW % (len(rows) - _WINDOW)
         part = rows[first : first + _WINDOW]
-        span_s = max(1.0, part[-1].submit_s - part[0].submit_s)
-        gpus = max(sum(job.gpus * job.duration_s for job in part) / span_s / _BUSY, *(job.gpus for job in part))
+        gpus = max(_most_at_once(part) / 2.0, *(job.gpus for job in part))
         mapping = TraceMapping(has_classes=True)
         nodes = uniform_cluster(math.ceil(gpus / _GPUS_PER_NODE), _GPUS_PER_NODE, mapping.gpu_model)
         jobs = list(mapping.generate(part, truth, seed))
@@ -121,6 +121,14 @@ def _of_trace(trace: str) -> Callable[[ComposedSpeed, int], Made]:
         return nodes, jobs
 
     return make
+
+
+def _most_at_once(jobs: Sequence[TraceJob]) -> int:
+    """The most GPUs in use if every job started when it came."""
+    changes = sorted(
+        [(job.submit_s + job.duration_s, -job.gpus) for job in jobs] + [(job.submit_s, job.gpus) for job in jobs]
+    )
+    return int(np.cumsum([gpus for _, gpus in changes]).max())
 
 
 def _harmony(spread: float) -> Callable[[ComposedSpeed, int], Made]:
