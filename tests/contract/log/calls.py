@@ -118,6 +118,31 @@ class ExploringAdmitHost(AdmitHost):
     rate = 0.5
 
 
+class LearningHost(AdmitHost):
+    """On a cluster that learns lengths, with jobs of which most declare none."""
+
+    def __init__(self, replicas: Sequence[Engine], policy: str, seed: int) -> None:
+        super().__init__(replicas, policy, seed)
+        self.started: set[str] = set()
+
+    def settings(self) -> ClusterSettings:
+        return replace(super().settings(), learn_durations=True)
+
+    def waits(self, queue: str) -> Job:
+        job = super().waits(queue)
+        return job if self.draw.random() < 0.2 else replace(job, single_gpu_s=0.0, iterations=0.0)
+
+    def event(self) -> JobEvent:
+        """Every job starts, and then ends."""
+        i = self.draw.randrange(len(self.running))
+        job, decision = self.running[i]
+        kind = JobEventKind.FINISHED if job in self.started else JobEventKind.STARTED
+        if kind is JobEventKind.FINISHED:
+            del self.running[i]
+        self.started.add(job)
+        return JobEvent(JobId(job), kind, SystemClock().now_s(), decision_id=decision)
+
+
 class NodeHost(Host):
     """Subtasks of pipelines run on the units of one node; hosts report how long they took."""
 
@@ -258,6 +283,7 @@ def cases() -> dict[str, tuple[str, type[Host]]]:
     for name in admission_policies(throughput):
         found[f"admit {name}"] = (name, AdmitHost)
         found[f"admit {name} exploring"] = (name, ExploringAdmitHost)
+    found["admit proteus-qos learning"] = ("proteus-qos", LearningHost)
     return found
 
 

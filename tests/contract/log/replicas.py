@@ -55,6 +55,7 @@ class Found:
     cut: int = 0
     conflicts: int = 0
     in_flight: int = 0
+    learned: int = 0
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -238,6 +239,7 @@ def check(log: ExportedLog, engine: Engine, most: int = 0) -> Found:
         found.sliced += len(record.reads) > 1
         found.cut += any(draw.stops for draw in record.draws)
         found.conflicts += bool(record.asked and record.asked.conflicts)
+        found.learned += bool(record.meta.lengths)
         found.in_flight += bool(record.reads and record.reads[0].assumed)
     return found
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.log.calls import SlicedHost, cases
+from tests.contract.log.calls import LearningHost, SlicedHost, cases
 from tests.contract.log.replicas import EXPLORING, POLICIES, check, write_log
 from tests.fakes.servers.redis_server import RedisServer
 
@@ -39,11 +39,13 @@ async def test_the_view_the_seed_and_the_policy_give_the_logged_answer(
 async def test_other_calls_are_decided_again(case: str, server: RedisServer, tmp_path: Path) -> None:
     server.client().flushall()
     policy, host_type = cases()[case]
-    replicas = await write_log(server.url, policy, OTHERS, tmp_path, host_type=host_type)
+    records = 4 * OTHERS if host_type is LearningHost else OTHERS
+    replicas = await write_log(server.url, policy, records, tmp_path, host_type=host_type)
     found = check(ExportedLog(tmp_path), replicas[0])
     for engine in replicas:
         await engine.close()
     assert found.problems == []
+    assert (found.learned > 0) == (host_type is LearningHost)
     call = {"admit": "AdmitOrWait", "partition": "Partition", "node": "Place"}[case.split(maxsplit=1)[0]]
     assert found.calls[f"{call} {policy}"] >= OTHERS / 3
 

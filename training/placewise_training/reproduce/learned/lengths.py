@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     parser.add_argument("--part", choices=("errors", "jct"), help="only this one")
     parser.add_argument("--workload", action="append", choices=list(WORKLOADS), help="only these")
+    parser.add_argument("--policy", action="append", choices=POLICIES, help="only under these")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="windows of each workload")
     args = parser.parse_args()
     result: dict[str, object] = {"commit": origin()["commit"], "seeds": list(SEEDS[: args.seeds])}
@@ -219,7 +220,7 @@ def main() -> None:
     if args.part != "errors":
         cases = []
         for workload in args.workload or WORKLOADS:
-            for policy in POLICIES:
+            for policy in args.policy or POLICIES:
                 cases.append(case(workload, policy, SEEDS[: args.seeds]))
                 print(workload, policy, cases[-1].learned, cases[-1].declared, flush=True)
         result["jct"] = [asdict(each) for each in cases]

@@ -111,11 +111,16 @@ function answerOf(decision) {
     .map((item) => `${item.jobId}: ${item.verdict} ${item.gpus ? `${item.gpus} GPUs` : blockers(item)}`).join("; ");
 }
 
+function lengthsOf(meta) {
+  return (meta.lengths || []).map((item) => `; ${item.jobId}: ${number(item.singleGpuSeconds)} s learned`).join("");
+}
+
 function drawDecisions(list) {
   find("decisions").replaceChildren(...(list.decisions || []).map((decision) => {
     const meta = (decision.place || decision.partition || decision.admitOrWait).meta;
     return row([
-      new Date(decision.decideTime).toLocaleTimeString(), decision.rpc, meta.policy, answerOf(decision),
+      new Date(decision.decideTime).toLocaleTimeString(), decision.rpc, meta.policy,
+      answerOf(decision) + lengthsOf(meta),
       Number(meta.decideMs || 0).toFixed(2), element("td", decision.decisionId, { class: "id" }),
     ]);
   }));
