@@ -68,7 +68,7 @@ class Driver:
 
 @dataclass
 class Account:
-    """Gangs, over all that were submitted; what the containers' log folders say against the service's decisions."""
+    """All gangs that were submitted: the containers' log folders against the service's decisions."""
 
     as_decided: int = 0
     elsewhere: list[str] = field(default_factory=list)

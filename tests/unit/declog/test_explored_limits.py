@@ -1,4 +1,4 @@
-"""Exploration keeps what the policy in force keeps: the head's reservation, its bound, and an admitted shape."""
+"""Exploration keeps the limits of the policy in force: the head's reservation, its bound, and an admitted shape."""
 
 from dataclasses import replace
 
