@@ -12,7 +12,7 @@ from placewise_training.gate import checks, command
 from placewise_training.gate.gate import GateArgs, GateVerdict, gate
 from placewise_training.gate.report import REPORT, as_json
 
-SEED, JOBS = 6, 1500
+SEED, JOBS = 6, 1000
 FEW = 500  # enough for a refusal
 
 

@@ -24,6 +24,7 @@ from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.jobs import SimJob
+from placewise_training.sim.speed.base import SpeedModel
 
 MOST_GAP: Final = 0.1  # of the simulated mean JCT from the logged one
 WINDOWS: Final = 12
@@ -179,6 +180,10 @@ class SiteSimulation:
         work_s = max(1.0, work_s or one.run_s)
         return SimJob(job, work_s, submit_s, number=number, ideal_s=work_s)
 
+    def _speed(self, fit: SiteFit, seed: int) -> SpeedModel:
+        """Overridden by a truth that the fit is compared with."""
+        return SiteSpeed(fit, seed)
+
     def _played(
         self, jobs: Sequence[SimJob], policy: PlacementPolicy, seed: int, until_s: float, fit: SiteFit
     ) -> dict[str, tuple[float, str]]:
@@ -196,7 +201,7 @@ class SiteSimulation:
             reports_progress=True,
             observers=(heard,),
         )
-        Simulation(self._nodes, jobs, SiteSpeed(fit, seed), policy, options=options, seed=seed).run_until(until_s)
+        Simulation(self._nodes, jobs, self._speed(fit, seed), policy, options=options, seed=seed).run_until(until_s)
         return ends
 
 
