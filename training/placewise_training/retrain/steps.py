@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from placewise_models.ncf import NCF_MODEL
 from placewise_training.capability import train as train_capability
 from placewise_training.lab.register import Show, Trainer
 from placewise_training.reward import train as train_reward
 from placewise_training.sharing import train as train_sharing
+from placewise_training.stdm import ncf as train_ncf
+from placewise_training.stdm import train as train_stdm
 from placewise_training.throughput import train as train_throughput
 from placewise_training.train_cli import TRAINERS
 
@@ -135,6 +138,22 @@ def _sharing(source: Source, out: Path, resume: bool) -> Any:
     )  # fmt: skip
 
 
+def _stdm(source: Source, out: Path, resume: bool) -> Any:
+    return train_stdm.Args(
+        out=out, seed=source.seed, completion_steps=_scaled(1000, source), log=str(source.log),
+        before_s=source.before_s, start=source.start, resume=resume,
+    )  # fmt: skip
+
+
+def _ncf(source: Source, out: Path, resume: bool) -> Any:
+    """A bundle that has none gets one, with the kinds of the log."""
+    start = str(source.start) if (source.start / NCF_MODEL).is_file() else ""
+    return train_ncf.Args(
+        out=out, seed=source.seed, start=start, log=str(source.log), before_s=source.before_s,
+        sgd_steps=_scaled(2500, source),
+    )  # fmt: skip
+
+
 def _capability(source: Source, out: Path, resume: bool) -> Any:
     return train_capability.Args(out=out, log=str(source.log), before_s=source.before_s, start=source.start)
 
@@ -147,5 +166,7 @@ STEPS: Final = (
     Step("throughput", _throughput, ("throughput.json",)),
     Step("reward", _reward, ("reward.onnx", "reward.json"), can_resume=True),
     Step("sharing", _sharing, ("sharing.onnx", "sharing.json"), needs_gain=True),
+    Step("stdm", _stdm, ("stdm.onnx", "stdm.json"), can_resume=True, needs_gain=True),
+    Step("ncf", _ncf, ("ncf.onnx", "ncf.json"), needs_gain=True),
     Step("capability", _capability, ("capability.json",), needs_gain=True),
 )

@@ -43,6 +43,14 @@ _LIMITS = """
 
 def card(report: Mapping[str, Any]) -> str:
     """The text of the card."""
+    if "log" in report:
+        later = report["log"]["later"]
+        of_log = {
+            "kinds of the log": report["log"]["kinds"],
+            "error on later entries": f"{later['error_before']:.4f} before, {later['error_after']:.4f} after",
+            "export": exported(report),
+        }
+        return _HEADER + facts(of_log) + _LIMITS
     rows = {
         "completion net": f"dense, {report['parameters']:,} parameters; AdamW, "
         f"{report['args']['completion_steps']} steps",

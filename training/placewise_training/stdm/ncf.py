@@ -19,9 +19,11 @@ import numpy as np
 import torch
 
 from placewise_core.subtasks.metrics import GPU_METRICS, METRICS
-from placewise_core.subtasks.scale import to_unit
-from placewise_models.ncf import NCF_REPORT, ncf_columns
+from placewise_core.subtasks.scale import from_unit, to_unit
+from placewise_models.ncf import NCF_MODEL, NCF_REPORT, ncf_columns
+from placewise_training.lab.traced import filled
 from placewise_training.stdm.data import Matrix, profile_rows, subtask_matrix, truth_matrix
+from placewise_training.stdm.from_log import LogMetrics, log_metrics, table_report
 from placewise_training.stdm.net import Ncf, with_gpus, with_subtasks
 from placewise_training.stdm.train import Args as StdmArgs
 from placewise_training.stdm.train import Cells, fit
@@ -39,7 +41,12 @@ class Args:
     out: Path = field(default=Path("var/train/ncf"), metadata={"help": "Folder for checkpoint, report, model."})
     seed: int = field(default=0, metadata={"help": "Of every draw."})
     profiles: str = field(default="", metadata={"help": "JSON: kind → measured metrics; two random ones are enough."})
-    start: str = field(default="", metadata={"help": "Folder of an earlier run to go on from."})
+    start: str = field(default="", metadata={"help": "Earlier run, or bundle with its net, to go on from."})
+    log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
+    before_s: float = field(
+        default=0.0, metadata={"help": "Learn from decisions before this time alone (seconds since 1970); 0: from all."}
+    )
+    only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without a drawn history."})
     gpus: int = field(default=1, metadata={"help": "GPUs of a node; more than in `start`: parameters are copied."})
     draws: int = field(default=20, metadata={"help": "Variants of each kind of subtask in the history."})
     pretrain_steps: int = field(default=500, metadata={"help": "Steps of Adam on the history; none with `start`."})
@@ -65,16 +72,20 @@ class Known:
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
-    """The report, also written to `out` beside the checkpoint. Raises ValueError for a profile that is no share of
-    1."""
+    """The report, also written to `out` beside the checkpoint. Raises ValueError for a profile that is no share of 1
+    and for a log that holds too little, LogError."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
     settings = StdmArgs(seed=args.seed, decay=args.decay, batch=args.batch)
+    if args.only_log and not args.log:
+        raise ValueError("--only-log needs a log (--log)")
+    logged = log_metrics(args.log, args.before_s) if args.log else None
     show("pre-training", 0, 3)
-    begun = begin(args, settings)
+    begun = begin(args, settings, logged)
     show("stitching", 1, 3)
-    known = stitched(begun, new_rows(args), args.gpus)
+    known = stitched(begun, new_rows(args, logged), args.gpus)
+    before = _table(known)
     optimiser = torch.optim.SGD(known.net.parameters(), lr=args.sgd_rate)
     losses = fit(known.net, Cells.of(known.values, torch.device("cpu")), optimiser, args.sgd_steps, settings)
     show("done", 3, 3)
@@ -89,14 +100,19 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "data": {"training": hashlib.sha256(known.values.tobytes()).hexdigest()},
         "metrics": {"loss": {"first": losses[0], "last": losses[-1]}},
     }
+    if logged:
+        report["log"] = table_report(args.log, logged, known.kinds, before, _table(known))
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
 
 
-def begin(args: Args, settings: StdmArgs) -> Known:
-    """The run to go on from, or a net pre-trained on the history by Adam."""
+def begin(args: Args, settings: StdmArgs, logged: LogMetrics | None = None) -> Known:
+    """The run or bundle to go on from, or a net pre-trained on the history by Adam; untrained with a log alone."""
     if args.start:
         return load(Path(args.start))
+    if args.only_log and logged:
+        nothing = np.full(logged.cells.shape, np.nan)
+        return Known(Ncf(len(nothing), len(METRICS)), nothing, logged.kinds, 1)
     history = subtask_matrix(args.draws).values
     net = Ncf(*history.shape)
     optimiser = torch.optim.Adam(net.parameters(), lr=5e-3)
@@ -124,10 +140,13 @@ def stitched(begun: Known, profiles: Mapping[str, Mapping[str, float]], gpus: in
     return Known(net, values, kinds, gpus)
 
 
-def new_rows(args: Args) -> dict[str, dict[str, float]]:
-    """Measured metrics by kind: of the file, else two random ones of each kind of the training truth."""
-    if args.profiles:
-        found: dict[str, dict[str, float]] = json.loads(Path(args.profiles).read_text("utf-8"))
+def new_rows(args: Args, logged: LogMetrics | None = None) -> dict[str, dict[str, float]]:
+    """Measured metrics by kind: of the file and the log, else two random ones of each kind of the training truth."""
+    found: dict[str, dict[str, float]] = json.loads(Path(args.profiles).read_text("utf-8")) if args.profiles else {}
+    if logged:
+        for kind, row in zip(logged.kinds, logged.cells, strict=True):
+            found[kind] = {**found.get(kind, {}), **from_unit(row)}
+    if found:
         return found
     truth = truth_matrix("train")
     partial = profile_rows(truth.values, KNOWN, np.random.default_rng((args.seed, 54)))
@@ -159,10 +178,29 @@ def _state(known: Known) -> dict[str, Any]:
     }
 
 
+def _table(known: Known) -> Matrix:
+    """(kinds, METRICS) of the net, on the first GPU."""
+    with torch.no_grad():
+        values: Matrix = known.net.table()[known.history_rows :, : len(METRICS)].double().numpy()
+    return values
+
+
 def load(run: Path) -> Known:
-    """The net of a run, and what it knows."""
+    """The net of a run, and what it knows. A bundle's net comes without the values that it learned."""
+    if not (run / CHECKPOINT).is_file():
+        return _of_bundle(run)
     stored = torch.load(run / CHECKPOINT, map_location="cpu", weights_only=True)
     values = stored["values"].numpy()
     net = Ncf(*values.shape)
     net.load_state_dict(stored["net"])
     return Known(net, values, tuple(stored["kinds"]), stored["gpus"])
+
+
+def _of_bundle(folder: Path) -> Known:
+    """Raises ValueError for a bundle without the net."""
+    if not (folder / NCF_MODEL).is_file():
+        raise ValueError(f"{folder} has neither {CHECKPOINT} of a run nor {NCF_MODEL} of a bundle")
+    report = json.loads((folder / NCF_REPORT).read_text("utf-8"))
+    kinds, gpus = tuple(report["kinds"]), int(report["gpus"])
+    shape = (int(report["history_rows"]) + len(kinds), len(ncf_columns(gpus)))
+    return Known(filled(Ncf(*shape), folder / NCF_MODEL), np.full(shape, np.nan), kinds, gpus)

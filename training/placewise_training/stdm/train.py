@@ -19,9 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from placewise_core.subtasks.completed_metrics import LEAST_KNOWN
+from placewise_core.subtasks.metrics import METRICS
+from placewise_models.folder import shipped_bundle
+from placewise_models.stdm import STDM_MODEL
 from placewise_training.lab.device import chosen_device
 from placewise_training.lab.judging import cpu_s, judged_all
 from placewise_training.lab.scalars import Scalars
+from placewise_training.lab.traced import filled
 from placewise_training.stdm.completion import Completer, chosen_factors, chosen_neighbours, column_means, holes
 from placewise_training.stdm.data import (
     PROFILE_ERROR,
@@ -31,11 +36,12 @@ from placewise_training.stdm.data import (
     subtask_matrix,
     truth_matrix,
 )
+from placewise_training.stdm.from_log import completion_report, log_metrics
 from placewise_training.stdm.net import MetricCompletion, Ncf, loss, with_subtasks
 
 SCHEMA = "placewise.stdm/1"
 CHECKPOINT, REPORT = "stdm.pt", "stdm.json"
-_ABOUT_THE_MACHINE = ("out", "device", "threads", "processes", "resume")
+_ABOUT_THE_MACHINE = ("out", "device", "threads", "processes", "resume", "start")
 _FIRST_JUDGED_DRAW = 500
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
@@ -54,6 +60,7 @@ class Args:
     sgd_rate: float = field(default=5.0, metadata={"help": "NCF: learning rate of SGD."})
     decay: float = field(default=1e-3, metadata={"help": "NCF: λ of (5)."})
     completion_steps: int = field(default=4000, metadata={"help": "Completion net: steps of AdamW."})
+    completion_rate: float = field(default=3e-3, metadata={"help": "Completion net: learning rate of AdamW."})
     batch: int = field(default=128, metadata={"help": "Rows or cells per step."})
     device: str = field(
         default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
@@ -61,6 +68,12 @@ class Args:
     threads: int = field(default=1, metadata={"help": "CPU threads of each process."})
     processes: int = field(default=2, metadata={"help": "Settings judged at a time; changes no figure."})
     resume: bool = field(default=False, metadata={"help": "Go on from the finished part in `out`."})
+    log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
+    before_s: float = field(
+        default=0.0, metadata={"help": "Learn from decisions before this time alone (seconds since 1970); 0: from all."}
+    )
+    only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without drawn rows."})
+    start: Path | None = field(default=None, metadata={"help": "Bundle whose net it begins with on a log."})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +86,13 @@ class Fold:
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
-    """Judges every method on held-back rows, trains the completion that ships; the report, also written to `out`."""
+    """Judges every method on held-back rows, trains the completion that ships; the report, also written to `out`. With
+    a log its later entries judge instead. Raises ValueError for a log that holds too little, LogError."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.log or args.only_log:
+        return train_from_log(args, show)
     began, began_cpu = time.perf_counter(), cpu_s()
     settings = folds(args)
 
@@ -108,6 +124,45 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     }
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
+
+
+def train_from_log(args: Args, show: Show) -> dict[str, Any]:
+    """The completion on the kinds of a log of which three metrics are known, together as many rows as the drawn ones
+    are; with `only_log` on these alone."""
+    if not args.log:
+        raise ValueError("--only-log needs a log (--log)")
+    log = log_metrics(args.log, args.before_s)
+    rows = log.cells[(~np.isnan(log.cells)).sum(axis=1) > LEAST_KNOWN]
+    if not len(rows):
+        raise ValueError("the log has no kind of subtask of which three metrics are known")
+    show("training the completion", 0, 1)
+    drawn = subtask_matrix(args.draws).values
+    half = rows[np.arange(len(drawn)) % len(rows)]
+    history = rows if args.only_log else np.concatenate([drawn, half])
+    with Scalars(args.out) as write:
+        first = begun(args.start) if args.start else None
+        net, losses = train_completion(history, args, args.out / CHECKPOINT, write, first)
+    show("done", 1, 1)
+    before = begun(args.start or shipped_bundle())
+    report = {
+        "schema": SCHEMA,
+        "seed": args.seed,
+        "args": _numbers(args),
+        "columns": list(METRICS),
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "data": {"training": hashlib.sha256(history.tobytes()).hexdigest()},
+        "samples": {"training": len(history)},
+        "loss": {"first": losses[0], "last": losses[-1]},
+        "metrics": {},
+        "log": completion_report(args.log, log, partial(complete, before), partial(complete, net)),
+    }
+    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    return report
+
+
+def begun(bundle: Path) -> MetricCompletion:
+    """The net of a bundle. Raises ValueError for a graph of another form, OSError."""
+    return filled(MetricCompletion(len(METRICS)), bundle / STDM_MODEL)
 
 
 def folds(args: Args) -> dict[str, list[Fold]]:
@@ -250,12 +305,13 @@ def train_completion(
     args: Args,
     checkpoint: Path | None = None,
     write: Callable[[str, float, int], None] = lambda name, value, step: None,
+    net: MetricCompletion | None = None,
 ) -> tuple[MetricCompletion, list[float]]:
     """Rows with most of their values hidden and profiling noise on the rest → all values; net and losses. Keeps a
-    checkpoint if asked to, and with `resume` goes on from it."""
+    checkpoint if asked to, and with `resume` goes on from it. Begins with `net` if one is given."""
     torch.manual_seed(args.seed)
-    net = MetricCompletion(history.shape[1]).to(chosen_device(args.device))
-    optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=1e-2, fused=True)
+    net = (net or MetricCompletion(history.shape[1])).train().to(chosen_device(args.device))
+    optimiser = torch.optim.AdamW(net.parameters(), lr=args.completion_rate, weight_decay=1e-2, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, args.completion_steps)
     parts = {"net": net, "optimiser": optimiser, "schedule": schedule}
     losses = _restored(checkpoint, args, parts) if checkpoint is not None and args.resume else []
