@@ -33,7 +33,7 @@ from placewise_training.sharing.train import Args, train
 
 GPU, PAIRS, NOISE = "V100", 150, 0.05
 MODELS = tuple(f"site{i}" for i in range(8))  # of no family: nobody assumes anything of them
-UNLIKE = 1.5  # how far the networks of this site are from what is assumed, in log-odds; of the published ones 0.5
+UNLIKE = 1.5  # spread of the networks of this site around the row assumed of them, in log-odds; of the published 0.5
 EPOCHS, ALONE_S, BESIDE_S = 30.0, 3000.0, 1000.0
 
 

@@ -186,7 +186,7 @@ def _table(known: Known) -> Matrix:
 
 
 def load(run: Path) -> Known:
-    """The net of a run, and what it knows. A bundle's net comes without the values that it learned."""
+    """The net of a run, and its rows. A bundle's net comes without known values."""
     if not (run / CHECKPOINT).is_file():
         return _of_bundle(run)
     stored = torch.load(run / CHECKPOINT, map_location="cpu", weights_only=True)
