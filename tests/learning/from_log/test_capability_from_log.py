@@ -110,7 +110,9 @@ async def logged(folder: Path, order: Order = list) -> Path:
 
 
 def learnt(out: Path, log: Path, **options: Any) -> dict[str, Any]:
-    report = train(Args(out=out, log=str(log), **options))
+    shown: list[tuple[str, int, int | None]] = []
+    report = train(Args(out=out, log=str(log), **options), lambda *step: shown.append(step))
+    assert shown == [("capability", done, 2) for done in range(3)]
     assert json.loads((out / CAPABILITY).read_text("utf-8")) == report
     return report
 

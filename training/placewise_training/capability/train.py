@@ -64,7 +64,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     later = gain(errors[0], errors[1], np.array([row.time_s for row in log.later]))
 
     # -- heat: R and R·C of GPUs and of CPUs --
-    show("heat", 1, 2)
+    show("capability", 1, 2)
     thermal, later_heat = {}, {}
     for name, is_on_gpu in (("gpu", True), ("cpu", False)):
         model = ThermalModel.from_mapping(start["thermal"][name])
@@ -74,7 +74,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         if held_back:
             time_s = np.array([row.time_s for row in held_back])
             later_heat[name] = gain(heat_errors(held_back, model), heat_errors(held_back, fitted), time_s)
-    show("done", 2, 2)
+    show("capability", 2, 2)
 
     report = {
         "schema": SCHEMA,
