@@ -60,7 +60,7 @@ test: install ## Lint, types, import contracts, and every test but the heavy end
 	  $(BIN)/pytest -m "not e2e_heavy" --numprocesses auto --maxprocesses 4 --dist loadfile; tests=$$?; \
 	  wait $$lint; linted=$$?; cat $$output; rm $$output; exit $$((tests + linted))
 
-test-fast: install ## The unit and property tests that start no process, in a minute
+test-fast: install ## The unit and property tests that start no process, in two minutes
 	$(BIN)/pytest -q -m "not process and not slow" --numprocesses 2 --dist worksteal tests/unit tests/property
 
 JWT_PLUGIN = /usr/lib/$(shell uname -m)-linux-gnu/slurm-wlm/auth_jwt.so
