@@ -115,7 +115,7 @@ def _first_start(job: Job, releases: Releases, after_s: float, choose: Choose) -
     """The earliest expected start after that time, and where; None if there is none."""
     times_s = releases.after(after_s)
     first, last, reach, takes = 0, len(times_s), 1, None
-    while first < last:  # what is given back only grows, and is mostly enough soon
+    while first < last:  # the resources given back only grow, and soon suffice in most cases
         middle = min((first + last) // 2, first + reach - 1)
         reach *= 2
         found = _takes(job, releases.pool(float(times_s[middle])), choose)
@@ -147,9 +147,9 @@ def taken(known: HeadReservation, takes: Sequence[Take], view: ClusterView, now_
 
 
 def renewed(known: HeadReservation, view: ClusterView, now_s: float) -> HeadReservation | None:
-    """The reservation as it goes on; None if its nodes have to be chosen anew.
+    """The reservation as it goes on; None if it has to choose other nodes.
 
-    Past its bound it keeps its nodes, whatever is expected of those that run there: that alone makes the bound hold.
+    Past its bound it keeps its nodes, however late the jobs there are expected to end: the bound rests on that alone.
     """
     if any(node not in view.index or not view.is_ready[view.index[node]] for node in known.nodes):
         return None

@@ -175,7 +175,7 @@ def _packed(args: RetrainArgs, folder: Path, learnt: Sequence[Done], log: LogMan
 def _manifest(
     parent: Manifest, args: RetrainArgs, files: Sequence[str], learnt: Set[str], log: LogManifest
 ) -> Manifest:
-    """The parent's, of other files. What it said of models that were learnt anew stands in their reports now."""
+    """The parent's manifest with the candidate's files. Facts about retrained models stand in their reports now."""
 
     def kept(facts: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in facts.items() if name.partition("/")[0] not in learnt}

@@ -1,6 +1,6 @@
 """Co-runs from a decision log for the completion, and its error on the later ones beside the incumbent's.
 
-Judged is what the service asks for: of a job with one earlier co-run, the speeds beside another network of the table.
+The error is that of the service's question: the speeds of a job with one earlier co-run beside another network.
 """
 
 from collections.abc import Mapping, Sequence

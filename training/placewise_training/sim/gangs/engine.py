@@ -81,7 +81,7 @@ class Simulation:
         self._dirty: dict[str, None] = {}
         self._failed: set[tuple[object, ...]] = set()
         self._fits = {} if fits is None else fits
-        self._emptied: ClusterView | None = None  # what could ever fit is asked of; until nodes come or go
+        self._emptied: ClusterView | None = None  # without jobs: could a job ever fit? Until nodes change
         self._impossible: list[str] = []
         self._tick_pushed = False
         self._idle_ticks = 0
@@ -145,7 +145,7 @@ class Simulation:
     def step(self) -> QueuedEvent | None:
         """Handles the next event up to the point where jobs may start; None if no event is left.
 
-        For a caller that decides by itself: it starts what it wants, then calls `refresh`.
+        For a caller that decides by itself: it starts the jobs of its choice, then calls `refresh`.
         """
         while len(self.events):
             event = self.events.pop()
@@ -376,7 +376,7 @@ class Simulation:
         return live
 
     def _released(self) -> None:
-        """What did not fit may fit now."""
+        """Jobs that did not fit may fit now."""
         self._failed.clear()
         if self.admitter is not None:
             self.admitter.released()
