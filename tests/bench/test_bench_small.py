@@ -78,7 +78,7 @@ def test_a_shadow_is_measured_where_few_gangs_fit(capfd: pytest.CaptureFixture[s
 
 
 def test_a_shadow_is_measured_by_turns(capfd: pytest.CaptureFixture[str]) -> None:
-    few = ["--nodes", "60", "--jobs", "4", "--tasks", "2", "--turns", "2", "--seconds", "1"]
+    few = ["--nodes", "60", "--jobs", "4", "--tasks", "2", "--turns", "2", "--seconds", "2"]
     # NEGATIVE: beyond the limits of the ratios, as a busy machine may be.
     assert invoke(["bench", "shadow", *few, "--json"]) in (0, Exit.NEGATIVE)
     figures = json.loads(capfd.readouterr().out)
@@ -87,3 +87,11 @@ def test_a_shadow_is_measured_by_turns(capfd: pytest.CaptureFixture[str]) -> Non
     assert figures["left_out_busy"] > 0, "at saturation"
     assert len(figures["p50_ms_ratios"]) == 2
     assert figures["paced_rps"] == pytest.approx(figures["saturation_rps"] / 2)
+
+
+def test_a_control_has_no_shadow_on_either_side(capfd: pytest.CaptureFixture[str]) -> None:
+    few = ["--nodes", "60", "--jobs", "4", "--tasks", "2", "--turns", "1", "--seconds", "1", "--control"]
+    assert invoke(["bench", "shadow", *few, "--json"]) in (0, Exit.NEGATIVE)
+    figures = json.loads(capfd.readouterr().out)
+    assert (figures["errors"], figures["answers_equal"], figures["shadowed"]) == (0, True, 0)
+    assert len(figures["p50_ms_ratios"]) == 1

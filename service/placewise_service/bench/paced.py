@@ -1,5 +1,7 @@
 """The client of `placewise bench shadow`: Place at half of saturation and at saturation, shadow on and off by turns.
 
+A turn has both sides in stretches of a second by turns, so that other load on the machine falls on both alike.
+
     python -m placewise_service.bench.paced < plan.json > result.json
 
 Requests come at random times (Poisson, the same ones with the shadow on and off), whether or not earlier ones are
@@ -9,7 +11,9 @@ answered; a latency counts from the time at which its request was due. Reservati
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 import msgspec
@@ -26,12 +30,15 @@ from placewise_service.bench.workload import Workload
 
 _TIMEOUT_S = 60.0
 _RELEASED_TOGETHER = 16
+_STRETCH_S = 1.0
+_WARM_UP_STRETCHES = 2
 _COMPARED = 50  # requests one after another whose answers are compared
 
 
 class PacedPlan(msgspec.Struct, frozen=True):
-    """What to measure: `turns` of `seconds` off and on, at `share` of saturation; then at saturation by `callers`.
-    `shadow` and `shadow_policy` are as in SetShadow."""
+    """What to measure: `turns` of `seconds` off and as many on, at `share` of saturation; then a fifth as long at
+    saturation by `callers`. `shadow` and `shadow_policy` are as in SetShadow. A control never has the shadow on: its
+    ratios are noise."""
 
     workload: Workload
     target: str
@@ -41,6 +48,7 @@ class PacedPlan(msgspec.Struct, frozen=True):
     seconds: float
     share: float
     callers: int
+    is_control: bool = False
 
 
 class Turn(msgspec.Struct):
@@ -52,6 +60,23 @@ class Turn(msgspec.Struct):
     rps: float
     calls: int
     errors: int
+
+
+Load = Callable[[int, int], Awaitable[list[float]]]  # turn, stretch → latencies in ms
+
+
+@dataclass
+class Side:
+    """The stretches of one turn with the shadow on, or those with it off."""
+
+    times_ms: list[float] = field(default_factory=list)
+    busy_s: float = 0.0
+    errors: int = 0
+
+    def turn(self, is_shadowed: bool) -> Turn:
+        p50, p99 = np.percentile(self.times_ms or [0.0], (50, 99))
+        calls = len(self.times_ms)
+        return Turn(is_shadowed, float(p50), float(p99), calls / self.busy_s, calls, self.errors)
 
 
 class PacedResult(msgspec.Struct):
@@ -82,48 +107,66 @@ class Paced:
         await self._report([JobEvent(job_id=sample, kind=JobEvent.CANCELLED)])
         answers = [await self._compared(is_shadowed) for is_shadowed in (False, True)]
         await self._set_shadow(False)
-        await self._saturated(False)
-        rate = (await self._saturated(False)).rps
-        # Who begins alternates, so that other load on the machine falls on both.
-        sides = [is_on for turn in range(plan.turns) for is_on in (turn % 2 == 1, turn % 2 == 0)]
-        paced = [await self._paced(is_on, plan.share * rate, seed=i // 2) for i, is_on in enumerate(sides)]
-        saturated = [await self._saturated(is_on) for is_on in sides]
+        rate = await self._saturation_rps()
+        pace = partial(self._paced, plan.share * rate)
+        paced: list[Turn] = []
+        saturated: list[Turn] = []
+        for number in range(plan.turns):
+            paced += await self._turn(pace, plan.seconds, number)
+            saturated += await self._turn(self._saturated, plan.seconds / 5, number)
         await self._set_shadow(False)
         await self._client.close()
         return PacedResult(rate, paced, saturated, answers[0] == answers[1])
 
     async def _set_shadow(self, is_on: bool) -> None:
-        name, policy = (self._plan.shadow, self._plan.shadow_policy) if is_on else ("", "")
+        is_shadowed = is_on and not self._plan.is_control
+        name, policy = (self._plan.shadow, self._plan.shadow_policy) if is_shadowed else ("", "")
         await self._client.set_shadow(SetShadowRequest(name=name, policy=policy))
 
-    async def _paced(self, is_shadowed: bool, rate: float, seed: int) -> Turn:
-        await self._set_shadow(is_shadowed)
-        gaps = np.random.default_rng(seed).exponential(1.0 / rate, size=max(1, round(rate * self._plan.seconds)))
-        times_ms: list[float] = []
-        began_s = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            async for due_s in _due(began_s, np.cumsum(gaps).tolist()):
-                group.create_task(self._ask(due_s, times_ms))
-        return await self._turn(is_shadowed, times_ms, time.perf_counter() - began_s)
+    async def _saturation_rps(self) -> float:
+        """Answers per second at saturation, after a warm-up as long as the measurement."""
+        calls, began_s = 0, time.perf_counter()
+        for stretch in range(2 * _WARM_UP_STRETCHES):
+            if stretch == _WARM_UP_STRETCHES:
+                calls, began_s = 0, time.perf_counter()
+            calls += len(await self._saturated(0, stretch))
+            await self._release(self._placed)
+        return calls / (time.perf_counter() - began_s)
 
-    async def _saturated(self, is_shadowed: bool) -> Turn:
-        await self._set_shadow(is_shadowed)
+    async def _turn(self, load: Load, seconds: float, number: int) -> tuple[Turn, Turn]:
+        """One turn: the side without shadow, and the side with it."""
+        sides = {False: Side(), True: Side()}
+        for stretch in range(max(1, round(seconds / _STRETCH_S))):
+            for is_on in (stretch % 2 == 1, stretch % 2 == 0):  # who begins alternates
+                await self._set_shadow(is_on)
+                began_s = time.perf_counter()
+                sides[is_on].times_ms += await load(number, stretch)
+                sides[is_on].busy_s += time.perf_counter() - began_s
+                await self._release(self._placed)
+                errors, self._errors = self._errors, 0
+                sides[is_on].errors += errors
+        return sides[False].turn(False), sides[True].turn(True)
+
+    async def _paced(self, rate: float, number: int, stretch: int) -> list[float]:
+        length = max(1, round(rate * min(_STRETCH_S, self._plan.seconds)))
+        gaps = np.random.default_rng((number, stretch)).exponential(1.0 / rate, size=length)
         times_ms: list[float] = []
-        began_s = time.perf_counter()
-        until_s = began_s + self._plan.seconds
+        async with asyncio.TaskGroup() as group:
+            async for due_s in _due(time.perf_counter(), np.cumsum(gaps).tolist()):
+                group.create_task(self._ask(due_s, times_ms))
+        return times_ms
+
+    async def _saturated(self, number: int, stretch: int) -> list[float]:
+        del number, stretch  # the load is the same whenever it comes
+        times_ms: list[float] = []
+        until_s = time.perf_counter() + min(_STRETCH_S, self._plan.seconds)
 
         async def caller() -> None:
             while (now_s := time.perf_counter()) < until_s:
                 await self._ask(now_s, times_ms)
 
         await asyncio.gather(*(caller() for _ in range(self._plan.callers)))
-        return await self._turn(is_shadowed, times_ms, time.perf_counter() - began_s)
-
-    async def _turn(self, is_shadowed: bool, times_ms: Sequence[float], seconds: float) -> Turn:
-        await self._release(self._placed)
-        p50, p99 = np.percentile(times_ms or [0.0], (50, 99))
-        errors, self._errors = self._errors, 0
-        return Turn(is_shadowed, float(p50), float(p99), len(times_ms) / seconds, len(times_ms), errors)
+        return times_ms
 
     async def _ask(self, due_s: float, times_ms: list[float]) -> None:
         await self._room.acquire()

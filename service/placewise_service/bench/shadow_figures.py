@@ -20,6 +20,7 @@ def shadow_figures(plan: PacedPlan, result: PacedResult, counted: Mapping[str, f
         "policy": plan.workload.policy,
         "shadow": plan.shadow,
         "shadow_policy": plan.shadow_policy,
+        "is_control": plan.is_control,
         "nodes": plan.workload.nodes,
         "turns": plan.turns,
         "seconds": plan.seconds,
