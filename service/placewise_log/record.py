@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import QueueSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
@@ -378,6 +379,17 @@ class DecisionRecord:
     def draw_of(self, job_id: str) -> Draw | None:
         """How this decision placed the job; None if it did not, or was made by an older version."""
         return next((draw for draw in self.draws if draw.job_id == job_id), None)
+
+    def placed_tokens(self) -> Mapping[str, FloatArray]:
+        """(PART_FEATURES,) by job: the mean of the reward model's tokens of the job as it was placed. Without jobs
+        whose alternatives were not worked out."""
+        found = {}
+        for parts in self.parts:
+            places = [each.is_chosen for each in self.alternatives or () if each.job_id == parts.job_id]
+            chosen = places.index(True)
+            rows = parts.tokens.unpack()[chosen][parts.job.unpack()[chosen] == 0]
+            found[parts.job_id] = rows.astype(np.float64).mean(axis=0)
+        return found
 
     @property
     def outcome(self) -> str:

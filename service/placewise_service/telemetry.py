@@ -10,7 +10,7 @@ import math
 import os
 import sys
 from collections import Counter as Counts
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -34,6 +34,9 @@ from placewise_service.settings import LogSettings, OtelSettings
 
 # 50 µs … 5 s: a heuristic decision takes tens of microseconds, a deadline is at most seconds.
 SECONDS_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+# Of reported over predicted speed: the factors on both sides of 1 are alike.
+RATIO_BUCKETS = (0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.11, 1.25, 1.5, 2.0, 4.0)
 
 METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
 TRACE_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context, level 1
@@ -100,6 +103,27 @@ class Telemetry:
             "cluster",
             "guard",
             mode="livemax",
+        )
+        self._forecast_ratio = self._histogram(
+            "placewise_forecast_ratio",
+            "Speed of a job's first report of progress over the speed that its placement was to have.",
+            "cluster",
+            "bundle",
+            buckets=RATIO_BUCKETS,
+        )
+        self._input_psi = self._gauge(
+            "placewise_input_psi",
+            "Population stability index of an input column: the latest jobs beside the first.",
+            "cluster",
+            "column",
+            mode="livemax",
+        )
+        self._unseen_jobs = self._counter(
+            "placewise_unseen_jobs_total",
+            "Jobs placed whose model, or whose nodes' GPU type, the bundle in force has no profile of.",
+            "cluster",
+            "kind",
+            "name",
         )
         self._shed = self._counter("placewise_shed_total", "Requests refused because too many were in flight.", "rpc")
         self._refused = self._counter(
@@ -168,12 +192,13 @@ class Telemetry:
 
     def forget_all_but(self, clusters: Collection[str]) -> None:
         """Removes the gauges of deleted clusters. Counters stay."""
-        for key in [key for key in self._children if key[0] == "lag" and key[1] not in clusters]:
+        gauges = {"lag": self._view_lag, "psi": self._input_psi}
+        for key in [key for key in self._children if key[0] in gauges and key[1] not in clusters]:
             child = self._children.pop(key)
             if self._is_shared:
                 child.set(_GONE)
             else:
-                self._view_lag.remove(key[1])
+                gauges[key[0]].remove(*key[1:])
 
     def log_drops(self, count: int) -> None:
         """Decision records that were lost."""
@@ -208,6 +233,18 @@ class Telemetry:
     def canary_evidence(self, bundle: str, cluster: str, guard: str, log_e: float) -> None:
         """ln of a guard's e-value, at the last look."""
         self._child("canary evidence", self._canary_evidence, bundle, cluster, guard).set(log_e)
+
+    def forecast_ratio(self, cluster: str, bundle: str, ratio: float) -> None:
+        """Reported over predicted speed of one job."""
+        self._child("forecast", self._forecast_ratio, cluster, bundle).observe(ratio)
+
+    def input_psi(self, cluster: str, column: str, psi: float) -> None:
+        """How far one input column of the cluster's latest jobs has moved."""
+        self._child("psi", self._input_psi, cluster, column).set(psi)
+
+    def unseen_job(self, cluster: str, kind: str, name: str) -> None:
+        """A job was placed that the bundle has no profile for. `kind`: model or gpu_type."""
+        self._child("unseen", self._unseen_jobs, cluster, kind, name).inc()
 
     @property
     def is_tracing(self) -> bool:
@@ -276,8 +313,8 @@ class Telemetry:
             child = self._children[key] = metric.labels(*labels)
         return child
 
-    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        return Histogram(name, text, labels, buckets=SECONDS_BUCKETS, registry=self.registry)
+    def _histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float] = SECONDS_BUCKETS) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -334,7 +371,7 @@ class _Shared(Collector):
 class MutedTelemetry(Telemetry):
     """Counts nothing: for a rehearsal, which is not the service's work."""
 
-    def _histogram(self, name: str, text: str, *labels: str) -> Any:
+    def _histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float] = ()) -> Any:
         return _Uncounted()
 
     def _counter(self, name: str, text: str, *labels: str) -> Any:

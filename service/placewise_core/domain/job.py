@@ -177,6 +177,11 @@ class Job:
         return bool(self.groups) and self.elastic is None
 
     @property
+    def is_speed_in_epochs(self) -> bool:
+        """Whether its predicted speed counts epochs; else it counts samples."""
+        return self.dataset_size > 0 or (self.single_gpu_s > 0 and self.total_epochs > 0)
+
+    @property
     def total_iterations(self) -> float:
         """Optimiser steps in all; derived from epochs where not given; 0 if unknown."""
         if self.iterations > 0:

@@ -184,6 +184,8 @@ MODEL_TABLES: Mapping[str, tuple[str, ...]] = {
 NODE_FEATURES, JOB_FEATURES = len(NODE_COLUMNS), len(JOB_COLUMNS) + len(LINEAR_SPEED_COLUMNS)
 STATIC_JOB_FEATURES = [column.name for column in JOB_COLUMNS].index("is_new")
 PART_FEATURES = STATIC_JOB_FEATURES + len(PART_COLUMNS)
+# Names of the reward model's token columns: a job's unchanging ones, then those of its tasks on a node.
+TOKEN_COLUMNS = tuple(column.name for column in (*JOB_COLUMNS[:STATIC_JOB_FEATURES], *PART_COLUMNS))
 STEP_FEATURES = len(STEP_COLUMNS)
 
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from placewise_core.domain.commands import Scope
 from placewise_core.domain.decision import AdmitPlan, Reason, ShapeScore
-from placewise_core.domain.job import Job
 from placewise_core.policies.studies.shadow import Compared, Forecasts
 from placewise_log.record import (
     AdmitSeen,
@@ -281,14 +280,9 @@ def _placed_columns(record: DecisionRecord) -> dict[str, Any]:
         "job_reservations": [decided and (decided.reservation_id or None) for _, decided in found],
         "job_predicted_speeds": speeds,
         "job_predicted_speeds_epochs_per_s": [
-            speed if _is_in_epochs(job) else None for (job, _), speed in zip(found, speeds, strict=True)
+            speed if job.is_speed_in_epochs else None for (job, _), speed in zip(found, speeds, strict=True)
         ],
     }
-
-
-def _is_in_epochs(job: Job) -> bool:
-    """Whether its predicted speed counts epochs; else it counts samples."""
-    return job.dataset_size > 0 or (job.single_gpu_s > 0 and job.total_epochs > 0)
 
 
 def _draw_columns(record: DecisionRecord) -> dict[str, Any]:

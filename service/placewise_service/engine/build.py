@@ -39,6 +39,7 @@ from placewise_service.engine.explorers import BundleExplorers
 from placewise_service.engine.parts import EngineOptions, EngineParts, nearest
 from placewise_service.engine.place.drafting import Placer
 from placewise_service.engine.registry import BundleRegistry
+from placewise_service.engine.reporting.drift import DriftWatch
 from placewise_service.engine.shadows import PolicySet, Shadows
 from placewise_service.engine.views import Views
 from placewise_service.state.store import StateStore
@@ -73,11 +74,15 @@ def build_engine(
     registry = BundleRegistry(bundles, bundle, Shadows(served.all, of_bundle), keys, on_activate=served.use)
     served.use(registry.bundle)
     _check_policies(options, heuristics, served.admission)
+    views = Views(store, clock, options.stale_telemetry_after_s)
+    drift = DriftWatch(views, registry, telemetry)
     parts = EngineParts(
         store=store,
         clock=clock,
-        views=Views(store, clock, options.stale_telemetry_after_s),
-        sink=DecisionSink(store, capacity=options.log_buffer_records, on_drop=telemetry.log_drops),
+        views=views,
+        sink=DecisionSink(
+            store, capacity=options.log_buffer_records, on_drop=telemetry.log_drops, on_logged=drift.note
+        ),
         registry=registry,
         telemetry=telemetry,
         options=options,

@@ -12,13 +12,13 @@ import pytest
 from tests.unit.evaluate.exported import DECISIONS, EVERY_S, START_S, TOGETHER, alternative, decision
 from typer.testing import CliRunner
 
-from placewise_core.inputs.tables import PART_FEATURES
+from placewise_core.inputs.tables import PART_FEATURES, TOKEN_COLUMNS
 from placewise_core.policies.studies.alternatives import Alternative
 from placewise_log.record import DecisionRecord, Parts, Tensor, decode, encode
 from placewise_service.declog.derived import JOINED_SCHEMA
 from placewise_training.drift.command import drift_app
 from placewise_training.drift.compare import drift, lines, summary
-from placewise_training.log.inputs import TOKEN_COLUMNS, asked_jobs, residuals
+from placewise_training.log.inputs import asked_jobs, residuals
 from placewise_training.log.placed import LogError
 
 COUNT = 800

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from placewise_core.basics.arrays import FloatArray
+from placewise_core.inputs.tables import TOKEN_COLUMNS
 from placewise_training.drift.residuals import Shift, shift
 from placewise_training.drift.stability import ERROR, Level, Stability, stability_by_blocks, unseen
-from placewise_training.log.inputs import TOKEN_COLUMNS, Asked, asked_jobs, residuals
+from placewise_training.log.inputs import Asked, asked_jobs, residuals
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,11 @@ import numpy as np
 from scipy import stats
 
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
+from placewise_core.inputs.stability import BINS, counted, edges, psi
 
-BINS = 10
 ERROR = 0.05
 # The usual limits of PSI (Siddiqi 2006): below the first stable, above the second drifted.
 MODERATE, DRIFTED = 0.1, 0.25
-_HALF = 0.5  # added to each count, so that an empty bin has a logarithm
 _SPLITS = 4000  # of the blocks, drawn for the PSI that chance gives
 
 
@@ -47,8 +46,8 @@ def stability(reference: FloatArray, recent: FloatArray, bins: int = BINS, error
     """Of numbers: bins by quantiles of the reference, equal edges merged; NaN has a bin of its own, and so has a value
     that at least 1/`bins` of the reference are equal to. `error`: divided by the number of columns that are looked at,
     at most ERROR of all looks find a column beyond its noise by chance. Raises ValueError if either is empty."""
-    edges = _edges(reference, bins)
-    return stability_of_counts(_counted(reference, edges), _counted(recent, edges), error)
+    bounds = edges(reference, bins)
+    return stability_of_counts(counted(reference, bounds), counted(recent, bounds), error)
 
 
 def stability_of_counts(reference: IntArray, recent: IntArray, error: float = ERROR) -> Stability:
@@ -58,7 +57,7 @@ def stability_of_counts(reference: IntArray, recent: IntArray, error: float = ER
         raise ValueError("no rows to compare")
     used = (reference + recent) > 0
     noise = stats.chi2.ppf(1.0 - error, max(int(used.sum()) - 1, 1)) * (1.0 / reference.sum() + 1.0 / recent.sum())
-    return Stability(float(_psi(recent.astype(np.float64), reference.astype(np.float64))), float(noise))
+    return Stability(float(psi(recent, reference)), float(noise))
 
 
 def stability_by_blocks(
@@ -69,16 +68,16 @@ def stability_by_blocks(
     recent: the 1 − `error` quantile of their PSI. With too few blocks for this quantile, values count as independent.
     Raises ValueError if a side is empty."""
     reference = values[~is_recent]
-    edges = _edges(reference, bins)
+    bounds = edges(reference, bins)
     found = stability(reference, values[is_recent], bins, error)
     blocks, place = np.unique(block, return_inverse=True)
     recent = np.zeros(len(blocks), dtype=bool)
     recent[place[is_recent]] = True
     if math.comb(len(blocks), int(recent.sum())) * error < 1.0:
         return found
-    counts = np.stack([_counted(values[place == b], edges) for b in range(len(blocks))])
+    counts = np.stack([counted(values[place == b], bounds) for b in range(len(blocks))])
     after = _splits(len(blocks), int(recent.sum())) @ counts  # (splits, bins)
-    by_chance = float(np.quantile(_psi(after, counts.sum(axis=0) - after), 1.0 - error))
+    by_chance = float(np.quantile(psi(after, counts.sum(axis=0) - after), 1.0 - error))
     return Stability(found.psi, max(found.noise, by_chance))
 
 
@@ -90,29 +89,7 @@ def _splits(blocks: int, recent: int) -> FloatArray:
     return np.asarray(orders < recent, dtype=np.float64)
 
 
-def _psi(recent: FloatArray, reference: FloatArray) -> FloatArray:
-    """PSI of (…, K) counts, bins without any left out."""
-    used = (recent + reference).reshape(-1, recent.shape[-1]).sum(axis=0) > 0
-    p, q = recent[..., used] + _HALF, reference[..., used] + _HALF
-    p, q = p / p.sum(axis=-1, keepdims=True), q / q.sum(axis=-1, keepdims=True)
-    return np.asarray(((p - q) * np.log(p / q)).sum(axis=-1))
-
-
 def unseen(reference: Sequence[Hashable], recent: Sequence[Hashable]) -> Mapping[Hashable, int]:
     """How often each value stands in `recent` that never stood in `reference`, the most frequent first."""
     known = set(reference)
     return dict(Counter(value for value in recent if value not in known).most_common())
-
-
-def _edges(reference: FloatArray, bins: int) -> FloatArray:
-    known = reference[~np.isnan(reference)]
-    return np.unique(np.quantile(known, np.linspace(0.0, 1.0, bins + 1)[1:-1])) if len(known) else np.empty(0)
-
-
-def _counted(values: FloatArray, edges: FloatArray) -> IntArray:
-    """Counts below the first edge, on each edge, between each two, above the last, and of NaN."""
-    is_missing = np.isnan(values)
-    present = values[~is_missing]
-    place = np.searchsorted(edges, present, side="left") + np.searchsorted(edges, present, side="right")
-    counts = np.bincount(place, minlength=2 * len(edges) + 1)
-    return np.append(counts, is_missing.sum())

@@ -9,13 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from placewise_core.basics.arrays import FloatArray
-from placewise_core.inputs.tables import JOB_COLUMNS, PART_COLUMNS, PART_FEATURES
 from placewise_log.record import CorruptEntryError, DecisionRecord, decode
 from placewise_log.store import LogStore
 from placewise_training.log.nodes import NodeKey, gpu_models
-
-# Columns of the reward model's tokens: a job's unchanging ones, then those of its tasks on a node.
-TOKEN_COLUMNS = tuple(column.name for column in (*JOB_COLUMNS[: PART_FEATURES - len(PART_COLUMNS)], *PART_COLUMNS))
 
 
 class Asked(NamedTuple):
@@ -64,16 +60,11 @@ def _is_wanted(name: str, wanted: str) -> bool:
 
 
 def _asked(record: DecisionRecord, gpus: Mapping[NodeKey, str]) -> Iterator[Asked]:
-    parts = {each.job_id: each for each in record.parts}
+    tokens = record.placed_tokens()
     nodes = {
         each.job_id: {task.node for task in each.assignments}
         for each in (record.place.decisions if record.place is not None else ())
     }
     for job in record.jobs:
-        tokens = None
-        if job.id in parts:
-            places = [each.is_chosen for each in record.alternatives or () if each.job_id == job.id]
-            rows = parts[job.id].tokens.unpack()[places.index(True)]
-            tokens = rows[parts[job.id].job.unpack()[places.index(True)] == 0].astype(np.float64).mean(axis=0)
         keys = {NodeKey(record.cluster, node) for node in nodes.get(job.id, ())}
-        yield Asked(record.time_s, job.model, tokens, frozenset(gpus[key] for key in keys if key in gpus))
+        yield Asked(record.time_s, job.model, tokens.get(job.id), frozenset(gpus[key] for key in keys if key in gpus))
