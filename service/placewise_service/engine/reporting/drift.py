@@ -1,7 +1,7 @@
-"""Whether jobs and forecasts still are what they were, as metrics: from entries that the log took. Decides nothing.
+"""Drift of jobs and forecasts as metrics, from entries that the log took. Decides nothing.
 
-It reads what the log has anyway, once it is written, and works on one column for each job that brings its inputs: no
-answer waits for it. What it knows it has seen itself, since the start of the process.
+It works once an entry is written, and on one column for each job that comes with its inputs: no answer waits for it.
+Each process compares the jobs that it has decided since its start.
 """
 
 from collections import deque
@@ -94,7 +94,7 @@ class DriftWatch:
         self._watched: dict[str, _Watched] = {}
 
     def note(self, entry: Entry) -> None:
-        """Takes an entry that is in the log. Never raises."""
+        """Takes an entry of the log. Never raises."""
         try:
             if isinstance(entry, OutcomeRecord):
                 self._reported(entry)
