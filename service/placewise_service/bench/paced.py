@@ -108,11 +108,11 @@ class Paced:
         answers = [await self._compared(is_shadowed) for is_shadowed in (False, True)]
         await self._set_shadow(False)
         rate = await self._saturation_rps()
-        pace = partial(self._paced, plan.share * rate)
+        at_share = partial(self._paced, plan.share * rate)
         paced: list[Turn] = []
         saturated: list[Turn] = []
         for number in range(plan.turns):
-            paced += await self._turn(pace, plan.seconds, number)
+            paced += await self._turn(at_share, plan.seconds, number)
             saturated += await self._turn(self._saturated, plan.seconds / 5, number)
         await self._set_shadow(False)
         await self._client.close()

@@ -16,6 +16,7 @@ Row = dict[str, Any]
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 TOLERANCE = 1e-5  # of a net's output, relative above 1
+ROUNDING = 1e-12  # relative: numpy rounds exp and log otherwise on processors with other vector units
 UNDECIDED = 1e-4  # between the two best scores of a net
 _SHOWN = 12
 
@@ -123,8 +124,8 @@ def _is_alike(wanted: Any, found: Any, is_net: bool) -> bool:
         if math.isnan(wanted) or math.isnan(found):
             return math.isnan(wanted) and math.isnan(found)
         return wanted == found or abs(wanted - found) <= TOLERANCE * max(1.0, abs(wanted))
-    if isinstance(wanted, float) and math.isnan(wanted):
-        return isinstance(found, float) and math.isnan(found)
+    if isinstance(wanted, float) and isinstance(found, float):
+        return math.isclose(wanted, found, rel_tol=ROUNDING) or (math.isnan(wanted) and math.isnan(found))
     return type(wanted) is type(found) and wanted == found
 
 
