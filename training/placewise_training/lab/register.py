@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from placewise_training.lab.mlruns import Run, add_run, numbers
 from placewise_training.lab.origin import origin
 
 ALL = "all"
 INTERRUPTED = 130  # exit code after Ctrl-C
+_TRACK = "Also record the run in this folder, as MLflow keeps runs (mlruns)."
 Report = Mapping[str, Any]
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
@@ -45,8 +48,10 @@ class Trainer:
     stage: str = ""
     needs_log: bool = False
 
-    def run(self, args: Any, card: Path | None, *, as_json: bool) -> None:
-        """Trains, exports, writes the card, and prints. Raises typer.Exit after Ctrl-C."""
+    def run(self, args: Any, card: Path | None, track: Path | None = None, *, as_json: bool) -> None:
+        """Trains, exports, writes the card, records the run in the file store `track`, and prints. Raises typer.Exit
+        after Ctrl-C."""
+        start_s = time.time()
         try:
             with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
                 made = self.make(args, show)
@@ -58,11 +63,32 @@ class Trainer:
         report = json.loads((args.out / self.report).read_text("utf-8"))
         if card:
             write_card(self, report, card)
+        files = [made] if isinstance(made, Path) else made or [args.out / self.report]
+        if track:
+            add_run(track, self._as_run(args, report, [*files, *([card] if card else [])], start_s))
         if as_json:
             json.dump({**report, **_files(made)}, sys.stdout)
             sys.stdout.write("\n")
         else:
-            self._print(report, [made] if isinstance(made, Path) else made or [args.out / self.report])
+            self._print(report, files)
+
+    def _as_run(self, args: Any, report: Report, files: Sequence[Path], start_s: float) -> Run:
+        """Options and seed are parameters, hashes of data are tags; the files made, report, card and figures are
+        artifacts."""
+        data = report.get("data", {})
+        hashes = data if isinstance(data, Mapping) else {"training": report["sha256"]}
+        shown = {name: report.get(name) for name in ("metrics", "held_out", "loss", "samples", "seconds")}
+        shown["later"] = report.get("log", {}).get("later")
+        drawn = [path for path in (file.with_name(name) for file in files for name in self.figures) if path.exists()]
+        return Run(
+            self.name,
+            str(report.get("origin", {}).get("commit", self.name)),
+            start_s,
+            {each.name: getattr(args, each.name) for each in dataclasses.fields(args)},
+            dict(numbers(shown)),
+            {**{f"data/{name}": value for name, value in hashes.items()}, **report["origin"]},
+            list(dict.fromkeys([*files, args.out / self.report, *drawn])),
+        )
 
     def make(self, args: Any, show: Show) -> Path | Sequence[Path]:
         """Trains, signs the report and exports; the files made."""
@@ -109,14 +135,20 @@ def register(app: typer.Typer, trainers: Sequence[Trainer]) -> None:
         measured: Annotated[
             Path | None, typer.Option(help="Folder with the site's own rows: trainers that can use them do.")
         ] = None,
+        track: Annotated[Path | None, typer.Option(help=_TRACK)] = None,
     ) -> None:
         """Train every model that has default data, one after the other. Takes an hour and a half of one core."""
         passed = {"seed": seed, "resume": resume, "measured": measured}
-        run_all(trainers, out, cards, passed, Console(stderr=True).rule)
+        run_all(trainers, out, cards, passed, Console(stderr=True).rule, track)
 
 
 def run_all(
-    trainers: Sequence[Trainer], out: Path, cards: Path | None, passed: Report, show: Callable[[str], None]
+    trainers: Sequence[Trainer],
+    out: Path,
+    cards: Path | None,
+    passed: Report,
+    show: Callable[[str], None],
+    track: Path | None = None,
 ) -> None:
     """Runs every trainer, each into its own folder under `out`. An option of `passed` goes to those that have it.
 
@@ -127,15 +159,15 @@ def run_all(
         known = {field.name for field in dataclasses.fields(trainer.args)}
         given = {name: value for name, value in passed.items() if name in known}
         card = cards / f"{trainer.name}.md" if cards else None
-        trainer.run(trainer.args(out=out / trainer.name, **given), card, as_json=False)
+        trainer.run(trainer.args(out=out / trainer.name, **given), card, track, as_json=False)
 
 
 def _command(trainer: Trainer) -> Callable[..., None]:
     """A function whose parameters are the trainer's options, which is how Typer finds them."""
 
     def command(**options: Any) -> None:
-        as_json, card = options.pop("as_json"), options.pop("card")
-        trainer.run(trainer.args(**options), Path(card) if card else None, as_json=as_json)
+        as_json, card, track = (options.pop(name) for name in ("as_json", "card", "track"))
+        trainer.run(trainer.args(**options), Path(card) if card else None, track, as_json=as_json)
 
     command.__doc__ = trainer.help
     vars(command)["__signature__"] = _signature(trainer.args)
@@ -148,6 +180,7 @@ def _signature(trainer_args: type[Any]) -> inspect.Signature:
         for field in dataclasses.fields(trainer_args)
     ]
     fields.append(("card", "", str, typer.Option(help="Also write the model card here (Markdown).")))
+    fields.append(("track", None, Path | None, typer.Option(help=_TRACK)))
     fields.append(("as_json", False, bool, typer.Option("--json", help="One JSON object on stdout.")))
     return inspect.Signature(
         [

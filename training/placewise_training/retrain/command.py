@@ -2,19 +2,24 @@
 
 import errno
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from placewise_models.bundle import BundleError
+from placewise_log.manifest import Manifest as LogManifest
+from placewise_models.bundle import BundleError, load
 from placewise_training.cli import UsageError, print_json
 from placewise_training.evaluate.command import REFUSED, NothingToEvaluateError
 from placewise_training.evaluate.evaluation import NeverAskedError
 from placewise_training.gate.report import as_json, lines
 from placewise_training.gate.simulated import WINDOWS
+from placewise_training.lab.mlruns import Run, add_run, numbers
+from placewise_training.lab.origin import origin
 from placewise_training.lab.register import INTERRUPTED
 from placewise_training.log.placed import REWARD
 from placewise_training.retrain.retrain import RetrainArgs, Retrained, RetrainError, retrain
@@ -38,14 +43,20 @@ def retrain_command(
     windows: Annotated[int, typer.Option(min=4, help="Windows of the paired simulation.")] = WINDOWS,
     effort: Annotated[float, typer.Option(min=0.01, help="Share of the usual steps of training.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
+    track: Annotated[
+        Path | None, typer.Option(help="Also record the run in this folder, as MLflow keeps runs (mlruns).")
+    ] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """A better bundle from the log of a running cluster, or the reasons why there is none (exit code 5)."""
     args = RetrainArgs(
         log, start, out, cluster, tuple(policy or ()), tuple(only or ()), reward, block_min, windows, effort, seed
     )
+    start_s = time.time()
     try:
         found = retrain(args, _show)
+        if track is not None:
+            add_run(track, _as_run(args, found, start_s))
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; the same command goes on where it was")
         raise typer.Exit(INTERRUPTED) from None
@@ -73,6 +84,27 @@ def _show(title: str, done: int, total: int) -> None:
     """The stage on a line of its own: a retraining runs for minutes, mostly unwatched."""
     if done == 0:
         print(title, file=sys.stderr, flush=True)
+
+
+def _as_run(args: RetrainArgs, found: Retrained, start_s: float) -> Run:
+    """Errors on later rows and the gate's figures are metrics; bundle and gate's reports are artifacts."""
+    verdict, later = found.verdict, {step.name: step.later for step in found.steps}
+    judged = as_json(verdict) if verdict is not None else {}
+    made = [] if verdict is None else [found.folder, args.out.with_name(f"{args.out.name}.retrain") / "gate"]
+    return Run(
+        "retrain",
+        args.out.name,
+        start_s,
+        {each.name: getattr(args, each.name) for each in fields(args)},
+        dict(numbers({"later": later, **{name: judged.get(name) for name in ("evaluation", "simulated")}})),
+        {
+            "verdict": "promoted" if found.is_promoted else "refused",
+            "data/log": LogManifest.read(args.log).digest,
+            "data/start": load(args.start).digest,
+            **origin(),
+        },
+        made,
+    )
 
 
 def _json(found: Retrained) -> Mapping[str, Any]:
