@@ -3,8 +3,10 @@
 A unit or property test that starts a process without the marker `process` fails: `make test-fast` leaves those out.
 """
 
+import gc
 import sys
 from collections.abc import Generator
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -26,6 +28,17 @@ def _forbid_processes(event: str, _arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_forbid_processes)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests live to the end: collections of garbage need not walk them. Whatever no collected file has
+    imported is left out: a single file's tests need not wait for ONNX Runtime."""
+    if "placewise_models.bundle" in sys.modules:
+        import_module("tests.fakes.quick.nets_once").open_once()
+    if "structlog" in sys.modules:
+        import_module("tests.fakes.quick.plain_logs").log_plainly()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,27 +2,18 @@
 
 import ast
 import re
-from functools import cache
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.fakes.quick.sources import ROOT, parsed
+
 CORE = ROOT / "service/placewise_core"
 ABILITIES = {"claim", "claims_last", "counted", "counts_rooms", "is_claimed", "keeps_claims"}
-
-
-@cache
-def trees() -> list[tuple[str, ast.Module]]:
-    return [
-        (str(path.relative_to(CORE)), ast.parse(path.read_text(encoding="utf-8")))
-        for path in sorted(CORE.rglob("*.py"))
-    ]
 
 
 def calls(name: str) -> set[str]:
     """Files that call a function, method or class of this name."""
     return {
-        path
-        for path, tree in trees()
+        str(path.relative_to(CORE))
+        for path, tree in parsed(rf"\b{name}\(", CORE)
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name
     }
@@ -34,8 +25,8 @@ def test_only_the_gang_gives_tasks_to_nodes_and_only_node_scope_gives_them_to_un
 
 def test_only_the_view_divides_free_amounts_by_a_demand() -> None:
     found = {
-        f"{path}:{function.name}"
-        for path, tree in trees()
+        f"{path.relative_to(CORE)}:{function.name}"
+        for path, tree in parsed("//", CORE)
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
@@ -48,49 +39,38 @@ def test_only_the_view_divides_free_amounts_by_a_demand() -> None:
 
 
 def test_a_policy_states_its_score_once_and_no_further_ability() -> None:
-    for path, tree in trees():
-        if path.startswith(("policies/", "gang/")):
-            for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef):
-                    names = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
-                    assert path.startswith("gang/") or sum("score" in name for name in names) <= 1, path
-                    assert ABILITIES.isdisjoint(names), f"{path}: {node.name}"
+    for path, tree in parsed(r"\bclass ", CORE / "policies", CORE / "gang"):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                names = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
+                assert path.is_relative_to(CORE / "gang") or sum("score" in name for name in names) <= 1, path
+                assert ABILITIES.isdisjoint(names), f"{path}: {node.name}"
 
 
-PRODUCT = ("service", "training", "clients")
-
-
-@cache
-def product() -> list[tuple[str, ast.AST]]:
-    """Conditions, calls and classes of all packages, each with its file."""
-    return [
-        (str(path.relative_to(ROOT)), node)
-        for folder in PRODUCT
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if not path.stem.endswith(("_pb2", "_pb2_grpc"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.If | ast.Call | ast.ClassDef)
-    ]
+def product(pattern: str) -> list[tuple[str, ast.AST]]:
+    """The nodes of all files that have the pattern, each with its file."""
+    return [(str(path.relative_to(ROOT)), node) for path, tree in parsed(pattern) for node in ast.walk(tree)]
 
 
 def test_a_cache_is_bounded_by_one_class_on_each_side_of_the_wire() -> None:
     """Nobody clears a dict by hand when it has grown long."""
     found = {
         path
-        for path, node in product()
+        for path, node in product(r"\.(clear|popitem)\(\)")
         if isinstance(node, ast.If)
         and any(re.fullmatch(r".+\.(clear|popitem)\(\)", ast.unparse(each)) for each in node.body)
         and re.search(r"len\((.+)\) >=? .+", ast.unparse(node.test))
     }
     assert found == {"service/placewise_core/basics/bounded.py"}
-    classes = {path for path, node in product() if isinstance(node, ast.ClassDef) and node.name == "Bounded"}
+    named = product("class Bounded")
+    classes = {path for path, node in named if isinstance(node, ast.ClassDef) and node.name == "Bounded"}
     assert classes == found | {"clients/python/placewise_client/adapter/bounded.py"}
 
 
 def test_pauses_double_in_one_place_on_each_side_of_the_wire() -> None:
     found = {
         path
-        for path, node in product()
+        for path, node in product(r"(?s)\A(?=.*(?<![.\w])min\()(?=.*(pause|delay|first_s))")
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id == "min"
@@ -102,7 +82,8 @@ def test_pauses_double_in_one_place_on_each_side_of_the_wire() -> None:
 
 def test_a_trace_is_read_a_model_exported_and_a_trainer_registered_in_one_place() -> None:
     def callers(function: str) -> set[str]:
-        return {path for path, node in product() if isinstance(node, ast.Call) and ast.unparse(node.func) == function}
+        nodes = product(rf"\b{re.escape(function)}\(")
+        return {path for path, node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == function}
 
     repeats_rows_of_a_trace = {"training/placewise_training/sim/environments/bench.py"}
     assert callers("TraceJob") == {"service/placewise_core/domain/traces.py"} | repeats_rows_of_a_trace
@@ -111,5 +92,6 @@ def test_a_trace_is_read_a_model_exported_and_a_trainer_registered_in_one_place(
 
 
 def test_a_gang_has_one_record_in_each_part_of_an_adapter_and_one_stage() -> None:
-    stages = [path for path, node in product() if isinstance(node, ast.ClassDef) and node.name == "Stage"]
+    named = product("class Stage")
+    stages = [path for path, node in named if isinstance(node, ast.ClassDef) and node.name == "Stage"]
     assert stages == ["clients/python/placewise_client/adapter/native.py"]

@@ -4,12 +4,11 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes.quick.sources import ROOT, parsed
 
-ROOT = Path(__file__).parents[2]
 FOLDERS = [
     path.parent
     for parent in ("service", "training", "clients/python", "clients/slurm", "clients/kubernetes")
@@ -23,11 +22,6 @@ ALLOWED = {("placewise_service", "placewise_client")}
 OF_MODELS = {"cryptography", "msgspec", "numpy", "onnxruntime", "placewise_core", "placewise_models", "structlog"}
 # Further packages that a reader of the log would need.
 OF_LOG = {"msgspec", "numpy", "placewise_core", "placewise_log", "pyarrow"}
-
-
-def trees(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
-    for path in folder.rglob("*.py"):
-        yield path, ast.parse(path.read_text("utf-8"))
 
 
 def strings_across(package: str, tree: ast.Module) -> list[str]:
@@ -62,13 +56,13 @@ def test_every_package_is_looked_at() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=PACKAGES)
 def test_no_package_reaches_another_by_a_string(folder: Path) -> None:
-    found = {str(path): strings_across(folder.name, tree) for path, tree in trees(folder)}
+    found = {str(path): strings_across(folder.name, tree) for path, tree in parsed("[\"']placewise_", folder)}
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=PACKAGES)
 def test_every_package_reads_its_own_files_alone(folder: Path) -> None:
-    found = {str(path): foreign_resources(folder.name, tree) for path, tree in trees(folder)}
+    found = {str(path): foreign_resources(folder.name, tree) for path, tree in parsed(r"\bfiles\(", folder)}
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 
@@ -91,7 +85,7 @@ def test_a_wall_with_a_hole_is_seen(line: str) -> None:
 @pytest.mark.parametrize(("package", "others"), [("placewise_models", OF_MODELS), ("placewise_log", OF_LOG)])
 def test_nets_and_log_need_nothing_of_a_server(package: str, others: set[str]) -> None:
     imported: set[str] = set()
-    for _, tree in trees(ROOT / "service" / package):
+    for _, tree in parsed("import", ROOT / "service" / package):
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.partition(".")[0] for alias in node.names}

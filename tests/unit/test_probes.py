@@ -1,11 +1,9 @@
 """Nobody asks an object for its abilities: one probe is left in the product, and this file holds the number."""
 
 import ast
-from functools import cache
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
-PRODUCT = ("service", "clients", "training")
+from tests.fakes.quick.sources import parsed
+
 # Reads of a field by its name, of messages of several kinds or of foreign objects: no ability is asked for.
 FIELDS = {
     ("call_audit.py", "cluster"),
@@ -20,16 +18,6 @@ FIELDS = {
 PROBES = [("exits.py", "show")]  # an error of the library that does not show its classes; asked twice in a row
 
 
-@cache
-def modules() -> list[tuple[str, ast.Module]]:
-    paths = [path for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [
-        (path.name, ast.parse(path.read_text(encoding="utf-8")))
-        for path in paths
-        if not path.name.endswith(("_pb2.py", "_pb2_grpc.py"))
-    ]
-
-
 def probe(node: ast.AST) -> str:
     """What a node asks an object for; "" if it asks for no attribute that may be missing. AttributeError beside
     ValueError is foreign data of a wrong shape."""
@@ -42,13 +30,14 @@ def probe(node: ast.AST) -> str:
 
 
 def test_probes_for_abilities() -> None:
-    found = {(name, asked) for name, tree in modules() for node in ast.walk(tree) if (asked := probe(node))}
+    asking = parsed(r"\b(getattr|hasattr|callable|AttributeError)\b")
+    found = {(path.name, asked) for path, tree in asking for node in ast.walk(tree) if (asked := probe(node))}
     assert [each for each in sorted(found) if (each[0], each[1].replace('"', "'")) not in FIELDS] == PROBES
     assert len(PROBES) <= 1
 
 
 def test_no_protocol_can_be_asked_for_at_run_time() -> None:
     """`isinstance` needs a Protocol that is marked so."""
-    names = [name for name, tree in modules() for node in ast.walk(tree) if isinstance(node, ast.Name | ast.Attribute)
-             and "runtime_checkable" in ast.unparse(node)]  # fmt: skip
+    names = [path.name for path, tree in parsed("runtime_checkable") for node in ast.walk(tree)
+             if isinstance(node, ast.Name | ast.Attribute) and "runtime_checkable" in ast.unparse(node)]  # fmt: skip
     assert not names

@@ -15,7 +15,6 @@ def _settled() -> Iterator[None]:
     main._settle_garbage_collector()
     yield
     gc.set_threshold(*before)
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("_settled")

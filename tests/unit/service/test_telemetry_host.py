@@ -4,20 +4,19 @@ import ast
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from tests.fakes.quick.sources import ROOT, parsed
 
-ROOT = Path(__file__).parents[3]
 RUNTIME = "onnxruntime"
 # Their first file, which Python runs before any other of them, sets the variable.
 GUARDED = ("placewise_models", "placewise_training")
 
 
-def imported(path: Path) -> set[str]:
+def imported(tree: ast.Module) -> set[str]:
     """Top-level names of the packages that a file imports, wherever in it."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -26,8 +25,7 @@ def imported(path: Path) -> set[str]:
 
 
 def test_only_packages_that_switch_it_off_import_the_runtime() -> None:
-    files = [path for folder in ("service", "training", "clients") for path in (ROOT / folder).rglob("*.py")]
-    users = [path for path in files if RUNTIME in imported(path)]
+    users = [path for path, tree in parsed(RUNTIME) if RUNTIME in imported(tree)]
     assert len(users) > 5
     assert [str(path) for path in users if not set(GUARDED) & set(path.parts)] == []
 
