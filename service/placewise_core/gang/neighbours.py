@@ -47,7 +47,7 @@ def predict(
     solo_speed: SoloSpeed = declared_speed,
     slices: Slices = ONE_SLICE,
 ) -> Prediction:
-    """For a placement that is on the view."""
+    """For a placement that is on the view, or one on GPUs that serve nobody else."""
     units = _units(assignments, view)
     nodes = sorted({view.index[a.node] for a in assignments if a.node in view.index})
     others = dict.fromkeys([other for m in nodes for other in view.jobs_on(m) if other != job.id])

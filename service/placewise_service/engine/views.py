@@ -56,6 +56,7 @@ class LiveView:
         self._position = ""
         self._ahead: dict[int, Event] = {}  # own mutations whose predecessors the tail has not brought yet
         self._assumed: dict[JobId, RunningJob] = {}
+        self._unclaimed: list[RunningJob] = []  # of these, the gangs that are not on the view yet
         self._renewal: asyncio.Task[None] | None = None  # a large report that is made ready, or a change of many jobs
         self._changed: asyncio.Event | None = None  # while somebody waits for the next events
         self._is_awaited = asyncio.Event()
@@ -63,10 +64,19 @@ class LiveView:
         self.is_lost = False
         self.departed = Departed()
         self.notes = ViewNotes()
-        self.view: ClusterView
+        self._view: ClusterView
         self.alone = asyncio.Lock()  # held by who decides in slices
         self._opened = asyncio.Event()
         self._opened.set()
+
+    @property
+    def view(self) -> ClusterView:
+        """The view, with all gangs that are assumed."""
+        if self._unclaimed:
+            unclaimed, self._unclaimed = self._unclaimed, []
+            for job in unclaimed:
+                self._view.add_job(job)
+        return self._view
 
     @property
     def lag_s(self) -> float:
@@ -91,7 +101,8 @@ class LiveView:
         records, position = loaded
         is_large = len(records.nodes) + len(records.jobs) > _LARGE
         build = partial(ClusterView, records, self._stale_telemetry_after_s)
-        self.view = await aside(build) if is_large else build()
+        self._view = await aside(build) if is_large else build()
+        self._unclaimed.clear()
         self._position = position
         self._ahead.clear()
         for job in self._assumed.values():
@@ -218,7 +229,7 @@ class LiveView:
         try:
             await aside(renewal.prepare)
             if self.view is view:  # else it was reloaded meanwhile
-                self.view = renewal.show()
+                self._view = renewal.show()
                 self.view.version = event.version
         finally:
             self._renewal = None
@@ -246,13 +257,15 @@ class LiveView:
         await cancel_and_wait((self._renewal,))
 
     def assume(self, jobs: Sequence[RunningJob]) -> None:
-        """Takes the gangs on the view before the store has confirmed them; those that are on it already, stay."""
+        """Takes the gangs on the view before the store has confirmed them; those that are on it already, stay. The
+        others are claimed when somebody next looks at the view: mostly once the answer is on its way."""
+        view = self._view
         for job in jobs:
             if self._assumed.get(job.id) is not job:
                 self._assumed[job.id] = job
-                self.notes.assume(job, self.view.version)
-            if self.view.jobs.get(job.id) is not job:
-                self.view.add_job(job)
+                self.notes.assume(job, view.version)
+            if view.jobs.get(job.id) is not job:
+                self._unclaimed.append(job)
 
     def land(self, running: RunningJob, seen: ClusterView, context: PlaceContext) -> bool:
         """Assumes a gang decided on the fork `seen`. If it does not fit, assumes nothing and returns False."""

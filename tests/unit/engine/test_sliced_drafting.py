@@ -72,7 +72,7 @@ async def test_a_decision_in_slices_is_the_one_in_one_go(policy: str, change: di
         chosen = placing.placer.policies[policy]
         view = live.view.fork()
         whole = placing.placer.draft(command, view, chosen, PlaceContext(1_000_000.0, 7), "d")
-        answers = placing.placer.answers(whole, command, view)
+        answers = placing.placer.answers(whole, command)
         sliced = await placing.sliced.draft(
             placing.placer, command, live, chosen, PlaceContext(1_000_000.0, 7), "d", {}
         )

@@ -47,8 +47,9 @@ NONE_SETTLED: Mapping[JobId, JobDecision] = MappingProxyType({})
 class Draft:
     """A decision before the store has agreed: the answers, and the jobs to reserve.
 
-    `last` is the job decided last, if it was placed. It goes onto the view before the next job is decided, or while the
-    store works; speeds are predicted then, on the view with it (Placer.predict).
+    `last` is the job decided last, if it was placed, and the view it was decided on. Its answer is completed before the
+    next job is decided, or while the store works. In the first case it goes onto the view; in the second it is assumed
+    (LiveView.assume).
     """
 
     decision_id: str
@@ -56,7 +57,7 @@ class Draft:
     epoch: str = ""
     now_s: float = 0.0
     answers: dict[JobId, JobDecision] = field(default_factory=dict)
-    last: tuple[RunningJob, Proposal] | None = None
+    last: tuple[RunningJob, Proposal, ClusterView] | None = None
     interference: GpuInterference = field(default_factory=NoInterference)
     holds: list[RunningJob] = field(default_factory=list)
     expected_tenants: dict[str, tuple[JobId, ...]] = field(default_factory=dict)
@@ -158,7 +159,7 @@ class Placer:
         try:
             self.decide_all(command, view, policy, context, draft, settled)
             if command.is_dry_run:
-                self.predict(draft, view, context.slices)
+                self.complete(draft, context.slices)
             is_done = True
         finally:
             if command.is_dry_run or not is_done:
@@ -179,7 +180,7 @@ class Placer:
         exploration = self.exploration(command, view, draft)
         answers = draft.answers
         for job in policy.order(command.jobs, view, context):
-            self.predict(draft, view, context.slices)
+            self.show(draft, context.slices)
             context.slices.pause()
             self.check_deadline(draft, command, context)
             if (answer := answered(job, view, settled)) is not None:
@@ -203,9 +204,9 @@ class Placer:
             decided = f"{len(draft.answers)} of {len(command.jobs)} jobs"
             raise DeadlineExceededError(f"the deadline passed after {decided}")
 
-    def answers(self, draft: Draft, command: PlaceCommand, view: ClusterView) -> tuple[JobDecision, ...]:
-        """The decisions in the order of the request. `view` is as the draft left it, or with its last job."""
-        self.predict(draft, view)
+    def answers(self, draft: Draft, command: PlaceCommand) -> tuple[JobDecision, ...]:
+        """The decisions in the order of the request. The view is as the draft left it, or with its last job."""
+        self.complete(draft)
         return tuple([draft.answers[job.id] for job in command.jobs])
 
     def decide(
@@ -254,18 +255,24 @@ class Placer:
             decision_id=draft.decision_id,
         )
         draft.holds.append(running)
-        draft.last = (running, proposal)
+        draft.last = (running, proposal, view)
         if view.shared_gpus or may_share(job):
             view.add_job(running)
             context.slices.pause()
             draft.expected_tenants.update(_shared_tenants(running, view))
 
-    def predict(self, draft: Draft, view: ClusterView, slices: Slices = ONE_SLICE) -> None:
-        """Puts the job decided last onto the view and completes its answer. Nothing else was put there since."""
+    def show(self, draft: Draft, slices: Slices = ONE_SLICE) -> None:
+        """Puts the job decided last onto the view and completes its answer."""
+        if draft.last is not None:
+            running, _, view = draft.last
+            view.add_job(running)
+            self.complete(draft, slices)
+
+    def complete(self, draft: Draft, slices: Slices = ONE_SLICE) -> None:
+        """Completes the answer of the job decided last, before anything else is put onto the view."""
         if draft.last is None:
             return
-        (running, proposal), draft.last = draft.last, None
-        view.add_job(running)
+        (running, proposal, view), draft.last = draft.last, None
         prediction = neighbours.predict(
             running.job, proposal.assignments, view, draft.interference, self.solo_speed, slices
         )

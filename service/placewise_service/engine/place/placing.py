@@ -307,7 +307,7 @@ class Placing:
         return draft, seed
 
     def _decision(self, asked: _PlaceCall, draft: Draft, decide_ms: float) -> PlaceDecision:
-        """The decision of a draft. The view is as the draft left it."""
+        """The decision of a draft. The view is as the draft left it, or has its last job."""
         meta = self.parts.meta(
             asked.policy.name,
             asked.live,
@@ -321,7 +321,7 @@ class Placing:
             bundle=_bundle_of(draft),
             lengths=asked.command.lengths,
         )
-        return PlaceDecision(asked.placer.answers(draft, asked.command, asked.live.view), meta)
+        return PlaceDecision(asked.placer.answers(draft, asked.command), meta)
 
     async def _on_node(self, command: PlaceCommand, live: LiveView, started_s: float) -> PlaceDecision:
         """Ready subtasks on the computing units of one node. Advice: nothing is held."""

@@ -115,7 +115,7 @@ class _Work:
             view.remove_job(job.id)
             slices.pause()
         self.placer.decide_all(self.command, view, self.policy, context, self.draft, self.settled)
-        self.placer.predict(self.draft, view, slices)
+        self.placer.complete(self.draft, slices)
 
     def _begin(self, slices: Slices) -> None:
         """Notes the view at the first slice. What co-runs it knows counts for all jobs."""
@@ -157,7 +157,7 @@ class _Work:
         slices, context.slices = context.slices, ONE_SLICE
         try:
             self.placer.decide(job, view, self.policy, context, exploration, draft)
-            self.placer.predict(draft, view)
+            self.placer.show(draft)
         finally:
             context.slices = slices
         self.live.assume(draft.holds[before:])
@@ -175,7 +175,7 @@ class _Work:
             view = live.view.fork()
             part.reads += self.parts.read(live, context.now_s, job.id)
             self.placer.decide(job, view, self.policy, context, exploration, part)
-            self.placer.predict(part, view, context.slices)
+            self.placer.show(part, context.slices)
             if self._is_known(job):  # somebody else asked about the same job
                 return
             if not part.holds or live.land(part.holds[0], view, context):
