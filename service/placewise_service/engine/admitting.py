@@ -195,7 +195,7 @@ class Admitting:
         event = await result
         if event is None:
             return False
-        self.parts.apply(live, [event])
+        live.show_soon(event)
         return True
 
     async def _answer(self, asked: _AdmitCall, draft: AdmitDraft) -> AdmitDecision:

@@ -281,7 +281,7 @@ class Engine:
         for portion in portions(events):
             outcome, changes = await self._reporter.job_events(cluster, live, portion, self._parts.now_s(live))
             self._parts.telemetry.overcommits(cluster, len(outcome.overcommits))
-            self._parts.apply(live, changes)
+            live.show(changes)
             total = total.followed_by(outcome)
             await live.shown()
         return total
@@ -359,7 +359,7 @@ class Engine:
     async def _show(self, cluster: str, events: Sequence[Event]) -> None:
         """Shows the caller's report to its next decision on this replica."""
         live = await self._parts.views.get(cluster)
-        self._parts.apply(live, events)
+        live.show(events)
         await live.shown()
 
     def _queues(self) -> Iterator[tuple[str, QueueState]]:
@@ -436,4 +436,4 @@ class Engine:
             result = await self._parts.store.expire(live.cluster)
         except StateUnavailableError:
             return  # the tail reports it; the next round tries again
-        self._parts.apply(live, result.events)
+        live.show(result.events)

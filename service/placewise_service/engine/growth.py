@@ -42,7 +42,7 @@ class Growth:
             except (StateUnavailableError, NotFoundError):
                 return  # the next round tries again, unless the cluster was deleted
             if event is not None:
-                self.parts.apply(live, [event])
+                live.show((event,))
 
     async def forget_idle_profiles(self, live: LiveView) -> None:
         """Removes the rows of measurements that no job has used for a long time, and dates those in use."""
@@ -55,7 +55,7 @@ class Growth:
             events = await self.parts.store.forget_profiles(live.cluster, used, self.parts.options.profile_idle_s)
         except (StateUnavailableError, NotFoundError):
             return
-        self.parts.apply(live, events)
+        live.show(events)
 
 
 def kinds_of(job: Job) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import field
 
 import structlog
@@ -17,7 +17,6 @@ from placewise_core.domain.errors import (
     InvalidRequestError,
     StaleSnapshotError,
 )
-from placewise_core.domain.events import Event
 from placewise_log.record import DecisionRecord, ViewRead
 from placewise_models.bundle import Bundle
 from placewise_service.audit import AuditSink, NoAudit
@@ -166,13 +165,6 @@ class EngineParts:
             caller=meta.caller,
         )
 
-    def apply(self, live: LiveView, events: Sequence[Event]) -> None:
-        """Shows own mutations at once. If the state began a new epoch meanwhile, the tail rebuilds the view."""
-        try:
-            live.apply(events)
-        except StaleSnapshotError:
-            log.warning("the state began a new epoch; the view follows", cluster=live.cluster)
-
     async def catch_up(self, live: LiveView, deadline_s: float = math.inf) -> None:
         """Waits for the view to move after a conflict. Raises DeadlineExceededError."""
         left_s = deadline_s - self.clock.monotonic_s()
@@ -199,10 +191,10 @@ class EngineParts:
         Raises StaleSnapshotError if the view does not get there.
         """
         result = await self.store.expire(live.cluster, host_time_s)
-        self.apply(live, result.events)
+        live.show(result.events)
         while result.applied:  # there may be more of them
             result = await self.store.expire(live.cluster)
-            self.apply(live, result.events)
+            live.show(result.events)
         for _ in range(_SWEEP_ROUNDS):
             if live.view.version >= result.version:
                 return

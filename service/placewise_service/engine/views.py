@@ -56,7 +56,7 @@ class LiveView:
         self._position = ""
         self._ahead: dict[int, Event] = {}  # own mutations whose predecessors the tail has not brought yet
         self._assumed: dict[JobId, RunningJob] = {}
-        self._unclaimed: list[RunningJob] = []  # of these, the gangs that are not on the view yet
+        self._due: list[RunningJob | Event] = []  # gangs and own events that go onto the view before it is next read
         self._renewal: asyncio.Task[None] | None = None  # a large report that is made ready, or a change of many jobs
         self._changed: asyncio.Event | None = None  # while somebody waits for the next events
         self._is_awaited = asyncio.Event()
@@ -71,12 +71,18 @@ class LiveView:
 
     @property
     def view(self) -> ClusterView:
-        """The view, with all gangs that are assumed."""
-        if self._unclaimed:
-            unclaimed, self._unclaimed = self._unclaimed, []
-            for job in unclaimed:
-                self._view.add_job(job)
+        """The view, with all that is due."""
+        if self._due:
+            self._catch_up()
         return self._view
+
+    def _catch_up(self) -> None:
+        due, self._due = self._due, []
+        for item in due:
+            if isinstance(item, RunningJob):
+                self._view.add_job(item)
+            else:
+                self.show((item,))
 
     @property
     def lag_s(self) -> float:
@@ -102,7 +108,7 @@ class LiveView:
         is_large = len(records.nodes) + len(records.jobs) > _LARGE
         build = partial(ClusterView, records, self._stale_telemetry_after_s)
         self._view = await aside(build) if is_large else build()
-        self._unclaimed.clear()
+        self._due.clear()
         self._position = position
         self._ahead.clear()
         for job in self._assumed.values():
@@ -165,6 +171,22 @@ class LiveView:
             if event.version > self.view.version:
                 self._ahead[event.version] = event
         self._advance()
+
+    def show(self, events: Sequence[Event]) -> None:
+        """As apply, for own events. If the state began a new epoch meanwhile, the tail rebuilds the view."""
+        try:
+            self.apply(events)
+        except StaleSnapshotError:
+            log.warning("the state began a new epoch; the view follows", cluster=self.cluster)
+
+    def show_soon(self, event: Event) -> None:
+        """As show, before the view is next read: mostly once the answer is on its way."""
+        self._due.append(event)
+        asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        if self._due:
+            self._catch_up()
 
     def _advance(self) -> None:
         while self._renewal is None and (following := self._ahead.pop(self.view.version + 1, None)) is not None:
@@ -265,7 +287,7 @@ class LiveView:
                 self._assumed[job.id] = job
                 self.notes.assume(job, view.version)
             if view.jobs.get(job.id) is not job:
-                self._unclaimed.append(job)
+                self._due.append(job)
 
     def land(self, running: RunningJob, seen: ClusterView, context: PlaceContext) -> bool:
         """Assumes a gang decided on the fork `seen`. If it does not fit, assumes nothing and returns False."""

@@ -280,7 +280,7 @@ class Placing:
 
     def _show(self, asked: _PlaceCall, draft: Draft, event: Event) -> None:
         asked.live.settle(draft.holds, is_held=True)
-        self.parts.apply(asked.live, [event])
+        asked.live.show((event,))
         self._prepare(asked.policy, asked.live)
 
     async def _draft(self, asked: _PlaceCall, settled: Mapping[JobId, JobDecision]) -> tuple[Draft, int]:
