@@ -78,7 +78,7 @@ class Releases:
                 free[row] += np.bincount(rows, amounts, minlength=self.view.size)
         is_open = held.gpu_end <= time_s
         gpus = np.add.reduce(is_open, axis=1, dtype=np.int64)
-        pool = Pool(self.view, self._usable, gpus, free, is_whole=True, gpu_open=is_open)
+        pool = Pool(self.view, self._usable, gpus * self._usable, free, is_whole=True, gpu_open=is_open)
         for takes, end_s in self._starting:
             if end_s > time_s:
                 pool.apply(takes)

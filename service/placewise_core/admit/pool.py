@@ -77,11 +77,21 @@ _NOTHING = np.zeros(0, dtype=np.int64)
 NO_OPTIONS = Options(_NOTHING, _NOTHING, _NOTHING)
 
 
+class _Found:
+    """What the pools of one view have in common while the view is the same and nothing is taken. `shapes`: by kind of
+    job. Jobs that wait are asked about again and again, and queues that are asked at one event ask alike."""
+
+    def __init__(self, stamps: tuple[object, ...], gpus: IntArray) -> None:
+        self.stamps = stamps
+        self.gpus = gpus
+        self.shapes: Bounded[object, Options] = Bounded(_KEPT_SHAPES)
+
+
 class _Key:
-    """The key under which a view keeps the shapes found."""
+    """The key under which a view keeps what was found."""
 
 
-_SHAPES = _Key()
+_FOUND = _Key()
 
 
 class Pool:
@@ -95,21 +105,24 @@ class Pool:
         free: FloatArray,
         is_whole: bool,
         gpu_open: BoolArray | None = None,
+        shapes: Bounded[object, Options] | None = None,
     ) -> None:
-        """`gpu_open` (M, G): the GPUs of a pool that is not as the view is now; all that exist by default."""
+        """`gpus` (M,): idle ones of the usable nodes, 0 on others. `gpu_open` (M, G): the GPUs of a pool that is not as
+        the view is now; all that exist by default. `shapes` found before."""
         self.view = view
         self._usable = usable
         self._gpu_open = view.gpu_exists if gpu_open is None else gpu_open
         self._free_source: FloatArray = free
         self._free: FloatArray | None = None  # copied when first written: most requests never need it
         self._is_whole = is_whole
+        self._owns_gpus = False
         self.stamp = 0  # how many times something was taken
         self._is_as_viewed = not is_whole  # nothing was taken yet
-        self.gpus: IntArray = gpus * usable
+        self.gpus = gpus  # copied when first written, as `_free`
         self._at_least: IntArray | None = None
         self._last_slots: tuple[Job | None, int, tuple[IntArray, int]] = (None, 0, (self.gpus, 1))
         # Of jobs that ask alike, until something is taken.
-        self._shapes: Bounded[object, Options] = Bounded(_KEPT_SHAPES)
+        self._shapes: Bounded[object, Options] = Bounded(_KEPT_SHAPES) if shapes is None else shapes
         # By demand, with the stamp when they were counted; and the nodes that each take since the first took from.
         self._slots_of: Bounded[bytes, tuple[int, FloatArray]] = Bounded(_KEPT_SHAPES)
         self._taken_from: list[IntArray] = []
@@ -117,25 +130,18 @@ class Pool:
     @classmethod
     def free(cls, view: ClusterView, now_s: float) -> "Pool":
         """Free GPUs and resources of the nodes that may be used now."""
-        pool = cls(view, view.usable(now_s), view.free_gpus(), view.free, is_whole=False)
-        pool._share_shapes()
-        return pool
+        usable = view.usable(now_s)
+        stamps = (usable.tobytes(), view.usage_stamp, view.layout_stamp, view.telemetry_stamp)
+        found: _Found | None = view.notes.get(_FOUND)
+        if found is None or found.stamps != stamps:
+            found = view.notes[_FOUND] = _Found(stamps, view.free_gpus() * usable)
+        return cls(view, usable, found.gpus, view.free, is_whole=False, shapes=found.shapes)
 
     @classmethod
     def whole(cls, view: ClusterView) -> "Pool":
         """Every node, empty and ready: a job that does not fit here never fits."""
         everything = np.ones(view.size, dtype=np.bool_)
         return cls(view, everything, view.gpu_exists.sum(axis=1), view.capacity, is_whole=True)
-
-    def _share_shapes(self) -> None:
-        """Shares the shapes found with the other pools of this view until something is taken: jobs that wait are asked
-        about again and again, and queues that are asked at one event ask alike."""
-        view = self.view
-        stamps = (self._usable.tobytes(), view.usage_stamp, view.layout_stamp, view.telemetry_stamp)
-        kept = view.notes.get(_SHAPES)
-        if kept is None or kept[0] != stamps:
-            kept = view.notes[_SHAPES] = (stamps, self._shapes)
-        self._shapes = kept[1]
 
     @property
     def usable(self) -> BoolArray:
@@ -148,7 +154,7 @@ class Pool:
 
     def _copy(self, usable: BoolArray) -> "Pool":
         """This pool as it is now, on these nodes alone."""
-        other = Pool(self.view, usable, self.gpus, self._current(), self._is_whole, self._gpu_open)
+        other = Pool(self.view, usable, self.gpus * usable, self._current(), self._is_whole, self._gpu_open)
         other._is_as_viewed = self._is_as_viewed
         for key, (stamp, slots) in self._slots_of.items():
             if stamp == self.stamp:
@@ -373,6 +379,8 @@ class Pool:
                 self._free = self._free_source.copy()
             self._free[:, take.rows] -= take.demand[:, None] * take.counts
         if take.gpus:
+            if not self._owns_gpus:
+                self.gpus, self._owns_gpus = self.gpus.copy(), True
             self.gpus[take.rows] = np.maximum(self.gpus[take.rows] - take.counts * take.gpus, 0)
             self._at_least = None
         self._is_as_viewed = False
