@@ -20,6 +20,9 @@ class ScoredPolicy(PlacementPolicy):
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         return propose(self, job, view, context)
 
+    def prepare(self, view: ClusterView, now_s: float) -> None:
+        view.count_ahead()
+
     @abstractmethod
     def scores(self, offer: Offer) -> FloatArray:
         """As NodeScorer.scores."""

@@ -104,6 +104,12 @@ class SlotArrays(NodeArrays):
             self._slots[demand.tobytes()] = (slots, self.usage_stamp)
         return slots
 
+    def count_ahead(self) -> None:
+        """Counts the slots of the last demand again, if they are kept: most requests ask for the same."""
+        _, demand = self._last_demand
+        if demand is not None:
+            self._kept_slots(demand)
+
     def _kept_slots(self, demand: FloatArray) -> FloatArray | None:
         """`countable_slots` if they are kept and only few nodes have changed since; else None."""
         key = demand.tobytes()
