@@ -56,9 +56,11 @@ NONE = Exploration()
 def exploration_of(settings: ClusterSettings, explorers: Mapping[str, PlacementPolicy]) -> Exploration:
     """How a cluster explores. Explorers that are not among these are left out; if no other is named, nothing is
     explored."""
+    if settings.exploration_rate <= 0:
+        return NONE
     named = [(explorers.get(item.policy), item.weight) for item in settings.explorers]
     known = [Explorer(policy, weight) for policy, weight in named if policy is not None]
-    if settings.exploration_rate <= 0 or (named and not known):
+    if named and not known:
         return NONE
     return Exploration(settings.exploration_rate, known or USUAL, settings.exploration_guard)
 
