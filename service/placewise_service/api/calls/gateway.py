@@ -230,12 +230,12 @@ class Gateway:
 
     def _finished(self, call: "Call") -> None:
         """Runs at the end of every call: answered, refused, failed or left by its caller."""
-        self.telemetry.afterwards.add(self._count, call.rpc.name, call.reason, self.clock.monotonic_s() - call.start_s)
-        if self.audit is not None:
-            self.telemetry.afterwards.add(self.audit.finished, call)
+        self.telemetry.afterwards.add(self._count, call, self.clock.monotonic_s() - call.start_s)
 
-    def _count(self, rpc: str, code: str, seconds: float) -> None:
-        self.telemetry.rpc(rpc, code, seconds)
+    def _count(self, call: "Call", seconds: float) -> None:
+        if self.audit is not None:
+            self.audit.finished(call)
+        self.telemetry.rpc(call.rpc.name, call.reason, seconds)
         self._show_in_flight()
 
     def _show_in_flight(self) -> None:
