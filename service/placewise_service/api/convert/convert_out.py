@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -23,6 +23,7 @@ from placewise_core.domain.decision import (
     PartitionDecision,
     PlaceDecision,
     Reason,
+    Share,
     Verdict,
 )
 from placewise_core.domain.job import Resources, Role
@@ -182,19 +183,43 @@ def partition_response(decision: PartitionDecision) -> decision_pb2.PartitionRes
         blockers=_blockers(plan.blockers),
     )
     _fill_meta(message.meta, decision.meta)
-    add_share = message.shares.add
-    for share in plan.shares:
-        item = add_share()
-        item.node = share.node
-        item.unit = share.unit
+    message.MergeFrom(_UNITS.part(plan.shares))
+    for share, item in zip(plan.shares, message.shares, strict=True):
         item.scale = share.scale
         item.predicted_seconds = share.predicted_s
-        item.capability = share.capability
         if share.predicted_peak_celsius:
             item.predicted_peak_celsius = share.predicted_peak_celsius
     if plan.excluded:
         message.MergeFromString(_EXCLUDED.part(plan.excluded))
     return message
+
+
+class _UnitsPart:
+    """The units of an answer's shares, and their capabilities: the same in most answers until something happens in the
+    cluster."""
+
+    def __init__(self) -> None:
+        # In one assignment: large answers are written in a thread.
+        self._kept: tuple[list[tuple[str, str, float]], decision_pb2.PartitionResponse]
+        self._kept = [], decision_pb2.PartitionResponse()
+
+    def part(self, shares: Sequence[Share]) -> decision_pb2.PartitionResponse:
+        """An answer with these alone. Do not write."""
+        units = [(share.node, share.unit, share.capability) for share in shares]
+        written, part = self._kept
+        if units != written:
+            part = decision_pb2.PartitionResponse()
+            add = part.shares.add
+            for node, unit, capability in units:
+                share = add()
+                share.node = node
+                share.unit = unit
+                share.capability = capability
+            self._kept = units, part
+        return part
+
+
+_UNITS = _UnitsPart()
 
 
 class _ExcludedPart:
