@@ -195,8 +195,8 @@ class ViewRead:
 @final
 @frozen
 class JobArm:
-    """The arm of a canary that decided one job, "canary" or "incumbent". `mixed_propensity` is the probability of its
-    placement over both arms and all explorers; None without a placement, and if `unknown` says why."""
+    """The arm of a canary that decided one job, or split one task: "canary" or "incumbent". `mixed_propensity` is the
+    probability of its answer over both arms and all explorers; None without a placement, and if `unknown` says why."""
 
     job_id: str
     arm: str
@@ -227,7 +227,7 @@ class DecisionRecord:
     `alternatives`, `steps` and `parts` are worked out after the answer, for a random share of the Place decisions.
     `epoch` is that of the state: versions of the view count within it. `reads`: the views that it was decided on, for
     view_at. `seed` repeats the draw. `shadow_of` names the decision that was answered where this one was made in its
-    shadow; `compared` has both. `canary` is that of a Place while a bundle answered a share of the jobs. Of Partition,
+    shadow; `compared` has both. `canary` is set while a bundle answered a share of the jobs. Of Partition,
     `asked_units` and `progress` are the request's.
     """
 

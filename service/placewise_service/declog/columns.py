@@ -124,13 +124,17 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "canary_share": ("1", "the canary's share when it was decided"),
         "canary_unit": ("", "job or time: the unit that belongs to one arm"),
         "is_washout": ("", "by time: in the first part of a block, which counts for neither arm"),
-        "job_arms": ("", f"canary or incumbent, {_PLACE}; null for a job that was placed before"),
+        "job_arms": (
+            "",
+            "canary or incumbent, in the order of `job_ids`, of Partition for its task; null for a job that was placed "
+            "before",
+        ),
         "job_mixed_propensities": (
             "1",
-            f"probability of the placement over both arms and all explorers, {_PLACE}; null without a placement, and "
+            "probability of the answer over both arms and all explorers, as `job_arms`; null without a placement, and "
             "if it is unknown",
         ),
-        "job_mixtures_unknown": ("", f"why that is unknown, {_PLACE}; null if it is known"),
+        "job_mixtures_unknown": ("", "why that is unknown, as `job_arms`; null if it is known"),
         "job_verdicts": ("", f"ADMIT or WAIT, {_ADMIT}"),
         "job_is_repeat": ("", _REPEAT),
         "job_gpus": ("", f"GPUs given, 0 for WAIT, {_ADMIT}"),

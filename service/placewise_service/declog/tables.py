@@ -349,12 +349,12 @@ def _shadow_columns(record: DecisionRecord) -> dict[str, Any]:
 
 
 def _canary_columns(record: DecisionRecord) -> dict[str, Any]:
-    """Of Place while a canary ran; lists in the order of `job_ids`, null for a job that no arm decided."""
+    """While a canary ran; lists in the order of `job_ids`, null if no arm decided a job. Of Partition for its task."""
     canary = record.canary
     if canary is None:
         return {}
     by_job = {each.job_id: each for each in canary.arms}
-    arms = [by_job.get(job.id) for job in record.jobs]
+    arms = [by_job.get(job.id) for job in record.jobs] if record.task is None else canary.arms
     return {
         "canary_bundle": canary.bundle,
         "canary_digest": canary.digest,

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from random import random
@@ -16,17 +16,21 @@ from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.commands import AdmitCommand
 from placewise_core.domain.decision import AdmitDecision, AdmitPlan, Verdict
-from placewise_core.domain.errors import StaleSnapshotError
+from placewise_core.domain.errors import PlacewiseError, StaleSnapshotError
 from placewise_core.domain.events import Event
+from placewise_core.domain.job import Job
 from placewise_core.view.lengths import with_lengths
 from placewise_core.view.view import ClusterView
 from placewise_log.record import AdmitSeen, DecisionRecord, ViewRead
 from placewise_service.declog.refusals import Refusals
+from placewise_service.engine.canary.calls import CallArm, CallMixture, arm_of_slot
+from placewise_service.engine.canary.watching import Watching
 from placewise_service.engine.growth import check_queue
 from placewise_service.engine.parts import EngineParts, check_policy_exists, decode_repeat
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.drafting import seed_of
 from placewise_service.engine.place.shadowing import Shadowing
+from placewise_service.engine.place.studying import Studying
 from placewise_service.engine.shadowing.questions import AdmitQuestion
 from placewise_service.engine.shadowing.studies import offer
 from placewise_service.engine.slicing import Slicing
@@ -51,6 +55,8 @@ class AdmitDraft:
     is_logged: bool = True
     reads: tuple[ViewRead, ...] = ()
     question: AdmitQuestion | None = None
+    arm: CallArm | None = None
+    is_drawn: bool = False
 
     @property
     def is_settled(self) -> bool:
@@ -83,6 +89,8 @@ class Admitting:
     parts: EngineParts
     slicing: Slicing
     shadowing: Shadowing
+    mixing: Studying
+    watching: Watching
     turns: dict[tuple[str, str], _Turns] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
 
@@ -213,7 +221,7 @@ class Admitting:
         )
 
     async def _draft(self, asked: _AdmitCall) -> AdmitDraft:
-        command, live, policy = asked.command, asked.live, asked.policy
+        command, live = asked.command, asked.live
         queue = live.view.queues.get(command.queue) or QueueState(command.queue)
         settings = self.queue_settings(command.cluster, command.queue)
         seed = seed_of(command.seed)
@@ -227,15 +235,24 @@ class Admitting:
             command.is_explaining or asked.is_observed,
             exploration=NOT_EXPLORED if command.is_dry_run else exploration_of(live.view.settings, command.seed),
         )
+        arm = arm_of_slot(self.parts.registry, command.cluster, command.queue, slot, now_s)
+        is_mixed = arm is not None and not command.is_dry_run and self.mixing.has_room
         question = None
-        if self.shadowing.wants_copy(command.cluster, command.is_dry_run):
+        if is_mixed or self.shadowing.wants_copy(command.cluster, command.is_dry_run):
             question = AdmitQuestion(command, live.view.fork(), queue, replace(context, exploration=NOT_EXPLORED))
-        view, reads = live.view, self.parts.read(live, now_s)
-        if len(command.jobs) * (view.size + _BESIDE_NODES) > _MOST_IN_ONE_GO:
-            view = view.fork()
-            admitted = await self.slicing.run(partial(_in_slices, asked, view, queue, context), asked.deadline_s)
-        else:
-            admitted = slot_exploring.admit(policy, command.jobs, view, queue, context)
+        reads = self.parts.read(live, now_s)
+        try:
+            policy = asked.policy if arm is None else arm.policies.admission[asked.policy.name]
+            admitted, view = await self._admitted(asked, policy, queue, context)
+        except PlacewiseError:
+            raise
+        except Exception as error:
+            if arm is None:
+                raise
+            arm, policy = arm.failed(asked.policy.name, error), asked.policy
+            context = replace(context, randomness=seed, shapes={})
+            admitted, view = await self._admitted(asked, policy, queue, context)
+        is_drawn = context.exploration.rate > 0 or not isinstance(context.randomness, int)
         plan = with_shapes(admitted, command.jobs, slot)
         observed = _observed(plan, live.view, context) if asked.is_observed else None
         if observed is not None and not command.is_explaining:
@@ -249,7 +266,9 @@ class Admitting:
             elapsed_ms,
             propensity=math.prod([draw.propensity for draw in draws], start=1.0),
             is_explored=any(draw.explorer for draw in draws),
+            fallback_reason="" if arm is None else arm.error,
             caller=command.caller,
+            bundle=None if arm is None else arm.bundle,
             lengths=command.lengths,
         )
         if plan.queue is not queue:
@@ -258,8 +277,19 @@ class Admitting:
         if first := self.refusals.first(command, plan, meta):  # the log has that one
             meta = replace(meta, decision_id=first)
         decision = AdmitDecision(plan, meta)
-        given = (queue, now_s, seed, view.epoch, observed, settings, not first, reads, question)
+        given = (queue, now_s, seed, view.epoch, observed, settings, not first, reads, question, arm, is_drawn)
         return AdmitDraft(decision, *given)
+
+    async def _admitted(
+        self, asked: _AdmitCall, policy: AdmissionPolicy, queue: QueueState, context: AdmitContext
+    ) -> tuple[AdmitPlan, ClusterView]:
+        """The plan, and the view that it is of."""
+        view, jobs = asked.live.view, asked.command.jobs
+        if len(jobs) * (view.size + _BESIDE_NODES) <= _MOST_IN_ONE_GO:
+            return slot_exploring.admit(policy, jobs, view, queue, context), view
+        view = view.fork()
+        ask = partial(_in_slices, policy, jobs, view, queue, context)
+        return await self.slicing.run(ask, asked.deadline_s), view
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float, left_out: int) -> None:
         decision, before = draft.decision, draft.before
@@ -283,16 +313,28 @@ class Admitting:
         )
         if not command.is_dry_run:
             self.parts.asked.admit(command.cluster, decision)
-        (self.parts.log if draft.is_logged else self.parts.count)(record, _outcome(decision))
+        if draft.arm is not None and draft.is_logged and not command.is_dry_run:
+            self.parts.count(record, _outcome(decision))
+            self.watching.called(record, draft.arm)
+            hand_on, telemetry = self.parts.sink.offer, self.parts.telemetry
+            is_drawn = draft.is_drawn
+            self.mixing.offer(CallMixture(record, draft.arm, draft.question, hand_on, telemetry, is_drawn=is_drawn))
+        else:
+            (self.parts.log if draft.is_logged else self.parts.count)(record, _outcome(decision))
         if draft.is_logged:
             offer(self.shadowing, AdmitQuestion, draft.question, record)
 
 
 def _in_slices(
-    asked: _AdmitCall, view: ClusterView, queue: QueueState, context: AdmitContext, slices: Slices
+    policy: AdmissionPolicy,
+    jobs: Sequence[Job],
+    view: ClusterView,
+    queue: QueueState,
+    context: AdmitContext,
+    slices: Slices,
 ) -> AdmitPlan:
     context.slices = slices
-    return slot_exploring.admit(asked.policy, asked.command.jobs, view, queue, context)
+    return slot_exploring.admit(policy, jobs, view, queue, context)
 
 
 def _admitted_by(after: QueueState, before: QueueState, decision_id: str) -> Mapping[str, str]:

@@ -23,7 +23,7 @@ from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings, QueueState, RunState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.domain.decision import AdmitDecision, PartitionDecision, PartitionPlan, PlaceDecision
-from placewise_core.domain.errors import InvalidRequestError, NotFoundError, StateUnavailableError
+from placewise_core.domain.errors import InvalidRequestError, NotFoundError, PlacewiseError, StateUnavailableError
 from placewise_core.domain.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy, partitioned
 from placewise_core.view.view import ClusterView
@@ -35,6 +35,7 @@ from placewise_service.declog.asked import AskedJobs
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.admitting import Admitting
 from placewise_service.engine.bundles import SharedBundles
+from placewise_service.engine.canary.calls import CallArm, CallMixture, arm_of_task
 from placewise_service.engine.canary.watching import Watching
 from placewise_service.engine.explorers import BundleExplorers
 from placewise_service.engine.growth import Growth
@@ -103,7 +104,7 @@ class Engine:
         self._watching = Watching(parts.store, parts.registry, self.bundles, parts.telemetry)
         sliced, after = SlicedPlacer(parts, slicing), (self._studying, shadowing, self._mixing, self._watching)
         self._placing = Placing(parts, placer, sliced, *after)
-        self._admitting = Admitting(parts, slicing, shadowing)
+        self._admitting = Admitting(parts, slicing, shadowing, self._mixing, self._watching)
         self._shadowing = shadowing
         self._growth = Growth(parts)
         self._view_log = ViewLog(parts.views, parts.store, parts.clock, parts.telemetry.view_log_drops)
@@ -189,30 +190,54 @@ class Engine:
         """Splits a divisible task over the idle units, or moves late shares to those at work."""
         parts, policies = self._parts, self._parts.registry.policies_of(command.cluster).partition
         check_policy_exists(command.policy, policies, "policy")
-        policy = policies[command.policy or PARTITION_POLICY]
+        name = command.policy or PARTITION_POLICY
         started_s = parts.begin(deadline_s)
         live = await parts.views.get(command.cluster)
         await parts.hear_time(live, command.now_s, command.is_dry_run)
         context = PartitionContext(parts.now_s(live, command.now_s), command.units, command.is_explaining)
+        arm = arm_of_task(parts.registry, command.cluster, command.task.id, context.now_s)
+        is_mixed = arm is not None and not command.is_dry_run and self._mixing.has_room
         question = None
-        if self._shadowing.wants_copy(command.cluster, command.is_dry_run):
+        if is_mixed or self._shadowing.wants_copy(command.cluster, command.is_dry_run):
             question = PartitionQuestion(command, live.view.fork(), context.now_s)
-        view, reads = live.view, parts.read(live, context.now_s)
-        if view.size + len(command.units) + len(command.progress) > _MOST_IN_ONE_GO:
-            view = view.fork()
-            ask = partial(_partition_in_slices, policy, command, view, context)
-            plan = await self._slicing.run(ask, deadline_s)
-        else:
-            plan = partitioned(policy, command.task, command.progress, view, context)
+        reads = parts.read(live, context.now_s)
+        try:
+            policy = (policies if arm is None else arm.policies.partition)[name]
+            plan, version = await self._split(policy, command, live.view, context, deadline_s)
+        except PlacewiseError:
+            raise
+        except Exception as error:
+            if arm is None:
+                raise
+            arm, policy = arm.failed(name, error), policies[name]
+            plan, version = await self._split(policy, command, live.view, context, deadline_s)
         elapsed_ms = parts.elapsed_ms(started_s)
-        meta = parts.meta(policy.name, live, view.version, elapsed_ms, caller=command.caller)
+        meta = parts.meta(
+            policy.name, live, version, elapsed_ms, caller=command.caller,
+            fallback_reason="" if arm is None else arm.error, bundle=None if arm is None else arm.bundle,
+        )  # fmt: skip
         decision = PartitionDecision(plan, meta)
         latency_ms = parts.elapsed_ms(started_s)
-        seen = (live.view.epoch, reads, question)
+        seen = (live.view.epoch, reads, question, arm)
         parts.afterwards(self._log_partition, command, decision, context.now_s, latency_ms, *seen)
         return await parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
+
+    async def _split(
+        self,
+        policy: PartitionPolicy,
+        command: PartitionCommand,
+        view: ClusterView,
+        context: PartitionContext,
+        deadline_s: float,
+    ) -> tuple[PartitionPlan, int]:
+        """The plan, and the version of the view that it is of."""
+        if view.size + len(command.units) + len(command.progress) <= _MOST_IN_ONE_GO:
+            return partitioned(policy, command.task, command.progress, view, context), view.version
+        view = view.fork()
+        ask = partial(_partition_in_slices, policy, command, view, context)
+        return await self._slicing.run(ask, deadline_s), view.version
 
     def _log_partition(
         self,
@@ -223,11 +248,18 @@ class Engine:
         epoch: str,
         reads: tuple[ViewRead, ...],
         question: PartitionQuestion | None,
+        arm: CallArm | None,
     ) -> None:
         record = DecisionRecord.of_partition(
             command, decision, time_s=time_s, latency_ms=latency_ms, epoch=epoch, reads=reads
         )
-        self._parts.log(record, decision.plan.outcome)
+        if arm is None or command.is_dry_run:
+            self._parts.log(record, decision.plan.outcome)
+        else:
+            self._parts.count(record, decision.plan.outcome)
+            self._watching.called(record, arm)
+            hand_on, telemetry = self._parts.sink.offer, self._parts.telemetry
+            self._mixing.offer(CallMixture(record, arm, question, hand_on, telemetry))
         offer(self._shadowing, PartitionQuestion, question, record)
 
     async def admit_or_wait(self, command: AdmitCommand, deadline_s: float = math.inf) -> Pending[AdmitDecision]:

@@ -1,7 +1,8 @@
 """Watches the canaries: counts what becomes of jobs on this replica, adds it to that of all, and lets guards judge.
 
 A job counts once, by its first decision on a replica, and by its first report of progress to the replica that decided
-it. Counting comes after the answer; the sums are exchanged every 0.4 seconds while a canary runs, and never else.
+it; a task of Partition once, and a job of AdmitOrWait once, which has arms by slot and so is counted by time alone.
+Counting comes after the answer; the sums are exchanged every 0.4 seconds while a canary runs, and never else.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import structlog
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.commands import JobEvent, JobEventKind
-from placewise_core.domain.decision import Outcome
+from placewise_core.domain.decision import Outcome, Verdict
 from placewise_core.domain.errors import PlacewiseError
 from placewise_core.policies.trial import guards
 from placewise_core.policies.trial.arms import Arm, Unit, is_accident
@@ -22,6 +23,7 @@ from placewise_core.policies.trial.guards import Counts, Guard, Reference
 from placewise_log.record import DecisionRecord
 from placewise_service.engine.bundles import SharedBundles
 from placewise_service.engine.canary.arming import Arming
+from placewise_service.engine.canary.calls import CallArm
 from placewise_service.engine.registry import BundleRegistry, Canary
 from placewise_service.state.store import StateStore
 from placewise_service.telemetry import Telemetry
@@ -50,6 +52,7 @@ class _Watch:
 
     counts: Counter[str] = field(default_factory=Counter)
     jobs: dict[str, _Trial] = field(default_factory=dict)  # in the order in which they were decided
+    called: dict[tuple[str, str], None] = field(default_factory=dict)  # call and job, likewise
     latencies_ms: dict[tuple[str, int], Reference] = field(default_factory=dict)  # by policy and number of tasks
     speeds: dict[tuple[str, float], Reference] = field(default_factory=dict)
     failures: int = 0  # of the canary's policy, one after the other
@@ -97,6 +100,27 @@ class Watching:
                 watch.jobs[job.id] = trial
                 if len(watch.jobs) > _MOST_JOBS:
                     del watch.jobs[next(iter(watch.jobs))]
+
+    def called(self, record: DecisionRecord, arm: CallArm) -> None:
+        """Counts an AdmitOrWait or a Partition that was answered. By job, jobs of an AdmitOrWait count for no guard:
+        those of one slot have one arm, and so are no draws of their own."""
+        rule = arm.canary.rule
+        watch = self._watches.setdefault(rule.salt, _Watch())
+        if arm.arm is Arm.CANARY:
+            self._note_failure(watch, is_accident(arm.error))
+        if rule.is_washout(arm.now_s) or (record.admit is not None and rule.unit is Unit.JOB):
+            return
+        trial = _Trial(arm.arm, _scope(arm.canary, arm.now_s), ("", 0.0))
+        found = _found(record)
+        new = [name for name in found if (record.rpc, name) not in watch.called]
+        for name in new:
+            watch.called[record.rpc, name] = None
+            watch.count(Guard.FALLBACK, trial, bool(arm.error))
+            watch.count(Guard.NO_FIT, trial, not found[name])
+        while len(watch.called) > _MOST_JOBS:
+            del watch.called[next(iter(watch.called))]
+        if len(found) == 1 and new:
+            self._note_latency(watch, trial, (f"{record.rpc} {record.meta.policy}", 1), record.meta.decide_ms)
 
     def reported(self, cluster: str, events: Sequence[JobEvent]) -> None:
         """Counts the first report of progress of each job that was decided here."""
@@ -179,6 +203,14 @@ def _reference(references: dict[Kind, Reference], kind: Kind, least: int = 20) -
     if kind not in references and len(references) >= _MOST_REFERENCES:
         del references[next(iter(references))]
     return references.setdefault(kind, Reference(least))
+
+
+def _found(record: DecisionRecord) -> Mapping[str, bool]:
+    """Whether the task was split, and whether each job was admitted."""
+    if record.partition is not None and record.task is not None:
+        return {record.task.id: record.partition.plan.outcome is Outcome.PLACED}
+    admissions = record.admit.plan.admissions if record.admit is not None else ()
+    return {given.job_id: given.verdict is Verdict.ADMIT for given in admissions}
 
 
 def _scope(canary: Canary, now_s: float) -> str:
