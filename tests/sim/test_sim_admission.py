@@ -5,16 +5,19 @@ import pytest
 from tests.fakes.proteus_queue import bundled
 
 from placewise_core.admit.greedy import GreedyAdmission
+from placewise_core.admit.policies.fifo import Fifo
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Verdict
+from placewise_core.domain.job import Job, JobId
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_core.view.view import ClusterView
 from placewise_training.reproduce.elastic.composed import SHORTEST, admission
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.admission import Admitter
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.window import Window
 from placewise_training.sim.hardware import qos_cluster
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.policies import admission_policy, placement_policy
@@ -74,3 +77,43 @@ def test_a_queue_whose_first_job_waits_is_asked_after_a_release_with_the_same_ev
     (fast, few), (slow, many) = runs
     assert fast == slow
     assert few < 0.8 * many
+
+
+def test_fifo_is_asked_about_new_jobs_alone_while_nothing_changes_with_the_same_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    ask = Admitter._ask
+
+    def counted(admitter: Admitter, queue: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> object:
+        asked.append(len(jobs))
+        return ask(admitter, queue, jobs, view, now_s)
+
+    monkeypatch.setattr(Admitter, "_ask", counted)
+    runs = []
+    for waits_with_view in (True, False):
+        asked.clear()
+        monkeypatch.setattr(Fifo, "waits_with_view", waits_with_view)
+        result = blocked(2).run()
+        runs.append((result.event_hash, sum(asked)))
+    (fast, few), (slow, many) = runs
+    assert fast == slow
+    assert few < 0.8 * many
+
+
+def test_a_window_holds_the_first_jobs_that_wait_by_queue() -> None:
+    """Against the same, worked out anew at each step."""
+    rng = np.random.default_rng(3)
+    window, waiting = Window(5), list[SimJob]()
+    for number in range(400):
+        if rng.random() < 0.55 or not waiting:
+            job = Job(JobId(f"job-{number}"), queue=f"q{rng.integers(3)}")
+            waiting.append(SimJob(job, samples=1.0, submit_time_s=0.0))
+            window.append(waiting[-1])
+        else:
+            window.remove(waiting.pop(int(rng.integers(len(waiting)))))
+        by_queue: dict[str, list[SimJob]] = {}
+        for sim in waiting[:5]:
+            by_queue.setdefault(sim.job.queue, []).append(sim)
+        assert window.by_queue() == list(by_queue.items())
+    assert len(waiting) > 5

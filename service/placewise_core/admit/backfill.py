@@ -1,5 +1,6 @@
 """One request while jobs may pass the head of their queue: who is the head, and which nodes are kept from whom."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter, lt
@@ -57,6 +58,18 @@ class Backfill:
         passes = [job for job in (*still, *self._passes) if job != head.job and job not in self._view.jobs]
         kept = tuple(dict.fromkeys(passes))[-_MOST_PASSES:]
         return head if kept == head.passes else replace(head, passes=kept)
+
+    def same_until_s(self, jobs: Sequence[Job]) -> float:
+        """The point in time before which jobs of which none starts go on waiting, as long as the view and the other
+        queues' heads stay as they are. Jobs only take longer than the head can wait as time goes by; other than that,
+        a start that passes, a bound or the end of a reservation changes the answer."""
+        head, now_s, bound_s = self._head, self._context.now_s, self._context.settings.bound_s
+        if head is None or self._is_served:
+            return -math.inf
+        times_s = [head.start_s, head.bound_s]
+        times_s += [job.submit_time_s + bound_s for job in jobs if job.submit_time_s > 0]
+        times_s += [time_s for other in self._others for time_s in (other.bound_s, other.expire_s)]
+        return min([time_s for time_s in times_s if time_s >= now_s], default=math.inf)
 
     def overdue(self, jobs: Sequence[Job]) -> Sequence[Job]:
         """Jobs past their bound, the one that waits longest first: it becomes the head before any job is admitted."""

@@ -27,9 +27,10 @@ from placewise_core.domain.job import Job, JobId, Priority
 from placewise_core.speed.throughput import Match, ThroughputModel
 from placewise_core.view.view import ClusterView
 
-# Equation (9): expected completion after submission, in multiples of the time on one GPU.
+# Equation (9), reconstructed (the paper's formula is an image that was lost): expected completion after submission, in
+# multiples of the time on one GPU. 1 for Prior is a guess.
 EXPECTED_FACTOR = {Priority.URGENT: 0.0, Priority.PRIOR: 1.0, Priority.NORMAL: 2.0}
-# θ of equation (10), which the paper leaves open: GPUs and nodes weigh the same.
+# θ of equation (10), reconstructed like (9); the paper leaves θ open: GPUs and nodes weigh the same.
 THETA = 0.5
 _MOST_SCORED = 64  # shapes of a job that the log has
 _KEPT_RATES = 1024  # kinds of jobs and shapes whose speed is remembered
@@ -88,7 +89,7 @@ class Round:
         return tuple([ShapeScore(*row) for row in islice(rows, _MOST_SCORED)])
 
     def latency_s(self, waiting: Waiting, options: Options) -> FloatArray:
-        """(K,) Lat(t, s) of equation (4). Do not write: it is kept."""
+        """(K,) Lat(t, s) of equation (4), reconstructed. Do not write: it is kept."""
         if waiting.timed is None or waiting.timed[0] is not options:
             waiting.timed = options, self.throughput.latency_at(waiting.single_s, self.rate(waiting, options))
         return waiting.timed[1]
@@ -105,7 +106,7 @@ class Round:
         return found
 
     def cer(self, waiting: Waiting, options: Options) -> FloatArray:
-        """(K,) equations (10) and (11): PR / (θ·GPUs/(N·G) + (1 − θ)·nodes/N), PR relative to one GPU."""
+        """(K,) (11) on the reconstructed (10): PR / (θ·GPUs/(N·G) + (1 − θ)·nodes/N), PR relative to one GPU."""
         share = self.cost(np.maximum(options.gpus, 1), np.maximum(options.nodes, 1))
         return np.asarray(self.rate(waiting, options) / share)
 
@@ -125,6 +126,8 @@ class GreedyAdmission(ABC):
     keeps_order = False
     # True: the first job that waits reserves its nodes (EASY), and those behind it may start if they do not delay it.
     backfills = False
+    # True: a job that waits goes on waiting while the view, the heads and the queue's bounds stay as they are.
+    waits_with_view = False
     # False: the policy's answers are limits or draws of its own, which exploration leaves alone.
     is_explored = True
 
@@ -206,10 +209,14 @@ class GreedyAdmission(ABC):
                     self._reserve(waiting, pool, state)
                     needs_head = self._needs_head(state)
                 continue
-            if self.backfills or job is not jobs[-1]:  # no job follows the last one
+            if job is jobs[-1] and (state.backfill is None or not state.backfill.has_head):  # no job follows
+                state.waiting -= 1
+            else:
                 state.take(job, pool, options, chosen)
             needs_head = self._needs_head(state)
             started.append(self._start(waiting, len(started) + 1, options, chosen, state))
+        if not started and self.waits_with_view and state.backfill is not None:
+            state.context.same_until_s = state.backfill.same_until_s(jobs)
         return started
 
     def _reserve_overdue(self, jobs: Sequence[Job], state: Round) -> Sequence[Job]:

@@ -387,10 +387,8 @@ class Pool:
         self.stamp += 1
         self._taken_from.append(take.rows)
         known = self._shapes  # not cleared: other pools of the view may have the same ones
-        self._shapes = Bounded(_KEPT_SHAPES)
-        for kind, options in known.items():
-            if options is NO_OPTIONS:  # nothing fits that did not before
-                self._shapes[kind] = options
+        self._shapes = Bounded(_KEPT_SHAPES)  # nothing fits that did not before
+        self._shapes.update([(kind, options) for kind, options in known.items() if options is NO_OPTIONS])
 
     def _current(self) -> FloatArray:
         return self._free_source if self._free is None else self._free

@@ -116,8 +116,8 @@ class QueueSettings:
     """Proteus parameters of one queue.
 
     `v` ≥ 0 weighs cost against backlog; `epsilon_s` is the growth of Z per slot while work waits; `tau_s` is the
-    reference duration every time is divided by, so that S(n) is dimensionless (PAPERS.md, Proteus [!]). `bound_s` is
-    the wait after which nothing starts on the nodes that the head of the queue needs.
+    reference duration every time is divided by, so that S(n) is dimensionless (ours: the paper adds seconds to their
+    squares). `bound_s` is the wait after which nothing starts on the nodes that the head of the queue needs.
     """
 
     v: float = 1.0

@@ -1,7 +1,7 @@
 """Current computing capability of the nodes: equations (5) and (6) of the heat-island paper. Never looks at one task.
 
 C_i = Σ k_j Q_j over CPU, memory, cache, GPU and GPU memory; Q_1 = f_i(1 − u_i)/Σ_j f_j(1 − u_j) and alike, so that the
-busier of two equal nodes is the weaker (the text of the paper says the opposite of its own formula; PAPERS.md, T [!]).
+busier of two equal nodes is the weaker (the text of the paper says the opposite of its own formula).
 ΣC = 1 over the nodes. Times need a rate: C is then multiplied by the number of nodes, so that a computing scale of 1 is
 the work of the average node's unit in one second, in the cluster's present state.
 """

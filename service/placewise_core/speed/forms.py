@@ -75,7 +75,7 @@ class QosForm:
         return np.asarray(np.maximum(k0 + k1 * x + k2 * x * x, floor) * np.minimum(b / self.batch_min, 1.0))
 
     def comm(self, cross: ArrayLike, within: ArrayLike) -> Array:
-        """Equation (8): GPUs' worth of throughput lost to communication."""
+        """Equation (8), reconstructed: GPUs' worth of throughput lost to communication."""
         return np.asarray(self.gamma * (self.lam * np.asarray(cross) + np.asarray(within)), dtype=np.float64)
 
     def throughput_over_paths(

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from placewise_core.basics.frozen import frozen
 
-# Millions of parameters. Proteus' Table I, with ResNet-18 and ResNet-50 the right way round (PAPERS.md, Proteus [!]),
+# Millions of parameters. Proteus' Table I, with ResNet-18 and ResNet-50 the right way round (the table swaps them),
 # and further networks with the sizes their authors give.
 PARAMS_MILLIONS = {
     "alexnet": 61.1,

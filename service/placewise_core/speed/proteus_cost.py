@@ -51,7 +51,7 @@ class ProteusCost:
         return np.asarray(step * self._steps)
 
     def comm_s(self, gpus: ArrayLike, nodes: ArrayLike) -> Array:
-        """Comm(n) of equation (5); 0 for n = 1, where gradients do not leave the GPU (PAPERS.md, Proteus [!])."""
+        """Comm(n) of equation (5); 0 for n = 1, where gradients do not leave the GPU (ours: (5) has no such case)."""
         n, d = np.asarray(gpus), np.asarray(nodes)
         gbps = np.where(d > 1, self._bandwidth.network_gbps, self._bandwidth.node_gbps)
         return np.asarray(np.where(n > 1, self._steps * self._gradient_bytes / (gbps * _GIGABIT_BYTES), 0.0))

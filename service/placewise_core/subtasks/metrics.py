@@ -77,7 +77,7 @@ def gpu_vector(subtask: Subtask, metrics: SubtaskMetrics) -> FloatArray:
 
 def column_scales(vectors: Iterable[FloatArray]) -> FloatArray:
     """(8,) largest known value of each column, at least 0 < : what brings metrics to [0, 1] before the cosine, as
-    otherwise the size, which counts frames, would outweigh the rest (PAPERS.md, LDWP [!])."""
+    otherwise the size, which counts frames, would outweigh the rest; the paper does not say."""
     stacked = np.abs(np.array([*vectors, np.zeros(len(GPU_METRICS) + 1)]))
     largest = np.minimum(np.fmax.reduce(stacked, axis=0), np.finfo(np.float64).max)  # fmax passes NaN over
     return np.asarray(np.where(largest > 0, largest, 1.0))

@@ -193,6 +193,12 @@ class AdapterConformance:
         assert [[job.id for job in request.jobs] for request in world.asked("admit_or_wait")] == [[first], [second]]
         assert len(world.asked("place")) >= 4
 
+    async def test_admission_is_asked_by_fifo_by_default(self, world: World) -> None:
+        world.start_adapter(AdapterSettings(cluster="conformance", decide_budget_s=SETTINGS.decide_budget_s))
+        await world.host.submit(1, 1)
+        await world.step()
+        assert [request.policy for request in world.asked("admit_or_wait")] == ["fifo"]
+
     async def test_what_can_never_fit_is_left_to_the_host(self, world: World) -> None:
         key = await world.host.submit(5, 8)
         await world.step()

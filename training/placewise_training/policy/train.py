@@ -1,4 +1,4 @@
-"""Trains Harmony's policy: imitation of a search, actor-critic as the paper has it, or PPO → policy.pt, policy.json.
+"""Trains Harmony's policy: imitation of a search, the paper's actor-critic on our net, or PPO → policy.pt, policy.json.
 
     python -m placewise_training.policy.train --out var/train/policy        (placewise train policy)
 

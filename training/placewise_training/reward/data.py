@@ -219,7 +219,6 @@ def _sharing(job: SimJob, rng: np.random.Generator) -> SimJob:
     return replace(
         job,
         job=replace(job.job, gpu_sharing=GpuSharing(allowed=True, max_slowdown=float(rng.uniform(1.5, 3.0)))),
-        signature=(),
     )
 
 

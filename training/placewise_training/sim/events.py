@@ -5,8 +5,9 @@ import hashlib
 import heapq
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from placewise_core.basics.frozen import frozen
 
 
 class EventKind(enum.IntEnum):
@@ -19,7 +20,7 @@ class EventKind(enum.IntEnum):
     TICK = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueuedEvent:
     time_s: float
     kind: EventKind

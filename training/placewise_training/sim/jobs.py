@@ -25,21 +25,25 @@ class SimJob:
     attempt: int = 0
     samples_done: float = 0.0
     epoch_samples: float = 0.0
-    signature: tuple[object, ...] = field(default=())
+    _signed: tuple[Job | None, tuple[object, ...]] = field(default=(None, ()), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (self.samples > 0 and self.samples < float("inf")):
             raise ValueError(f"job {self.job.id}: work must be positive and finite, not {self.samples}")
-        if not self.signature:
-            self.signature = demand_signature(self.job)
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """Equal for jobs that ask for the same: if one of them finds no room, none does."""
+        if self._signed[0] is not self.job:
+            self._signed = self.job, _signature(self.job)
+        return self._signed[1]
 
     @property
     def id(self) -> str:
         return self.job.id
 
 
-def demand_signature(job: Job) -> tuple[object, ...]:
-    """Equal for jobs that ask for the same: if one of them finds no room, none does."""
+def _signature(job: Job) -> tuple[object, ...]:
     groups = tuple(
         (
             g.role,

@@ -13,7 +13,7 @@ import numpy as np
 
 from placewise_core.domain.job import Architecture, Job, JobId, Resources
 from placewise_core.domain.traces import TraceJob, parse_trace, read_trace
-from placewise_training.sim.jobs import SimJob, demand_signature, elastic, gang
+from placewise_training.sim.jobs import SimJob, elastic, gang
 from placewise_training.sim.speed.composed import ComposedSpeed
 from placewise_training.sim.workloads import EXPECTED_LATENCIES, draw_priority, sized
 
@@ -101,5 +101,4 @@ class TraceMapping:
         if self.is_elastic:
             per_gpu = Resources(cpu_cores=self.cores_per_gpu, memory_gib=self.memory_gib_per_gpu)
             made.job = elastic(made.job, max(8, row.gpus), per_gpu)
-            made.signature = demand_signature(made.job)
         return made

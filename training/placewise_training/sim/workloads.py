@@ -18,8 +18,8 @@ HARMONY_MODELS = ("resnet50", "vgg16", "resnext110", "seq2seq", "ctc", "wlm")
 QOS_MODELS = ("alexnet", "googlenet", "resnet50", "inceptionv3", "lstm", "seq2seq")
 PROTEUS_MODELS = ("vgg16", "alexnet", "googlenet", "resnet18")
 
-_EPOCH_S = 60.0  # data sets are scaled down, as in the paper: one epoch takes a minute alone
-# Urgent : prior : normal (QoS paper), and how many times its one-GPU latency each may take, equation (9).
+_EPOCH_S = 60.0  # one epoch alone: data sets are scaled down, as the paper's large ones are; a minute is our choice
+# Urgent : prior : normal (QoS paper), and how many times its one-GPU latency each may take: (9), reconstructed.
 PRIORITY_SHARES: Mapping[Priority, float] = {Priority.URGENT: 0.05, Priority.PRIOR: 0.35, Priority.NORMAL: 0.60}
 EXPECTED_LATENCIES: Mapping[Priority, float] = {Priority.URGENT: 0.0, Priority.PRIOR: 1.0, Priority.NORMAL: 2.0}
 
@@ -98,9 +98,6 @@ def _architecture(workers: int, servers: int) -> Architecture:
     return Architecture.ALL_REDUCE if workers > 1 else Architecture.SINGLE
 
 
-_DRAFT = ("draft",)  # the signature of a job that is never placed
-
-
 def sized(
     job: Job,
     length_s: float,
@@ -111,11 +108,11 @@ def sized(
     deadline_s: float = float("inf"),
 ) -> SimJob:
     """The job with the work it does in `length_s` alone, in epochs of a minute."""
-    draft = SimJob(job=job, samples=1.0, submit_time_s=job.submit_time_s, signature=_DRAFT)
+    draft = SimJob(job=job, samples=1.0, submit_time_s=job.submit_time_s)
     rate = truth.alone_rate(draft, gpu_model, gpus_per_node)
     data_set = max(1, round(rate * _EPOCH_S))
     epochs = rate * length_s / data_set
-    single = SimJob(job=_single(job), samples=1.0, submit_time_s=0.0, signature=_DRAFT)
+    single = SimJob(job=_single(job), samples=1.0, submit_time_s=0.0)
     single_s = rate * length_s / truth.alone_rate(single, gpu_model, gpus_per_node)
     made = replace(job, dataset_size=data_set, total_epochs=epochs, single_gpu_s=single_s)
     return SimJob(

@@ -224,8 +224,8 @@ class AdapterSettings:
     """False: every job is admitted with the shape it asks for; only its place is asked."""
     place_policy: str = ""
     admit_policy: str = "fifo"
-    """fifo starts jobs in their order as soon as they fit, as a scheduler's users expect. "" is the cluster's own
-    policy (the service's default, proteus, admits at most one job of a queue per slot, though GPUs may be idle)."""
+    """fifo starts jobs in their order as soon as they fit, as a scheduler's users expect; a job may pass the first that
+    does not fit if it does not delay it. "" is the cluster's own policy."""
     is_no_fit_released: bool = True
     """A job that can never fit is left to the host, which tells its user in its own words; False keeps it waiting."""
     is_dry_run: bool = False

@@ -25,3 +25,4 @@ class Fifo(FifoStrict):
 
     name = "fifo"
     backfills = True
+    waits_with_view = True

@@ -225,7 +225,7 @@ def test_what_is_no_dag_is_refused(subtasks: tuple[Subtask, ...], field: str) ->
 
 
 def test_size_does_not_dominate_the_cosine() -> None:
-    """PAPERS.md, LDWP [!]: raw sizes of thousands would make any two subtasks alike."""
+    """The paper's (6) is of raw values: raw sizes of thousands would make any two subtasks alike."""
     profile = dict.fromkeys(GPU_METRICS, 0.0)
     metrics = KnownMetrics({})
     a = gpu_vector(subtask("a", 1.0, **{**profile, "sm": 0.9}, size=5000.0), metrics)

@@ -32,8 +32,9 @@ def _single_gpu(source: str, model: str) -> dict[float, float]:
 def alpha_figure(label: str) -> tuple[dict[str, float], dict[str, tuple[list[float], list[float]]]]:
     """Errors of α(b) on batches held out one by one, and the curves of Fig. 1.
 
-    As the paper does, α is a relation fitted on tests of some batches (a line through the others, relative errors
-    weighted), and predicts the step of the one left out.
+    The paper estimates α from a test and compares the estimate with the measured time; it does not say by which
+    relation. Ours is a line through the other batches, relative errors weighted; it predicts the step of the one left
+    out.
     """
     measured = _single_gpu(*ALPHA_NETWORKS[label])
     batches, steps = np.array(list(measured)), np.array(list(measured.values()))

@@ -1,17 +1,28 @@
 """Asks an admission policy which waiting jobs start now, and gives those it admits their shape. Decides nothing."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from placewise_core.admit.greedy import GreedyAdmission
+from placewise_core.admit.head import renewed
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Admission, Verdict
 from placewise_core.domain.job import Shape
 from placewise_core.view.view import ClusterView
-from placewise_training.sim.jobs import SimJob, demand_signature, with_shape
+from placewise_training.sim.jobs import SimJob, with_shape
+
+
+@dataclass(slots=True)
+class _Waits:
+    """A queue of which no job started when it was asked: the first `jobs` wait on before `until_s`, as long as the
+    view and the heads are those of `stamp`."""
+
+    jobs: int
+    until_s: float
+    stamp: tuple[int, int]
 
 
 class Admitter:
@@ -21,33 +32,41 @@ class Admitter:
         self.policy = policy
         self.settings = settings
         self.queues: dict[str, QueueState] = {}
-        # Queues whose first job waits until something is given back, with that job. Only free resources matter to it.
-        self._blocked: dict[str, str] = {}
+        # Queues whose first job waits until something is given back: only free resources matter to it.
+        self._blocked = set[str]()
+        self._waits: dict[str, _Waits] = {}
+        self._heads_changed = 0
         self._is_in_order = isinstance(policy, GreedyAdmission) and policy.stops_in_order
         self._rng = np.random.default_rng(seed)
 
     def released(self) -> None:
         """Something was given back: every queue is asked again."""
         self._blocked.clear()
+        self._waits.clear()
 
-    def admitted(self, jobs: Sequence[SimJob], view: ClusterView, now_s: float) -> list[SimJob]:
-        """The jobs to start now, with their shape, by rank."""
+    def admitted(self, queues: Iterable[tuple[str, list[SimJob]]], view: ClusterView, now_s: float) -> list[SimJob]:
+        """The jobs of each queue to start now, with their shape, by rank."""
         ranked: list[tuple[int, int, SimJob]] = []
-        by_queue: dict[str, list[SimJob]] = {}
-        blocked = set[str]()
-        for job in jobs:
-            name = job.job.queue
-            if name in by_queue:
-                by_queue[name].append(job)
-            elif name not in blocked:
-                if self._blocked.get(name) == job.id:
-                    blocked.add(name)
-                else:
-                    by_queue[name] = [job]
-        for name, waiting in by_queue.items():
-            for job, admission in self._ask(name, waiting, view, now_s):
-                ranked.append((admission.rank, job.number, shaped(job, admission)))
+        for name, jobs in queues:
+            if name in self._blocked:
+                continue
+            new = self._new(name, jobs, view, now_s)
+            if new:
+                for job, admission in self._ask(name, new, view, now_s):
+                    ranked.append((admission.rank, job.number, shaped(job, admission)))
         return [job for _, _, job in sorted(ranked, key=lambda entry: entry[:2])]
+
+    def _new(self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> list[SimJob]:
+        """Those that may start. The queue's head goes on being kept, as it would be if the others were asked about."""
+        waits = self._waits.get(name)
+        if waits is None or now_s >= waits.until_s or waits.stamp != (view.usage_stamp, self._heads_changed):
+            self._waits.pop(name, None)
+            return jobs
+        queue = self.queues[name]
+        head = queue.head and renewed(queue.head, view, now_s)
+        if head is not queue.head:
+            self._show(replace(queue, head=head), view)
+        return jobs[waits.jobs :]
 
     def _ask(self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> list[tuple[SimJob, Admission]]:
         context = AdmitContext(
@@ -60,17 +79,37 @@ class Admitter:
         state = self.queues.get(name) or QueueState(queue=name)
         plan = self.policy.admit([job.job for job in jobs], view, state, context)
         if plan.queue is not state:
-            queue = self.queues[name] = replace(plan.queue, seq=state.seq + 1)
-            view.show_queue(queue)  # as the events of a service tell its views
+            self._heads_changed += plan.queue.head is not state.head
+            self._show(plan.queue, view)
+        if not plan.admissions:
+            self._wait(name, len(jobs), view, context)
+            return []
         admitted = {a.job_id: a for a in plan.admissions if a.verdict is Verdict.ADMIT}
+        self._waits.pop(name, None)
         if self._is_in_order and jobs[0].job.id not in admitted:
-            self._blocked[name] = jobs[0].id
+            self._blocked.add(name)
         return [(job, admitted[job.job.id]) for job in jobs if job.job.id in admitted] if admitted else []
+
+    def _wait(self, name: str, jobs: int, view: ClusterView, context: AdmitContext) -> None:
+        """None of these jobs starts, which were asked about behind those that waited already."""
+        if self._is_in_order:
+            self._blocked.add(name)
+        elif context.same_until_s > context.now_s:
+            waits = self._waits.get(name)
+            before, until_s = (waits.jobs, waits.until_s) if waits is not None else (0, context.same_until_s)
+            stamp = (view.usage_stamp, self._heads_changed)
+            self._waits[name] = _Waits(before + jobs, min(until_s, context.same_until_s), stamp)
+        else:
+            self._waits.pop(name, None)
+
+    def _show(self, queue: QueueState, view: ClusterView) -> None:
+        """Keeps the queue's next state, and shows it to the view as the events of a service do."""
+        queue = self.queues[queue.queue] = replace(queue, seq=queue.seq + 1)
+        view.show_queue(queue)
 
 
 def shaped(job: SimJob, admission: Admission) -> SimJob:
     """The job as admitted: rigid ones stay as they are, elastic ones become a gang of the shape given."""
     if job.job.is_rigid or admission.nodes <= 0:
         return job
-    made = with_shape(job.job, Shape(admission.nodes, admission.gpus_per_node))
-    return replace(job, job=made, signature=demand_signature(made))
+    return replace(job, job=with_shape(job.job, Shape(admission.nodes, admission.gpus_per_node)))

@@ -30,6 +30,7 @@ from placewise_training.sim.gangs.heat import HeatMap
 from placewise_training.sim.gangs.live import LiveJob, spots_of
 from placewise_training.sim.gangs.metrics import MetricsCollector
 from placewise_training.sim.gangs.results import Observer, SimOptions, SimResult
+from placewise_training.sim.gangs.window import Window
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.speed.base import Footprint, NodeLoad, SpeedModel
@@ -75,6 +76,7 @@ class Simulation:
         self.footprints: dict[str, Footprint] = {}
         self.context = PlaceContext(0.0, np.random.default_rng(seed), interference=self.options.belief)
         self.admitter = Admitter(admission, seed, self.options.queue_settings) if admission is not None else None
+        self._window = Window(self.options.discipline.window)  # what the admitter is asked about
         self.heat = HeatMap(nodes) if self.options.telemetry_every_s > 0 else None
         self._source: Iterator[SimJob] = iter(jobs)
         self._more_arrivals = True
@@ -201,6 +203,7 @@ class Simulation:
             self._tell("impossible", job, ())
             return
         self.waiting[job.id] = job
+        self._window.append(job)
 
     def _could_ever_fit(self, job: SimJob) -> bool:
         found = self._fits.get(job.signature)
@@ -247,7 +250,7 @@ class Simulation:
             self.report_progress()
         started = 0
         for job in self._candidates():
-            if job.signature in self._failed:
+            if self._failed and job.signature in self._failed:
                 if self.options.discipline.backfills:
                     continue
                 break
@@ -258,15 +261,20 @@ class Simulation:
         return started
 
     def _candidates(self) -> Sequence[SimJob]:
-        window = self.options.discipline.window
-        jobs = list(itertools.islice(self.waiting.values(), window))
-        if self.options.learns_durations:
-            filled, _ = with_lengths([job.job for job in jobs], self.view)
-            jobs = [replace(sim, job=job) for sim, job in zip(jobs, filled, strict=True)]
         if self.admitter is not None:
-            return self.admitter.admitted(jobs, self.view, self.now_s)
+            queues = [(name, self._with_lengths(jobs)) for name, jobs in self._window.by_queue()]
+            return self.admitter.admitted(queues, self.view, self.now_s)
         assert self.policy is not None
+        window = self.options.discipline.window
+        jobs = self._with_lengths(list(itertools.islice(self.waiting.values(), window)))
         return self.options.discipline.ordered(jobs, self.policy, self.view, self.context)
+
+    def _with_lengths(self, jobs: list[SimJob]) -> list[SimJob]:
+        """The jobs with what the view has learned of their lengths."""
+        if not self.options.learns_durations:
+            return jobs
+        filled, _ = with_lengths([job.job for job in jobs], self.view)
+        return [replace(sim, job=job) for sim, job in zip(jobs, filled, strict=True)]
 
     def _try(self, job: SimJob) -> bool:
         assert self.policy is not None
@@ -287,7 +295,7 @@ class Simulation:
         """Starts a waiting job where `assignments` say, which the view may hold for it already. Raises KeyError if it
         does not wait."""
         now_s = self.now_s
-        del self.waiting[job.id]
+        self._window.remove(self.waiting.pop(job.id))
         spots = spots_of(assignments)
         places = tuple(spot.node for spot in spots)
         footprint = self.speed.footprint(job, spots, self.nodes)
@@ -425,6 +433,7 @@ class Simulation:
             self.hash.add(self.now_s, "restart", live.sim.number)
             self._tell("restart", live.sim, (node,))
         self.waiting = {**stopped, **self.waiting}
+        self._window = Window.of(self.options.discipline.window, self.waiting.values())
 
     def _telemetry(self) -> None:
         assert self.heat is not None

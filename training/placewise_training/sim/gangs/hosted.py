@@ -15,7 +15,7 @@ from placewise_training.sim.events import EventKind
 from placewise_training.sim.gangs.engine import Simulation
 from placewise_training.sim.gangs.live import LiveJob
 from placewise_training.sim.hardware import uniform_cluster
-from placewise_training.sim.jobs import SimJob, demand_signature, with_shape
+from placewise_training.sim.jobs import SimJob, with_shape
 from placewise_training.sim.traces import TraceMapping
 from placewise_training.sim.truths import make_truth
 
@@ -65,8 +65,7 @@ class HostedSimulation:
     def start(self, job_id: JobId, assignments: Sequence[Assignment], shape: Shape | None = None) -> None:
         job = self.simulation.waiting[job_id]
         if shape is not None and job.job.elastic is not None:
-            made = with_shape(job.job, shape)
-            job = replace(job, job=made, signature=demand_signature(made))
+            job = replace(job, job=with_shape(job.job, shape))
             assignments = _one_per_gpu(assignments, job)
         self._begun[job_id] = self.simulation.start(job, tuple(assignments))
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from placewise_core.basics.frozen import frozen
 from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, ClusterView
 from placewise_training.sim.statistics import Distribution, TimeAverage, jain
 
@@ -49,7 +50,7 @@ class Metrics:
         return {**asdict(self), "avg_turnaround_s": self.avg_turnaround_s}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _NodeUse:
     load: float = 0.0
     used_gpus: int = 0

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from placewise_core.basics.frozen import frozen
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.jobs import SimJob
 
@@ -85,7 +86,7 @@ class NodeLoad:
         self.disk_rate, self.pcie_rate, self.nic_rate = disk, pcie, nic
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spot:
     """Where tasks of a job are: counts of workers and parameter servers on one node, and their GPUs."""
 
