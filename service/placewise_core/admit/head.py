@@ -47,7 +47,7 @@ class Releases:
         """The later points in time at which something is given back, each once."""
         starting = [end_s for _, end_s in self._starting]
         times_s = np.unique(np.append(self._held.ends, starting))
-        return times_s[times_s > time_s]
+        return times_s[(times_s > time_s) & (times_s < math.inf)]
 
     def earliest_s(self, gpus: float) -> float:
         """The first point in time at which so many GPUs may be idle; infinite if there are fewer."""

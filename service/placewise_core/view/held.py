@@ -1,7 +1,7 @@
 """Resources that the running jobs of a view hold, and when each is expected to give them back."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from placewise_core.view.view import ClusterView
 
 @frozen
 class HeldAmounts:
-    """P parts, one for each job and node."""
+    """P rows: a part for each job and node, and some that are none, which never end."""
 
     rows: IntArray  # (P,) the node of each
     ends: FloatArray  # (P,) the expected end of its job
@@ -25,29 +25,34 @@ class HeldAmounts:
 
 @frozen
 class _Known:
-    """A job whose resources are in the tables, under its slot."""
+    """A job whose resources are in the tables, under its slot: its parts, and its GPUs in the flat (M, G) array."""
 
     job: RunningJob
     slot: int
-    on_gpus: int
+    parts: Sequence[int]
+    gpus: IntArray
 
 
 _FEW_CHANGES = 16  # between two questions, beyond which the rest is looked at job by job
+_NOBODY, _NEVER = 0, 1  # slots that no job has: of idle GPUs, and of rows that are no part
+_MORE = 256  # slots and parts that are made at a time
 
 
 class _Tables:
-    """The resources held, a row for each job and node and one for each job and GPU, and the terms of every job's end.
-    Jobs come and go one by one: only their own rows are written."""
+    """The resources held, a row for each job and node and the job of each GPU, and the terms of every job's end. Jobs
+    come and go one by one: only their own rows are written."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, view: ClusterView) -> None:
         self.jobs: dict[JobId, _Known] = {}
-        self.terms: FloatArray = np.zeros((3, 0))  # by slot, as `expected_ends_s` has them
+        self.terms: FloatArray = np.zeros((3, 2))  # by slot, as `expected_ends_s` has them
         self.part_slots: IntArray = np.zeros(0, dtype=np.int64)
         self.part_rows: IntArray = np.zeros(0, dtype=np.int64)
-        self.demands: FloatArray = np.zeros((0, columns))
-        self.gpu_slots: IntArray = np.zeros(0, dtype=np.int64)
-        self.gpu_places: IntArray = np.zeros(0, dtype=np.int64)  # in the flat (M, G) array
-        self._unused: list[int] = []
+        self.demands: FloatArray = np.zeros((0, len(view.free)))
+        # (M · G,) of the last job that came; those of GPUs that several shared are not to be relied upon.
+        self._gpu_slots: IntArray = np.full(view.gpu_exists.size, _NOBODY)
+        self._is_shared = False
+        self._unused_slots: list[int] = []
+        self._unused_parts: list[int] = []
 
     def follow(self, view: ClusterView, before: Sequence[RunningJob], now: Sequence[RunningJob]) -> None:
         """Makes the tables of the jobs that ran `before` those of the jobs that the view has now."""
@@ -58,53 +63,69 @@ class _Tables:
             if kept is None or kept.job.assignments is not job.assignments:
                 news.append((job.id, job))
             elif kept.job is not job:
-                self._know(job.id, job, kept.slot, kept.on_gpus)
-        left = [job.id for job in gone if job.id not in view.jobs]
-        self._drop([*left, *[job_id for job_id, _ in news if job_id in known]])
-        if news:
-            self._add(news, view)
-
-    def _know(self, job_id: JobId, job: RunningJob, slot: int, on_gpus: int) -> None:
-        self.jobs[job_id] = _Known(job, slot, on_gpus)
-        self.terms[:, slot] = _terms(job, on_gpus)
-
-    def _drop(self, gone: Collection[JobId]) -> None:
-        if not gone:
-            return
-        slots = [self.jobs.pop(job_id).slot for job_id in gone]
-        self._unused += slots
-        stays = np.ones(self.terms.shape[1], dtype=np.bool_)
-        stays[slots] = False
-        parts, gpus = stays[self.part_slots], stays[self.gpu_slots]
-        self.part_slots, self.part_rows = self.part_slots[parts], self.part_rows[parts]
-        self.demands = self.demands[parts]
-        self.gpu_slots, self.gpu_places = self.gpu_slots[gpus], self.gpu_places[gpus]
-
-    def _add(self, news: Sequence[tuple[JobId, RunningJob]], view: ClusterView) -> None:
-        short = len(news) - len(self._unused)
-        if short > 0:
-            slots = self.terms.shape[1]
-            self._unused += range(slots, slots + short)
-            self.terms = np.concatenate((self.terms, np.zeros((3, short))), axis=1)
-        part_slots: list[int] = []
-        rows: list[int] = []
-        demands: list[FloatArray] = []
-        gpu_slots: list[int] = []
-        gpus: list[int] = []
+                self._know(job.id, job, kept.slot, kept.parts, kept.gpus)
+        for job_id in [job.id for job in gone if job.id not in view.jobs]:
+            self._drop(job_id)
+        for job_id, _ in news:
+            if job_id in known:
+                self._drop(job_id)
         for job_id, job in news:
-            slot = self._unused.pop()
-            self._know(job_id, job, slot, sum([len(task.gpu_indices) for task in job.assignments]))
-            on, places = _parts(job, view)
-            rows += on
-            demands += on.values()
-            part_slots += [slot] * len(on)
-            gpus += places
-            gpu_slots += [slot] * len(places)
-        self.part_slots = np.concatenate((self.part_slots, np.array(part_slots, dtype=np.int64)))
-        self.part_rows = np.concatenate((self.part_rows, np.array(rows, dtype=np.int64)))
-        self.demands = np.concatenate((self.demands, np.array(demands).reshape(len(rows), -1)))
-        self.gpu_slots = np.concatenate((self.gpu_slots, np.array(gpu_slots, dtype=np.int64)))
-        self.gpu_places = np.concatenate((self.gpu_places, np.array(gpus, dtype=np.int64)))
+            self._add(job_id, job, view)
+
+    def _know(self, job_id: JobId, job: RunningJob, slot: int, parts: Sequence[int], gpus: IntArray) -> None:
+        self.jobs[job_id] = _Known(job, slot, parts, gpus)
+        self.terms[:, slot] = _terms(job, sum([len(task.gpu_indices) for task in job.assignments]))
+
+    def _drop(self, job_id: JobId) -> None:
+        gone = self.jobs.pop(job_id)
+        self._unused_slots.append(gone.slot)
+        self._unused_parts += gone.parts
+        self.part_slots[gone.parts] = _NEVER
+        self._gpu_slots[gone.gpus] = _NOBODY
+
+    def _add(self, job_id: JobId, job: RunningJob, view: ClusterView) -> None:
+        on, places = _parts(job, view)
+        if not self._unused_slots:
+            slots = self.terms.shape[1]
+            self._unused_slots += range(slots, slots + _MORE)
+            self.terms = np.concatenate((self.terms, np.zeros((3, _MORE))), axis=1)
+        if len(self._unused_parts) < len(on):
+            self._make_parts(max(_MORE, len(on)))
+        slot, parts = self._unused_slots.pop(), [self._unused_parts.pop() for _ in on]
+        for part, (m, demand) in zip(parts, on.items(), strict=True):
+            self.part_slots[part], self.part_rows[part], self.demands[part] = slot, m, demand
+        gpus = np.array(places, dtype=np.int64)
+        self._gpu_slots[gpus] = slot
+        self._know(job_id, job, slot, parts, gpus)
+
+    def ends_s(self, now_s: float) -> FloatArray:
+        """(S,) the expected end of each job, by slot."""
+        starts_s, declared_s, left_s = self.terms
+        ends_s = expected_ends_s(starts_s, declared_s, left_s, now_s)
+        ends_s[_NOBODY], ends_s[_NEVER] = 0.0, np.inf
+        return ends_s
+
+    def gpu_ends_s(self, view: ClusterView, ends_s: FloatArray) -> FloatArray:
+        """(M · G,) when each GPU is expected to be idle: if several share it, after the last of them."""
+        if view.shared_gpus:
+            self._is_shared = True
+            found = np.zeros(view.gpu_exists.size)
+            for known in self.jobs.values():
+                np.maximum.at(found, known.gpus, ends_s[known.slot])
+            return found
+        if self._is_shared:
+            self._is_shared = False
+            self._gpu_slots[:] = _NOBODY
+            for known in self.jobs.values():
+                self._gpu_slots[known.gpus] = known.slot
+        return ends_s[self._gpu_slots]
+
+    def _make_parts(self, more: int) -> None:
+        parts = len(self.part_slots)
+        self._unused_parts += range(parts, parts + more)
+        self.part_slots = np.concatenate((self.part_slots, np.full(more, _NEVER)))
+        self.part_rows = np.concatenate((self.part_rows, np.zeros(more, dtype=np.int64)))
+        self.demands = np.concatenate((self.demands, np.zeros((more, self.demands.shape[1]))))
 
 
 class Holdings:
@@ -112,15 +133,15 @@ class Holdings:
 
     def __init__(self) -> None:
         self._layout_stamp = -1
-        self._tables = _Tables(0)
+        self._tables: _Tables | None = None
         self._running: Sequence[RunningJob] = ()
         self._now_s = -1.0
         self._held: HeldAmounts | None = None
 
     def at(self, view: ClusterView, now_s: float) -> HeldAmounts:
         """The resources held now. Do not write."""
-        if self._layout_stamp != view.layout_stamp:
-            self._layout_stamp, self._tables, self._held = view.layout_stamp, _Tables(len(view.free)), None
+        if self._tables is None or self._layout_stamp != view.layout_stamp:
+            self._layout_stamp, self._tables, self._held = view.layout_stamp, _Tables(view), None
             self._running = ()
         running = tuple(view.jobs.values())
         has_changed = self._held is None or running != self._running
@@ -129,21 +150,15 @@ class Holdings:
             self._running = running
         if self._held is None or has_changed or self._now_s != now_s:
             self._now_s = now_s
-            self._held = self._collected(view, now_s)
+            self._held = _collected(self._tables, view, now_s)
         return self._held
 
-    def _collected(self, view: ClusterView, now_s: float) -> HeldAmounts:
-        tables = self._tables
-        starts_s, declared_s, left_s = tables.terms
-        ends_s = expected_ends_s(starts_s, declared_s, left_s, now_s)
-        gpu_end = np.zeros(view.gpu_exists.shape)
-        places, gpu_ends_s = gpu_end.reshape(-1), ends_s[tables.gpu_slots]
-        if view.shared_gpus:  # a GPU that several share is idle after the last of them
-            np.maximum.at(places, tables.gpu_places, gpu_ends_s)
-        else:
-            places[tables.gpu_places] = gpu_ends_s
-        gpu_end[~view.gpu_exists] = np.inf
-        return HeldAmounts(tables.part_rows, ends_s[tables.part_slots], tables.demands, gpu_end)
+
+def _collected(tables: _Tables, view: ClusterView, now_s: float) -> HeldAmounts:
+    ends_s = tables.ends_s(now_s)
+    gpu_end = tables.gpu_ends_s(view, ends_s).reshape(view.gpu_exists.shape)
+    gpu_end[~view.gpu_exists] = np.inf
+    return HeldAmounts(tables.part_rows, ends_s[tables.part_slots], tables.demands, gpu_end)
 
 
 def _changes(

@@ -178,12 +178,12 @@ class AdapterConformance:
         await world.step()
         assert await world.host.where(second) == ["n1", "n2", "n3", "n4"]
 
-    async def test_admission_and_place_are_one_question_and_an_admission_is_kept(self, world: World) -> None:
+    async def test_admission_by_fifo_and_place_are_one_question_and_an_admission_is_kept(self, world: World) -> None:
         first = await world.host.submit(4, 8)
         await world.step()
         (both,) = world.asked("admit_or_wait")
         assert [job.id for job in both.jobs] == [first]
-        assert both.HasField("place")
+        assert (both.policy, both.HasField("place")) == ("fifo", True)  # the default
         second = await world.host.submit(4, 8)
         for _ in range(3):
             world.clock.advance(2)
@@ -192,12 +192,6 @@ class AdapterConformance:
         # Admitted once, with the first place it was asked for; since then only its place is asked for.
         assert [[job.id for job in request.jobs] for request in world.asked("admit_or_wait")] == [[first], [second]]
         assert len(world.asked("place")) >= 4
-
-    async def test_admission_is_asked_by_fifo_by_default(self, world: World) -> None:
-        world.start_adapter(AdapterSettings(cluster="conformance", decide_budget_s=SETTINGS.decide_budget_s))
-        await world.host.submit(1, 1)
-        await world.step()
-        assert [request.policy for request in world.asked("admit_or_wait")] == ["fifo"]
 
     async def test_what_can_never_fit_is_left_to_the_host(self, world: World) -> None:
         key = await world.host.submit(5, 8)

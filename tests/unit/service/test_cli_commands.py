@@ -8,9 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fakes.callers.foreground import foreground
@@ -29,7 +30,9 @@ from placewise.v1.cluster_pb2 import (
 from placewise.v1.job_pb2 import Resources
 from placewise_client.errors import InvalidRequestError
 from placewise_service.cli import invoke
+from placewise_service.commands.remote import replay
 from placewise_service.data import DEMO_INVENTORY
+from placewise_service.replay.host import ReplayPlan
 
 
 class Service(SmallService):
@@ -243,6 +246,24 @@ async def test_replay_gives_up_on_a_policy_that_waits_for_ever(
     assert await call("replay", "--trace", trace, "--policy", "x", *options) == 0
     (run,) = json.loads(capsys.readouterr().out)["policies"]
     assert (run["jobs_started"], run["never_admitted"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "policy"),
+    [((), "fifo"), (("--admit", "fifo-strict"), "fifo-strict"), (("--truth", "judge"), "none")],
+)
+def test_replay_admits_by_fifo_by_default(
+    asked: Sequence[str], policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[ReplayPlan] = []
+
+    async def run_all(target: object, plans: list[ReplayPlan], *rest: Any) -> list[Any]:
+        planned.extend(plans)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(replay, "_run_all", run_all)
+    invoke(["replay", *asked, "--max-jobs", "2", "--plot", str(tmp_path / "plot.png")])
+    assert {plan.admit_policy for plan in planned} == {policy}
 
 
 @pytest.mark.process
