@@ -128,32 +128,31 @@ def on_nodes(tasks: Sequence[Assignment], nodes: Sequence[str]) -> tuple[Assignm
     )
 
 
+def distribution(policy: PlacementPolicy, job: Job) -> Mapping[Action, float]:
+    """The policy's own distribution on `uneven`, for a gang of `gang_for`."""
+    return _distribution(policy, job.task_count, bool(job.subtasks))
+
+
 @cache
-def sampled(workers: int, is_pipeline: bool) -> dict[Action, float]:
-    return everywhere(gang_for("ldwp" if is_pipeline else "", workers), uneven(), SAMPLE)
-
-
-def distribution(policy: PlacementPolicy, job: Job, view: ClusterView) -> dict[Action, float]:
-    """The policy's own distribution on `uneven`."""
+def _distribution(policy: PlacementPolicy, workers: int, is_pipeline: bool) -> Mapping[Action, float]:
+    job, view = gang_for("ldwp" if is_pipeline else "", workers), uneven()
     if isinstance(policy, Random):
         return by_hand(job)
     if policy is SAMPLE:
-        return sampled(job.task_count, bool(job.subtasks))
+        return everywhere(job, view, SAMPLE)
     proposal = policy.propose(job, view, context())
     assert proposal is not None
     assert not proposal.is_fallback or not job.subtasks, proposal.fallback_reason
     return {action_of(proposal.assignments): 1.0}
 
 
-def enumerated(
-    policy: PlacementPolicy, explorers: Sequence[Explorer], rate: float, job: Job, view: ClusterView
-) -> dict[Action, float]:
+def enumerated(policy: PlacementPolicy, explorers: Sequence[Explorer], rate: float, job: Job) -> dict[Action, float]:
     """P(a) of every action, from the definition: every policy's own distribution, weighted by its share."""
     total = sum(explorer.weight for explorer in explorers)
     parts = [(1.0 - rate, policy), *((rate * e.weight / total, e.policy) for e in explorers)]
     mixture: dict[Action, float] = {}
     for share, part in parts:
-        for action, probability in distribution(part, job, view).items():
+        for action, probability in distribution(part, job).items():
             mixture[action] = mixture.get(action, 0.0) + share * probability
     return mixture
 

@@ -96,11 +96,11 @@ class Told(np.random.Generator):
 
 
 def grid() -> Iterator[tuple[float, Told]]:
-    """Every draw of one job, with its probability: up to twelve numbers of GPUs, and shapes of each number."""
+    """Every draw of one job, with its probability: one to four numbers of GPUs, one to three shapes of each number."""
     yield 1.0 - RATE, Told(1.0 - 1e-9, 0.0, 0.0, 0.0)
-    cells = [(k + 0.5) / 12 for k in range(12)]
-    for coin, count, shape in itertools.product((0.25, 0.75), cells, cells):
-        yield RATE / 288, Told(0.0, coin, count, shape)
+    counts, shapes = ([(k + 0.5) / cells for k in range(cells)] for cells in (12, 6))
+    for coin, count, shape in itertools.product((0.25, 0.75), counts, shapes):
+        yield RATE / 144, Told(0.0, coin, count, shape)
 
 
 JOBS = {

@@ -79,7 +79,7 @@ class Gives(PlacementPolicy):
 
     def __init__(self, policy: PlacementPolicy, job: Job, view: ClusterView) -> None:
         self.name, self.action, self._policy = policy.name, Action(), policy
-        self.distribution = distribution(policy, job, view)
+        self.distribution = distribution(policy, job)
         self._stated = stated_by(f"{type(policy).__name__} {policy.name}", job.task_count, bool(job.subtasks))
         proposal = policy.propose(job, view, context())
         self._tasks: Sequence[Assignment] = sorted(proposal.assignments, key=lambda a: a.task) if proposal else []
@@ -123,8 +123,8 @@ def test_stated_propensities_are_the_enumerated_ones_and_sum_to_one(
     view, job, policy = uneven(), gang_for(name, workers), POLICIES[name]
     is_spared = workers in SPARED[guard]
     exploration = Exploration(RATE, EXPLORERS[explorers], GUARDS[guard])
-    own = distribution(policy, job, view)
-    expected = own if is_spared else enumerated(policy, EXPLORERS[explorers], RATE, job, view)
+    own = distribution(policy, job)
+    expected = own if is_spared else enumerated(policy, EXPLORERS[explorers], RATE, job)
     stated: dict[Action, float] = {}
     for action, drawn in every_draw(policy, exploration, job, view):
         assert bool(drawn.guard) == is_spared
@@ -191,8 +191,8 @@ def test_draws_fit_the_enumeration(
     monkeypatch.setattr(explore, "verdict", lambda *_: spared)  # which takes longer than a draw
     each = [Explorer(Kept(e.policy, job, view, has_drawn=True), e.weight) for e in EXPLORERS[explorers]]
     exploration, draws = Exploration(RATE, each, GUARDS[guard]), EVERYWHERE or SEEN
-    own = distribution(policy, job, view)
-    expected = own if spared else enumerated(policy, EXPLORERS[explorers], RATE, job, view)
+    own = distribution(policy, job)
+    expected = own if spared else enumerated(policy, EXPLORERS[explorers], RATE, job)
     found = counted(Kept(policy, job, view, has_drawn=True), exploration, job, view, draws, seed=5 + workers)
     assert found.keys() <= expected.keys()
     assert fit(found, expected, draws) > 1e-4
@@ -205,7 +205,7 @@ def test_many_draws_fit_the_enumeration(explorers: str, workers: int) -> None:
     view, job, policy = uneven(), gang_for("", workers), POLICIES["load-balance"]
     draws = DRAWS[explorers] // (1 if workers == 2 else 4)
     exploration = Exploration(RATE, [Explorer(Kept(e.policy, job, view), e.weight) for e in EXPLORERS[explorers]])
-    expected = enumerated(policy, EXPLORERS[explorers], RATE, job, view)
+    expected = enumerated(policy, EXPLORERS[explorers], RATE, job)
     found = counted(Kept(policy, job, view), exploration, job, view, draws, seed=5 + workers)
     assert found.keys() <= expected.keys()
     assert fit(found, expected, draws) > 1e-4
@@ -220,5 +220,5 @@ def test_whatever_an_explorer_gives_has_its_share(explorers: tuple[Explorer, ...
         assert drawn is not None
         proposal = drawn.proposal
         for explorer in explorers:
-            given = distribution(explorer.policy, job, view).get(action_of(proposal.assignments), 0.0)
+            given = distribution(explorer.policy, job).get(action_of(proposal.assignments), 0.0)
             assert proposal.propensity >= RATE * explorer.weight / total * given - 1e-12

@@ -1,5 +1,8 @@
 """Why a job is not admitted, in the reason codes every answer uses. Explains; never decides."""
 
+from collections.abc import Sequence
+from functools import lru_cache
+
 import numpy as np
 
 from placewise_core.admit.pool import Pool, elastic_range, shares_gpus
@@ -9,6 +12,7 @@ from placewise_core.domain.job import Job
 from placewise_core.view.view import CPU, MEMORY, ClusterView
 
 
+@lru_cache(maxsize=1024)
 def behind(position: int) -> tuple[Blocker, ...]:
     """Another job stands before this one."""
     return (Blocker(Reason.BEHIND_IN_QUEUE, message=f"{position} job(s) stand before it in the queue"),)
@@ -26,13 +30,13 @@ def no_shape(view: ClusterView) -> tuple[Blocker, ...]:
     return (Blocker(Reason.NO_FEASIBLE_SHAPE, message="no shape of this job fits the cluster, even empty"),)
 
 
-def does_not_fit(job: Job, pool: Pool, now_s: float) -> tuple[Blocker, ...]:
+def does_not_fit(job: Job, pool: Pool, left_out: Sequence[Blocker]) -> tuple[Blocker, ...]:
     """The reasons against a start now: first resources short in sum, else fragmentation; then the nodes left out."""
     missing = _short(job, pool)
     if not missing:
         message = "enough is free in sum, but not on nodes that can each take their part"
         missing = [Blocker(Reason.FRAGMENTED, nodes=int((pool.gpus > 0).sum()), resource="gpus", message=message)]
-    return (*missing, *left_out(pool.view, now_s))
+    return (*missing, *left_out)
 
 
 def _short(job: Job, pool: Pool) -> list[Blocker]:
@@ -43,13 +47,15 @@ def _short(job: Job, pool: Pool) -> list[Blocker]:
         found.append(
             Blocker(Reason.INSUFFICIENT_GPU, int((pool.gpus == 0).sum()), float(short), "gpus", f"{short} GPUs short")
         )
+    if not job.is_rigid:
+        return found
     for row, reason, name in (
         (CPU, Reason.INSUFFICIENT_CPU, "cpu_cores"),
         (MEMORY, Reason.INSUFFICIENT_MEMORY, "memory_gib"),
     ):
         wanted = sum(g.count * (g.demand.cpu_cores if row == CPU else g.demand.memory_gib) for g in job.groups)
         missing = wanted - float(pool.resources()[row].sum())
-        if job.is_rigid and missing > 0:
+        if missing > 0:
             found.append(Blocker(reason, pool.view.size, missing, name, f"{missing:g} {name} short"))
     return found
 

@@ -69,6 +69,7 @@ class Round:
     draws: Draws | None = None
     waiting: int = 0
     met: dict[JobId, Waiting] = field(default_factory=dict)
+    left_out: Sequence[Blocker] | None = None
 
     def pool_for(self, job: Job) -> Pool:
         """The pool, without the nodes that the heads of queues keep from this job."""
@@ -324,7 +325,9 @@ def _first(overdue: Sequence[Job], jobs: Sequence[Job]) -> Sequence[Job]:
 
 def _blockers(job: Job, pool: Pool, state: Round) -> tuple[Blocker, ...]:
     """Why the job does not fit into the pool."""
-    why = blockers.does_not_fit(job, pool, state.context.now_s)
+    if state.left_out is None:  # for all jobs that wait
+        state.left_out = blockers.left_out(state.view, state.context.now_s)
+    why = blockers.does_not_fit(job, pool, state.left_out)
     is_kept = pool is not state.pool and len(state.pool.options(job)) > 0
     return (blockers.KEPT_FOR_HEAD, *why) if is_kept else why
 

@@ -160,4 +160,4 @@ def gives(
         return None
     if given.propensity < 1.0:
         return explorer.probability(chosen.assignments, job, view, context)
-    return float(action_of(given.assignments) == action_of(chosen.assignments))
+    return float(given is chosen or action_of(given.assignments) == action_of(chosen.assignments))

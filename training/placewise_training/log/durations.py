@@ -74,9 +74,8 @@ def restricted_mean_s(
     times, censored = np.asarray(seconds, dtype=np.float64), np.asarray(is_censored, dtype=np.bool_)
     if not len(times):
         raise ValueError("no jobs: no mean")
-    ends = np.unique(times[~censored & (times < within_s)])
+    ends, ended = np.unique(times[~censored & (times < within_s)], return_counts=True)
     at_risk = len(times) - np.searchsorted(np.sort(times), ends, side="left")
-    ended = np.array([(times[~censored] == end).sum() for end in ends])
     left = np.concatenate([[1.0], np.cumprod(1.0 - ended / np.maximum(at_risk, 1))])
     return float((left * np.diff([0.0, *ends, within_s])).sum())
 

@@ -238,7 +238,7 @@ def _decided(head: Job | None, scores: _Scores | None, arrived: Mapping[str, flo
 
 def _why_waiting(job: Job, scores: _Scores, pool: Pool, context: AdmitContext) -> tuple[Blocker, ...]:
     if len(scores.options) == 0:
-        return blockers.does_not_fit(job, pool, context.now_s)
+        return blockers.does_not_fit(job, pool, blockers.left_out(pool.view, context.now_s))
     least = float(scores.values[scores.best])
     if least < 0:  # it would start, but this slot's decision was made
         return (_SLOT_TAKEN,)

@@ -63,7 +63,7 @@ def test_the_propensity_over_both_arms_and_all_explorers_is_the_enumerated_one(
     view, job = uneven(), gang_for("", workers)
     rate = 0.0 if guard.max_gpus and workers > guard.max_gpus else RATE
     parts = [(incumbent, explorers), (canary, others)]
-    enumerations = [enumerated(POLICIES[name], EXPLORERS[each], rate, job, view) for name, each in parts]
+    enumerations = [enumerated(POLICIES[name], EXPLORERS[each], rate, job) for name, each in parts]
     expected = {
         action: over_both(SHARE, *(each.get(action, 0.0) for each in enumerations))
         for action in {*enumerations[0], *enumerations[1]}
