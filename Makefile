@@ -61,7 +61,7 @@ test: install ## Lint, types, import contracts, and every test but the heavy end
 	  wait $$lint; linted=$$?; cat $$output; rm $$output; exit $$((tests + linted))
 
 test-fast: install ## The unit and property tests that start no process, in two minutes
-	$(BIN)/pytest -q -m "not process and not slow" --numprocesses 2 --dist worksteal tests/unit tests/property
+	$(BIN)/pytest -q -m "not process" --hypothesis-profile fast --numprocesses 2 --dist worksteal tests/unit tests/property
 
 JWT_PLUGIN = /usr/lib/$(shell uname -m)-linux-gnu/slurm-wlm/auth_jwt.so
 SLURM_PACKAGES = slurm-wlm slurm-wlm-basic-plugins slurm-wlm-jwt-plugin slurm-client slurmrestd lua-socket lua5.3

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fakes.quick.examples import examples
 
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.events import ClusterRecords
@@ -32,7 +33,7 @@ def fresh(nodes: int) -> tuple[ClusterView, PlaceContext]:
     return ClusterView(records), PlaceContext(0.0, np.random.default_rng(0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(gang=gangs, nodes=st.integers(1, 5), seed=st.integers(0, 10_000))
 def test_any_allowed_actions_lead_to_a_sound_placement_or_a_clean_stop(
     gang: tuple[int, int, int, float], nodes: int, seed: int

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_place
+from tests.fakes.quick.examples import examples
 
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import RunningJob
@@ -172,4 +173,4 @@ def gpus_of(held: RunningJob | JobDecision) -> frozenset[Gpu]:
 
 
 TestHandingOut = HandingOut.TestCase
-TestHandingOut.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestHandingOut.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.fakes.most_memory import MostMemory
 from tests.fakes.place_cases import arrays, context, view_of
+from tests.fakes.quick.examples import examples
 
 from placewise_core.domain.cluster import Assignment, Gpu, Node, NodeState, RunningJob, Telemetry
 from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
@@ -98,7 +99,7 @@ def place_all(view: ClusterView, asked: list[Job], policy: str) -> list[tuple[Jo
 
 
 @given(situations())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_nothing_is_handed_out_twice(situation: tuple[list[Node], list[Job], str]) -> None:
     made, asked, policy = situation
     view = view_of(made)
@@ -124,7 +125,7 @@ def _shares_whole(view: ClusterView) -> np.ndarray:
 
 
 @given(situations())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_a_gang_is_placed_whole_on_usable_nodes(situation: tuple[list[Node], list[Job], str]) -> None:
     made, asked, policy = situation
     view = view_of(made)
@@ -173,7 +174,7 @@ def sharers(draw: st.DrawFn) -> tuple[list[Node], list[Job], str]:
 
 
 @given(sharers())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_nobody_is_slowed_beyond_their_limit(situation: tuple[list[Node], list[Job], str]) -> None:
     made, asked, policy = situation
     view = view_of(made)
@@ -187,7 +188,7 @@ def test_nobody_is_slowed_beyond_their_limit(situation: tuple[list[Node], list[J
 
 
 @given(situations())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_nodes_are_scored_anew_only_where_that_changes_nothing(situation: tuple[list[Node], list[Job], str]) -> None:
     """A policy that says that its scores are by node is asked about nodes ahead; asked every turn it says the same."""
     made, asked, name = situation
@@ -202,7 +203,7 @@ def test_nodes_are_scored_anew_only_where_that_changes_nothing(situation: tuple[
 
 
 @given(situations())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_a_proposal_leaves_the_view_as_it_was(situation: tuple[list[Node], list[Job], str]) -> None:
     made, asked, policy = situation
     view = view_of(made)
@@ -213,7 +214,7 @@ def test_a_proposal_leaves_the_view_as_it_was(situation: tuple[list[Node], list[
 
 
 @given(situations(), st.randoms())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_giving_everything_back_in_any_order_is_the_identity(
     situation: tuple[list[Node], list[Job], str], rng: object
 ) -> None:
@@ -234,7 +235,7 @@ def _assert_same(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) ->
 
 
 @given(situations(), st.permutations(range(6)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_order_of_nodes_does_not_matter_up_to_ties(
     situation: tuple[list[Node], list[Job], str], order: list[int]
 ) -> None:
@@ -311,7 +312,7 @@ def shared_clusters(draw: st.DrawFn) -> tuple[ClusterView, Job]:
 
 
 @given(shared_clusters())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_the_nodes_said_to_take_a_task_are_those_that_do(situation: tuple[ClusterView, Job]) -> None:
     """By combination of tenants, against GPU by GPU."""
     view, newcomer = situation

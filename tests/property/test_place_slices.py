@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_place, running_engine
+from tests.fakes.quick.examples import examples
 from tests.fakes.slices import TickingClock, every_round
 
 from placewise_core.domain.cluster import RunningJob
@@ -50,7 +51,7 @@ REQUESTS = st.builds(
 REPORTS = st.builds(Act, round=st.integers(0, LAST), nodes=st.integers(50, NODES))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.one_of(REQUESTS, REQUESTS, REQUESTS, REPORTS), min_size=2, max_size=8))
 @example([Act(38, (1,), POLICIES[0]), Act(0, (1, 130, 1), POLICIES[0], leaves_after=40)])  # it leaves as its draft ends
 def test_gangs_stay_whole_beside_whatever_others_do(acts: list[Act]) -> None:

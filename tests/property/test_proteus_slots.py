@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
+from tests.fakes.quick.examples import examples
 
 from placewise_core.admit.policies.proteus_paper import ProteusPaper
 from placewise_core.admit.policy import AdmitContext
@@ -54,7 +55,7 @@ step = st.tuples(
 )
 
 
-@hypothesis_settings(deadline=None, max_examples=60)
+@hypothesis_settings(deadline=None, max_examples=examples(60))
 @given(st.lists(step, min_size=1, max_size=12))
 def test_queues_move_once_per_slot_as_printed(steps: list[tuple[int, list[float], int, bool]]) -> None:
     view = cluster_of(gpu_nodes(64, 4))  # room for every promise

@@ -1,5 +1,6 @@
 """No folder is a mere listing: at most fifteen Python files stand in one."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,12 @@ def test_no_module_has_more_than_five_hundred_lines(root: str) -> None:
     modules = [path for path in (ROOT / root).rglob("*.py") if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
     counts = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in modules}
     assert {name: count for name, count in counts.items() if count > MOST_LINES} == {}
+
+
+def test_no_unit_or_property_test_that_starts_no_process_is_slow() -> None:
+    """`make test-fast` runs them all."""
+    found = []
+    for path in (path for folder in ("unit", "property") for path in (ROOT / "tests" / folder).rglob("test_*.py")):
+        tests = re.findall(r"((?:^@.+\n)+)(?:async )?def (\w+)", path.read_text("utf-8"), re.MULTILINE)
+        found += [name for marks, name in tests if "mark.slow" in marks and "mark.process" not in marks]
+    assert found == []

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
+from tests.fakes.quick.examples import examples
 
 from placewise_core.admit.head import Releases
 from placewise_core.admit.policies import lyapunov
@@ -176,7 +177,7 @@ BACKFILLING = ["fifo", "proteus", "proteus-qos", "proteus-qos-savable", "qos", "
     rate=st.sampled_from([0.0, 0.3, 1.0]),
     seed=st.integers(0, 2**16),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_gang_as_large_as_the_cluster_starts_within_its_bound(
     policy: str, told_s: float, under: float, behind: bool, starts_only: bool, rate: float, seed: int
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.cluster import make_job, make_node
+from tests.fakes.quick.examples import examples
 
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.events import ClusterRecords
@@ -46,7 +47,7 @@ def gang(workers: int, servers: int, gpus: float, most_per_node: int, *, is_shar
     return Job(JobId("gang"), groups=tuple(groups), gpu_sharing=sharing)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     gang=st.builds(
         gang,
@@ -107,7 +108,7 @@ def test_what_the_columns_say() -> None:
     assert seen["is_in_rack_of_gang"] == [0, 1, 0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     gang=st.builds(
         gang,

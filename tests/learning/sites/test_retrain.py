@@ -41,7 +41,6 @@ def run(log: Path, out: Path, *more: str) -> Result:
 
 
 @pytest.mark.slow
-@pytest.mark.process
 def test_a_full_disk_and_ctrl_c_leave_nothing_at_the_place_of_the_bundle_and_the_next_run_goes_on(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +83,6 @@ def test_a_full_disk_and_ctrl_c_leave_nothing_at_the_place_of_the_bundle_and_the
 
 
 @pytest.mark.slow
-@pytest.mark.process
 def test_a_candidate_that_the_gate_refuses_does_not_come_to_its_place(short_log: Path, tmp_path: Path) -> None:
     out = tmp_path / "next"
     done = run(short_log, out, "--policy", "load-balance", "--only", "reward")
@@ -96,7 +94,6 @@ def test_a_candidate_that_the_gate_refuses_does_not_come_to_its_place(short_log:
 
 
 @pytest.mark.slow
-@pytest.mark.process
 def test_a_half_written_log_a_second_run_and_an_unknown_step_are_told(short_log: Path, tmp_path: Path) -> None:
     torn = tmp_path / "torn"
     shutil.copytree(short_log, torn)
