@@ -181,12 +181,18 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "actual": ("", "node/gpu of every task, as the host placed it; empty if it reported nothing"),
         "is_overridden": ("", "the host placed the job elsewhere"),
         "submit_time_s": ("s since 1970", "submission; null if unknown"),
-        "start_time_s": ("s since 1970", "start; null if not reported"),
+        "start_time_s": (
+            "s since 1970",
+            "start, as the host reported it, also before the decision; null if not reported",
+        ),
         "end_time_s": ("s since 1970", "end; null if not reported"),
         "end": ("", 'FINISHED, FAILED, CANCELLED, SHARE_FINISHED or SUBTASK_FINISHED; "" before the end'),
         "predicted_speed": ("epochs/s", f"speed predicted when the job was placed; null without one; {_SAMPLES}"),
-        "mean_speed": ("epochs/s", "mean of the speeds reported, each counted once; null if none was"),
-        "epochs_done": ("epochs", "epochs reported as done; null if none were"),
+        "mean_speed": (
+            "epochs/s",
+            "mean of the speeds reported after the decision, each counted once; null if none was",
+        ),
+        "epochs_done": ("epochs", "most epochs reported as done after the decision; null if none were"),
         "predicted_s": ("s", "predicted time of a share; null for a job"),
         "actual_s": ("s", "time that a share or subtask took; null for a job, and before it ends"),
         "own_propensity": ("1", "π(a) of the policy in force; null if the decision did not place the job"),
@@ -196,7 +202,8 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "predicted_speed_epochs_per_s": ("epochs/s", "as `predicted_speed`; null in samples/s"),
         "speed_epochs_per_s": (
             "epochs/s",
-            "mean of the speeds reported, each weighted by the time since the report before; null if none was",
+            "mean of the speeds reported after the decision, each weighted by the time since the report, start or decision "
+            "before; null if none was",
         ),
         "subtask": ("", "subtask of a pipeline; null for a whole job or a share"),
         "gpus": ("", "GPUs given by AdmitOrWait, 0 for WAIT; null of other calls"),

@@ -12,7 +12,7 @@ Status of a row:
 import enum
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
@@ -112,7 +112,6 @@ class Fate:
     placement: Sequence[str] = ()
     nodes: Sequence[str] = ()
     progress: list[tuple[float, float | None, float | None]] = field(default_factory=list)
-    epochs_done: float = 0.0
     actual_s: float | None = None
 
     def add(self, report: Report) -> None:
@@ -132,7 +131,19 @@ class Fate:
                 self.placement = (report.key.unit,)
         if report.speed or report.epochs_done:
             self.progress.append((time_s, report.speed, report.epochs_done))
-        self.epochs_done = max(self.epochs_done, report.epochs_done or 0.0)
+
+    def since(self, time_s: float) -> "Fate":
+        """With the progress reported after that time alone, and no start before it."""
+        start_s = self.start_time_s
+        if not 0 < start_s < time_s and all(reported_s > time_s for reported_s, _, _ in self.progress):
+            return self
+        progress = [report for report in self.progress if report[0] > time_s]
+        return replace(self, start_time_s=max(start_s, time_s) if start_s else 0.0, progress=progress)
+
+    @property
+    def epochs_done(self) -> float:
+        """The most epochs reported as done; 0 if none were."""
+        return max((epochs or 0.0 for _, _, epochs in self.progress), default=0.0)
 
     @property
     def simple_mean_speed(self) -> float | None:
@@ -159,10 +170,12 @@ class Fate:
 
 @frozen
 class Found:
-    """What became of one row. Times in epoch seconds, None if nobody reported them."""
+    """What became of one row. Times in epoch seconds, None if nobody reported them. `since` is the fate from the
+    decision on: its progress is what the labels are made of."""
 
     status: Status
     fate: Fate
+    since: Fate
     is_overridden: bool
     queueing_s: float | None
     jct_s: float | None
@@ -210,12 +223,14 @@ class Fates:
         placed = self._placed.get(row.key)
         fate = self._by_key.get(row.key) or self._by_key.get(placed.key if placed else row.key) or Fate()
         is_repeat = row.is_place and (not row.reservation_id or row.key in self._repeats)
-        speed = fate.mean_speed
+        since = fate.since(row.time_s)
+        speed = since.mean_speed
         predicted = row.predicted_epochs_per_s
         has_finished = fate.end == JobEventKind.FINISHED
         return Found(
             status=_status(row, fate, now_s, dangling_after_s, is_repeat=is_repeat),
             fate=fate,
+            since=since,
             is_overridden=is_override(row, fate),
             queueing_s=_between(row.submit_time_s, fate.start_time_s),
             jct_s=_between(row.submit_time_s, fate.end_time_s) if has_finished else None,
