@@ -2,10 +2,12 @@
 
 import itertools
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from scipy import stats
 from tests.fakes.cluster import make_node
+from tests.fakes.declog import rows
 from tests.fakes.engine import CLUSTER, ask_place, logged, running_engine
 
 from placewise_core.domain.commands import PartitionCommand, PlaceCommand, Scope
@@ -13,6 +15,7 @@ from placewise_core.domain.decision import Reason
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job, JobId, Subtask
 from placewise_log.record import DecisionRecord, decode_entry, encode
+from placewise_service.declog.export import export
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine
 
@@ -47,6 +50,25 @@ async def test_a_node_decision_is_logged_with_its_units(observe_share: float) ->
     every = [*(f"n0/cpu{i}" for i in range(cores)), "n0/gpu0"]
     assert columns["units_open"] == (every if observe_share else None)
     assert (columns["job_propensities"], columns["job_own_propensities"]) == ([1.0], [1.0])
+
+
+async def test_a_node_decision_says_for_each_job_whether_a_fallback_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """iawp-paper without the net that predicts metrics, then the rules that need none."""
+    async with running_engine(nodes=1, gpus=1) as engine:
+        paper = engine._parts.registry.policies_of(CLUSTER).subtasks["iawp-paper"]
+        monkeypatch.setattr(paper, "lack", "NO_METRICS")
+        for policy in ("iawp-paper", "random"):
+            await ask_place(engine, question(pipeline("p", True, False), pipeline("q", True), policy=policy))
+        assert await logged(engine)
+        await export(engine._parts.store, tmp_path)
+    lacking, able = rows(tmp_path, "decisions")
+    assert (lacking["is_fallback"], lacking["job_fallback_reasons"]) == (True, ["NO_METRICS"] * 2)
+    assert (able["is_fallback"], able["job_fallback_reasons"]) == (False, ["", ""])
+    for decided in (lacking, able):
+        joined = [row for row in rows(tmp_path, "joined") if row["decision_id"] == decided["id"]]
+        assert [row["is_fallback"] for row in joined] == [decided["is_fallback"]] * 5  # two jobs, three subtasks
 
 
 async def test_units_drawn_at_random_state_their_probability() -> None:

@@ -352,7 +352,9 @@ class Placing:
         )
         decision = PlaceDecision(tuple(decisions), meta)
         draft = Draft(meta.decision_id, live.view.version, live.view.epoch, now_s, reads=[*reads])
-        draft.draws = [Draw(given.job_id, given.propensity) for given in decisions if given.assignments]
+        draft.draws = [
+            Draw(given.job_id, given.propensity, fallback_reason=reason) for given in decisions if given.assignments
+        ]
         if not command.is_dry_run and random() < self.placer.observe_share:
             draft.open_units = scheduler.open_units(command.jobs, command.node_id, live.view, now_s)
         self.parts.afterwards(self._log, command, live, decision, seed, draft, question)
