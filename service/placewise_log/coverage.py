@@ -1,17 +1,18 @@
-"""Which views of decisions the log still has the snapshots and the events for. Decodes no entry."""
+"""Which views of decisions the log still has the snapshots, events and gangs for."""
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from placewise_log.views import EVENTS, SNAPSHOT
+from placewise_core.domain.events import JobsChanged
+from placewise_log.views import EVENTS, SNAPSHOT, Events, Gangs, decode_view_entry
 
 Headings = Iterable[tuple[str, str, str, int, int]]
 
 
 class Coverage:
-    """What a log of views has, from kind, cluster, name, first and last version of each entry.
+    """Snapshots and events of a log of views, from kind, cluster, name, first and last version of each entry.
 
-    A gang that was dropped, and a view that differs, show themselves when a view is rebuilt.
+    Whether a view differs from the one that was read shows itself when it is rebuilt.
     """
 
     def __init__(self, headings: Headings) -> None:
@@ -44,3 +45,14 @@ class Coverage:
         runs = self._runs.get((cluster, epoch), [])
         i = bisect_right(runs, snapshots[at] + 1, key=lambda run: run[0]) - 1
         return i >= 0 and version <= runs[i][1]
+
+
+def gangs_of(data: bytes) -> Iterator[str]:
+    """The reservations that an entry of the log of views tells of: refused ones, or held ones by its events. Raises
+    CorruptEntryError."""
+    entry = decode_view_entry(data)
+    if isinstance(entry, Gangs):
+        yield from (gang.reservation_id for gang in entry.gangs)
+    elif isinstance(entry, Events):
+        changes = (event.change for event in entry.events)
+        yield from (job.reservation_id for each in changes if isinstance(each, JobsChanged) for job in each.jobs)

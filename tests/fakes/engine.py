@@ -6,7 +6,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.fakes.cluster import make_node
+from tests.fakes.cluster import make_job, make_node
 
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import QueueSettings
@@ -16,10 +16,23 @@ from placewise_core.domain.job import Job
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.state.reference.memory import MemoryStore
-from placewise_service.state.store import StateStore
+from placewise_service.state.store import ReserveRequest, ReserveResult, StateStore
 from placewise_service.telemetry import Telemetry
 
 CLUSTER = "c"
+
+
+class ConflictOnce(MemoryStore):
+    """Another replica takes a GPU between the decision and its reservation, without this replica's knowledge."""
+
+    conflicts = 0
+
+    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
+        if self.conflicts < 1:
+            self.conflicts += 1
+            taken = dataclasses.replace(request.jobs[0], job=make_job("other"), reservation_id="other")
+            await super().reserve(cluster, ReserveRequest((taken,), ttl_s=60.0))
+        return await super().reserve(cluster, request)
 
 
 @asynccontextmanager

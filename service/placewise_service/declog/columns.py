@@ -18,6 +18,7 @@ _ADMIT = "of AdmitOrWait, in the order of `job_ids`"
 _OBSERVED = "of AdmitOrWait; null unless the decision was observed"
 _SCORED = "null unless the job was scored, and the decision observed or explained"
 _SAMPLES = "samples/s if the job's epochs are unknown"
+_OLD = "the name is of schema 1, and states no unit"
 _UNITS = "of Place with scope NODE and of Partition"
 _STUDIED = "null without `alternatives`, without a net, and on shared GPUs"
 _REPEAT = (
@@ -51,6 +52,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "epoch": ("", "epoch of the state: versions count within it; null of older records"),
         "view": ("", "the replica's view that was read, as in the table of views; null if views are not logged"),
         "view_version": ("", "version of that view; of a request that was decided in slices, at its first job"),
+        "view_assumed": ("", "reservations of the gangs on it that no event told of yet; null if views are not logged"),
         "scope": ("", "CLUSTER or NODE of a Place; null of other calls"),
         "node_id": ("", "node of a Place with scope NODE; null otherwise"),
         "propensity": ("1", "product of the jobs' P(a)"),
@@ -187,10 +189,13 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
         "end_time_s": ("s since 1970", "end; null if not reported"),
         "end": ("", 'FINISHED, FAILED, CANCELLED, SHARE_FINISHED or SUBTASK_FINISHED; "" before the end'),
-        "predicted_speed": ("epochs/s", f"speed predicted when the job was placed; null without one; {_SAMPLES}"),
+        "predicted_speed": (
+            "epochs/s",
+            f"speed predicted when the job was placed; null without one; {_SAMPLES}; {_OLD}",
+        ),
         "mean_speed": (
             "epochs/s",
-            "mean of the speeds reported after the decision, each counted once; null if none was",
+            f"mean of the speeds reported after the decision, each counted once; null if none was; {_OLD}",
         ),
         "epochs_done": ("epochs", "most epochs reported as done after the decision; null if none were"),
         "predicted_s": ("s", "predicted time of a share; null for a job"),
@@ -202,8 +207,8 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "predicted_speed_epochs_per_s": ("epochs/s", "as `predicted_speed`; null in samples/s"),
         "speed_epochs_per_s": (
             "epochs/s",
-            "mean of the speeds reported after the decision, each weighted by the time since the report, start or decision "
-            "before; null if none was",
+            "mean of the speeds reported after the decision, each weighted by the time since the report, "
+            "start or decision before; null if none was",
         ),
         "subtask": ("", "subtask of a pipeline; null for a whole job or a share"),
         "gpus": ("", "GPUs given by AdmitOrWait, 0 for WAIT; null of other calls"),

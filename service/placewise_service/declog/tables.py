@@ -145,6 +145,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "job_arms": pa.list_(pa.string()),
             "job_mixed_propensities": pa.list_(pa.float64()),
             "job_mixtures_unknown": pa.list_(pa.string()),
+            "view_assumed": pa.list_(pa.string()),
         }
     ),
     OUTCOMES: pa.schema(
@@ -234,6 +235,7 @@ def _decision_columns(record: DecisionRecord) -> dict[str, Any]:
         "epoch": record.epoch or None,
         "view": read and read.view,
         "view_version": read and read.version,
+        "view_assumed": sorted({name for each in record.reads for name, _ in each.assumed}) if read else None,
         "scope": record.scope or None,
         "node_id": record.node_id or None,
         "policy": meta.policy,

@@ -9,8 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.declog import task_on
-from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
+from tests.fakes.engine import (
+    CLUSTER,
+    ConflictOnce,
+    answer_is_on_its_way,
+    ask_admit,
+    ask_place,
+    logged,
+    place,
+    running_engine,
+)
 
+from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings, RunningJob, RunState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.job import JobId
@@ -51,6 +61,12 @@ def rewritten(directory: Path, kind: str, **changes: object) -> ExportedLog:
         kept = [row for row in rows if row["kind"] != kind or changes]
         pq.write_table(pa.Table.from_pylist(kept, schema=table.schema), path)
     return ExportedLog(directory)
+
+
+def rewrite_decisions(directory: Path, **changes: object) -> None:
+    for path in directory.glob("decisions/date=*/*.parquet"):
+        table = pq.read_table(path, partitioning=None)
+        pq.write_table(pa.Table.from_pylist([row | changes for row in table.to_pylist()], schema=table.schema), path)
 
 
 def replaced_stops(record: DecisionRecord, stops: dict[str, Stop]) -> DecisionRecord:
@@ -150,6 +166,19 @@ async def test_other_dry_runs_see_the_jobs_that_they_ask_about(tmp_path: Path) -
     assert again == asked.admit.plan  # type: ignore[union-attr]
 
 
+async def test_an_answer_after_a_conflict_is_decided_again_on_the_view_of_its_last_attempt(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    async with running_engine(nodes=1, gpus=2, store=ConflictOnce(clock), clock=clock) as engine:
+        answer = await ask_place(engine, place(make_job("a")))
+        log = await exported(engine, tmp_path)
+        (asked,) = records(log)
+        (again,) = decide_again(asked, log.views_of(asked), policies_of(engine))
+    assert asked.asked is not None
+    assert [node for node, _ in asked.asked.conflicts] == ["n0"]
+    assert set(log.view_at(asked).jobs) == {"other"}
+    assert again.tasks == answer.decisions[0].assignments
+
+
 async def test_a_gang_assumed_twice_is_on_the_view_from_the_first_time(tmp_path: Path) -> None:
     async with running_engine(nodes=2) as engine:
         live = await engine._parts.views.get(CLUSTER)
@@ -226,6 +255,29 @@ async def test_a_gang_that_was_dropped_is_named(tmp_path: Path) -> None:
     other = dataclasses.replace(asked, reads=(dataclasses.replace(read, assumed=(("r-9", read.version),)),))
     with pytest.raises(NotRebuiltError, match="the gang of reservation r-9 was dropped"):
         log.view_at(other)
+    assert stats_of(tmp_path, Problems()).views == {"complete": 1}
+    rewrite_decisions(tmp_path, view_assumed=["r-9"])
+    assert stats_of(tmp_path, Problems()).views == {"dropped": 1}
+
+
+async def test_a_gang_in_flight_is_found_in_its_refusal_or_its_event(tmp_path: Path) -> None:
+    async with running_engine(nodes=3) as engine:
+        live = await engine._parts.views.get(CLUSTER)
+        first = await engine.place(place(make_job("held")))
+        refused = RunningJob(make_job("x"), (task_on("n2", 0),), RunState.RESERVED, "r-x", decision_id="d")
+        live.assume([refused])
+        await ask_place(engine, place(make_job("a")))
+        await live.give_back([refused])
+        held = (await first.settled()).decisions[0].reservation_id
+        log = await exported(engine, tmp_path)
+    asked = next(record for record in records(log) if record.jobs[0].id == "a")
+    assert {name for name, _ in asked.reads[0].assumed} == {held, "r-x"}
+    assert {"held", "x"} <= set(log.view_at(asked).jobs)
+    assert stats_of(tmp_path, Problems()).views == {"complete": 2}
+    log = rewritten(tmp_path, "gangs")
+    with pytest.raises(NotRebuiltError, match="the gang of reservation r-x was dropped"):
+        log.view_at(asked)
+    assert stats_of(tmp_path, Problems()).views == {"complete": 1, "dropped": 1}
 
 
 async def test_a_record_of_an_older_version_says_nothing_of_its_view(tmp_path: Path) -> None:

@@ -5,7 +5,16 @@ import dataclasses
 
 import pytest
 from tests.fakes.cluster import make_job, make_node
-from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
+from tests.fakes.engine import (
+    CLUSTER,
+    ConflictOnce,
+    answer_is_on_its_way,
+    ask_admit,
+    ask_place,
+    logged,
+    place,
+    running_engine,
+)
 
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import Assignment, ClusterSettings
@@ -218,22 +227,9 @@ async def test_a_policy_that_breaks_is_stood_in_for() -> None:
         assert decision.meta.fallback_reason == "broken: ZeroDivisionError"
 
 
-class _ConflictOnce(MemoryStore):
-    """Another replica takes a GPU between the decision and its reservation, without this replica's knowledge."""
-
-    conflicts = 0
-
-    async def reserve(self, cluster: str, request: ReserveRequest) -> ReserveResult:
-        if self.conflicts < 1:
-            self.conflicts += 1
-            taken = dataclasses.replace(request.jobs[0], job=make_job("other"), reservation_id="other")
-            await super().reserve(cluster, ReserveRequest((taken,), ttl_s=60.0))
-        return await super().reserve(cluster, request)
-
-
 async def test_a_conflict_is_decided_again_on_the_newer_view() -> None:
     clock = ManualClock(1_000_000.0)
-    async with running_engine(nodes=1, gpus=2, store=_ConflictOnce(clock), clock=clock) as engine:
+    async with running_engine(nodes=1, gpus=2, store=ConflictOnce(clock), clock=clock) as engine:
         decision = await ask_place(engine, place(make_job("a")))
         assert decision.decisions[0].outcome is Outcome.PLACED
         assert decision.decisions[0].assignments[0].gpu_indices == (1,)

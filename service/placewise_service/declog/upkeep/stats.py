@@ -3,6 +3,7 @@
 Reads a few columns, some thousands of rows at a time.
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +13,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from placewise_log.coverage import Coverage
+from placewise_log.coverage import Coverage, gangs_of
 from placewise_log.manifest import NAME as MANIFEST
 from placewise_log.manifest import Manifest, ManifestError
+from placewise_log.record import CorruptEntryError
+from placewise_log.views import SNAPSHOT
 from placewise_service.declog.derived import JOINED, REWARDS
 from placewise_service.declog.join.log import COUNTS_KEY
 from placewise_service.declog.outcomes import Status
@@ -72,8 +75,9 @@ class PolicyStats:
 @dataclass(slots=True)
 class LogStats:
     """Everything that `placewise log stats` prints. `shadows` are in no other count but that of rows by status;
-    `covered` counts held rows that have each of some labels; `views` decisions by whether the log has all that their
-    view is rebuilt from; `dropped` by cluster and log the entries that were lost before any export had them."""
+    `covered` counts held rows that have each of some labels; `views` decisions by whether the log has the snapshot,
+    the events and the gangs that their view is rebuilt from; `dropped` by cluster and log the entries that were lost
+    before any export had them."""
 
     decisions: Counter[str] = field(default_factory=Counter)
     shadows: int = 0
@@ -114,15 +118,19 @@ def stats_of(directory: Path, problems: Problems) -> LogStats:
     """The numbers of one directory. Files that cannot be read are problems, and left out."""
     stats = LogStats()
     logged = Coverage(_rows(directory, VIEWS, ("kind", "cluster", "name", "first_version", "last_version"), problems))
-    columns = ("rpc", "outcome", "shadow_of", "first_refusal", "refusals_left_out", "alternatives", *_VIEW_COLUMNS)
-    for rpc, outcome, shadow_of, first, left_out, alternatives, *read in _rows(directory, DECISIONS, columns, problems):
+    columns = ("rpc", "outcome", "shadow_of", "first_refusal", "refusals_left_out", "alternatives", "view_assumed")
+    lost = _lost_gangs(directory)
+    for rpc, outcome, shadow_of, first, left_out, alternatives, assumed, *read in _rows(
+        directory, DECISIONS, (*columns, *_VIEW_COLUMNS), problems
+    ):
         if shadow_of is not None:
             stats.shadows += 1
             continue
         if first is not None:  # another replica wrote it first
             stats.refusals_left_out += 1 + (left_out or 0)
             continue
-        stats.views["not logged" if read[-1] is None else "complete" if logged.has(*read) else "dropped"] += 1
+        is_whole = read[-1] is not None and logged.has(*read) and lost.isdisjoint(assumed)
+        stats.views["not logged" if read[-1] is None else "complete" if is_whole else "dropped"] += 1
         stats.decisions[f"{rpc} {outcome}"] += 1
         stats.refusals_left_out += left_out or 0
         stats.without_alternatives += rpc == "Place" and alternatives is None
@@ -136,6 +144,21 @@ def stats_of(directory: Path, problems: Problems) -> LogStats:
     stats.unreadable = sum(1 for _ in _rows(directory, UNREADABLE, ("id",), problems))
     _add_joined(stats, directory, problems)
     return stats
+
+
+def _lost_gangs(directory: Path) -> set[str]:
+    """Gangs on the view of some decision, by reservation, of which no entry of the views tells.
+
+    Reads the entries only if decisions were made beside gangs in flight. One that cannot be decoded tells of none.
+    """
+    lost: set[str] = set()
+    for (assumed,) in _rows(directory, DECISIONS, ("view_assumed",), Problems()):
+        lost.update(assumed or ())
+    for kind, record in _rows(directory, VIEWS, ("kind", "record"), Problems()) if lost else ():
+        if kind != SNAPSHOT:
+            with contextlib.suppress(CorruptEntryError):
+                lost.difference_update(gangs_of(record))
+    return lost
 
 
 _LABELS: Final = ("start_time_s", "end_time_s", "speed_epochs_per_s", *REWARDS)
