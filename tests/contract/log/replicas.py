@@ -169,6 +169,12 @@ class Host:
         return replace(node, telemetry=Telemetry(cpu_util=self.draw.random(), observe_time_s=now_s))
 
 
+class CrowdedHost(Host):
+    """A few nodes, so that two replicas give away the same GPUs."""
+
+    nodes, gpus = 3, 8
+
+
 async def engines(url: str, **options: Any) -> tuple[Engine, Engine]:
     made = []
     for _ in range(2):

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 from tests.contract.log.calls import LearningHost, SlicedHost, cases
-from tests.contract.log.replicas import EXPLORING, POLICIES, check, write_log
+from tests.contract.log.replicas import EXPLORING, POLICIES, CrowdedHost, check, write_log
+from tests.fakes.declog import rows
 from tests.fakes.servers.redis_server import RedisServer
 
 from placewise_log.reading import ExportedLog
+from placewise_log.views import Snapshot, decode_view_entry
+from placewise_service.engine.view_log import notes, writing
 
 RECORDS, OTHERS = 30, 18
 
@@ -33,6 +36,37 @@ async def test_the_view_the_seed_and_the_policy_give_the_logged_answer(
     assert found.problems == []
     assert found.same >= RECORDS
     assert found.in_flight > 0, "nobody decided beside a gang in flight"
+
+
+async def test_decisions_after_conflicts_are_made_again(server: RedisServer, tmp_path: Path) -> None:
+    """Two replicas fill the same few nodes from the same end."""
+    conflicts = 0
+    for policy in ("consolidate", "bin-packing"):
+        server.client().flushall()
+        replicas = await write_log(server.url, policy, RECORDS, tmp_path / policy, host_type=CrowdedHost)
+        found = check(ExportedLog(tmp_path / policy), replicas[0])
+        for engine in replicas:
+            await engine.close()
+        assert found.problems == []
+        conflicts += found.conflicts
+    assert conflicts > 0
+
+
+async def test_views_are_rebuilt_from_later_snapshots_with_gangs_in_flight(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notes, "_VERSIONS", 3)
+    monkeypatch.setattr(writing, "_PERIOD_S", 0.001)
+    server.client().flushall()
+    replicas = await write_log(server.url, "consolidate", 2 * RECORDS, tmp_path, host_type=CrowdedHost)
+    found = check(ExportedLog(tmp_path), replicas[0])
+    for engine in replicas:
+        await engine.close()
+    entries = [decode_view_entry(row["record"]) for row in rows(tmp_path, "views")]  # type: ignore[arg-type]
+    snapshots = [entry for entry in entries if isinstance(entry, Snapshot)]
+    assert found.problems == []
+    assert len(snapshots) > 2 + len(replicas)
+    assert any(each.assumed for each in snapshots)
 
 
 @pytest.mark.parametrize("case", [name for name in cases() if name.startswith(("admit", "node", "partition"))])
