@@ -2,12 +2,15 @@
 
 import asyncio
 import itertools
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_place, logged, place, running_engine
 
+from placewise_core.basics.arrays import Float32
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings, RunningJob
 from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup
@@ -171,6 +174,98 @@ async def test_a_request_of_many_jobs_has_alternatives_of_the_first_ones() -> No
         "j2",
         "j3",
     ]
+
+
+class Reading:
+    """A net or a model that keeps what it was given."""
+
+    def __init__(self, whole: object) -> None:
+        self._whole, self.steps, self.tokens = whole, list[Float32](), list[PartTokens]()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._whole, name)
+
+    def decode(self, state: object, job: int, step: Float32) -> Float32:
+        self.steps.append(step.copy())
+        return self._whole.decode(state, job, step)  # type: ignore[attr-defined,no-any-return]
+
+    def speeds(self, tokens: PartTokens) -> Float32:
+        self.tokens.append(tokens)
+        return self._whole.speeds(tokens)  # type: ignore[attr-defined,no-any-return]
+
+    def speeds_and_spread(self, tokens: PartTokens) -> tuple[Float32, Float32]:
+        self.tokens.append(tokens)
+        return self._whole.speeds_and_spread(tokens)  # type: ignore[attr-defined,no-any-return]
+
+
+async def test_the_steps_in_the_log_are_those_that_harmonys_net_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_engine(nodes=4, gpus=4, alternatives_share=1.0) as engine:
+        harmony = engine._placing.placer.policies["harmony"]
+        net = Reading(harmony._net)  # type: ignore[attr-defined]
+        await ask_place(engine, place(make_job("before", workers=3), policy="load-balance"))
+        await answer_is_on_its_way()
+        await logged(engine)
+        engine._studying._rests_until_s = 0.0
+        monkeypatch.setattr(harmony, "_net", net)
+        await ask_place(engine, place(make_job("a", workers=3), policy="harmony"))
+        read = np.stack(net.steps)
+        await ask_place(engine, place(make_job("later", workers=3), policy="load-balance"))
+        (steps,) = next(record for record in await records_of(engine) if record.jobs[0].id == "a").steps
+    assert np.array_equal(steps.tokens.unpack(), read)
+
+
+def features_by_place(tokens: PartTokens, k: int, jobs: Sequence[str], nodes: Sequence[str]) -> dict[object, object]:
+    """The features of each job on each node under placement k, witnesses apart."""
+    return {
+        (jobs[job], nodes[node]): tokens.parts[k, p].tolist()
+        for p, (job, node) in enumerate(zip(tokens.job[k].tolist(), tokens.node[k].tolist(), strict=True))
+        if 0 <= job < len(jobs)
+    }
+
+
+async def test_the_parts_in_the_log_are_those_that_the_searchs_model_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_engine(nodes=4, gpus=4, alternatives_share=1.0) as engine:
+        search = engine._placing.placer.policies["search"]
+        model = Reading(search._scorer)  # type: ignore[attr-defined]
+        await ask_place(engine, place(make_job("near", workers=3, single_gpu_s=50.0), policy="load-balance"))
+        await answer_is_on_its_way()
+        await logged(engine)
+        engine._studying._rests_until_s = 0.0
+        monkeypatch.setattr(search, "_scorer", model)
+        await ask_place(engine, place(make_job("a", workers=2, single_gpu_s=100.0), policy="search"))
+        (read,) = model.tokens
+        await ask_place(engine, place(make_job("later", workers=3), policy="load-balance"))
+        record = next(record for record in await records_of(engine) if record.jobs[0].id == "a")
+        view = (await engine.get_cluster(CLUSTER)).view
+    (parts,), found = record.parts, record.alternatives
+    job, node = parts.job.unpack().astype(np.int64), parts.node.unpack().astype(np.int64)
+    written = PartTokens(np.asarray(parts.tokens.unpack(), dtype=np.float32), job, node, ())
+    assert found
+    by_nodes = {
+        frozenset(each.nodes): features_by_place(written, k, ("a", *parts.jobs), parts.nodes)
+        for k, each in enumerate(found)
+    }
+    assert len(by_nodes) == len(found)
+    names = [view.node_id(m) for m in read.places]
+    for k in range(len(read.parts)):
+        seen = features_by_place(read, k, ("a", *[held.id for held in read.neighbours]), names)
+        nodes = frozenset(name for of, name in seen if of == "a")  # type: ignore[misc]
+        logged_features = by_nodes[nodes]
+        assert {key: logged_features[key] for key in seen} == seen
+    assert len(read.parts) > 1
+
+
+async def test_alternatives_are_drawn_without_a_look_at_the_decision() -> None:
+    async with running_engine(nodes=8, gpus=8, alternatives_share=0.5) as engine:
+        for n in range(80):
+            gpus = 1.0 if n % 2 else 99.0
+            await ask_place(engine, place(make_job(f"j{n}", gpus=gpus)))
+            await logged(engine)
+            engine._studying._rests_until_s = 0.0
+        records = await records_of(engine)
+    assert Counter(record.outcome for record in records) == {"PLACED": 40, "NO_FIT": 40}
+    studied = Counter(record.outcome for record in records if record.alternatives is not None)
+    assert all(5 <= studied[outcome] <= 35 for outcome in ("PLACED", "NO_FIT")), "outside once in a million runs"
 
 
 async def test_studies_are_shed_first_and_every_record_is_logged() -> None:
