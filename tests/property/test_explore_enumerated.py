@@ -8,6 +8,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -27,7 +28,7 @@ from tests.fakes.explored import (
 from tests.fakes.place_cases import context
 
 from placewise_core.domain.cluster import Assignment, ExplorationGuard
-from placewise_core.domain.job import Job
+from placewise_core.domain.job import Job, Priority
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.guard import verdict
 from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
@@ -40,8 +41,14 @@ GUARDS = {
     "none": ExplorationGuard(),
     "of larger jobs": ExplorationGuard(max_gpus=2.0),
     "of narrow choices": ExplorationGuard(min_nodes=5),
+    "of urgent jobs": ExplorationGuard(is_urgent_spared=True),
 }
-SPARED = {"none": range(0), "of larger jobs": range(3, 5), "of narrow choices": range(1, 5)}
+SPARED = {
+    "none": range(0),
+    "of larger jobs": range(3, 5),
+    "of narrow choices": range(1, 5),
+    "of urgent jobs": range(2, 5, 2),
+}
 EVERYWHERE = int(os.environ.get("PLACEWISE_TEST_DRAWS", "0"))  # draws in each case
 # Otherwise: draws of the gang of two with load-balance in force and no guard, a quarter of each other gang. The drawing
 # ones take longer.
@@ -51,6 +58,12 @@ SEEN = 200
 cases = pytest.mark.parametrize(
     ("name", "explorers", "guard", "workers"), [*itertools.product(POLICIES, EXPLORERS, GUARDS, range(1, 5))]
 )
+
+
+def job_of(name: str, workers: int) -> Job:
+    """The policy's gang; those of two and of four workers are urgent."""
+    job = gang_for(name, workers)
+    return replace(job, priority=Priority.URGENT) if workers % 2 == 0 else job
 
 
 class Turn(np.random.Generator):
@@ -120,7 +133,7 @@ def every_draw(
 def test_stated_propensities_are_the_enumerated_ones_and_sum_to_one(
     name: str, explorers: str, guard: str, workers: int
 ) -> None:
-    view, job, policy = uneven(), gang_for(name, workers), POLICIES[name]
+    view, job, policy = uneven(), job_of(name, workers), POLICIES[name]
     is_spared = workers in SPARED[guard]
     exploration = Exploration(RATE, EXPLORERS[explorers], GUARDS[guard])
     own = distribution(policy, job)
@@ -186,7 +199,7 @@ def counted(
 def test_draws_fit_the_enumeration(
     name: str, explorers: str, guard: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view, job, policy = uneven(), gang_for(name, workers), POLICIES[name]
+    view, job, policy = uneven(), job_of(name, workers), POLICIES[name]
     spared = verdict(GUARDS[guard], job, view, context())
     monkeypatch.setattr(explore, "verdict", lambda *_: spared)  # which takes longer than a draw
     each = [Explorer(Kept(e.policy, job, view, has_drawn=True), e.weight) for e in EXPLORERS[explorers]]

@@ -16,7 +16,9 @@ from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.job import ElasticRange, JobId, Priority
 from placewise_core.inputs.cluster import Encoder
+from placewise_core.policies.registry import placement_policies
 from placewise_log.record import DecisionRecord, decode, decode_entry, encode
+from placewise_models.learned import LEARNED_POLICIES
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import parts
 from placewise_service.engine.engine import Engine
@@ -51,6 +53,24 @@ async def test_explorers_by_name_have_their_shares_and_the_log_says_who_it_was()
         assert propensity >= {"": 0.2, "consolidate": 0.6}.get(draw.explorer, 0.0) - 1e-12
         assert draw.own_propensity in (0.0, 1.0)
         assert propensity >= 0.2 * draw.own_propensity
+
+
+@pytest.mark.parametrize("name", [*placement_policies(), *LEARNED_POLICIES])
+async def test_any_policy_may_be_an_explorer(name: str) -> None:
+    in_force = "load-balance" if name == "consolidate" else "consolidate"
+    async with running_engine(nodes=4, gpus=40) as engine:
+        settings = ClusterSettings(exploration_rate=0.8, explorers=(ExplorerSettings(name, 1),))
+        await engine.update_settings(CLUSTER, settings)
+        for i in range(12):
+            job = make_job(f"j{i}", workers=2, cpu_cores=0.5, total_epochs=5.0, single_gpu_s=60.0)
+            await ask_place(engine, place(job, seed=i, policy=in_force))
+        records = await placed_records(engine)
+    draws = [(record.draws[0], record.place.decisions[0].propensity) for record in records if record.place]
+    assert len(draws) == 12
+    assert {draw.explorer for draw, _ in draws} == {"", name}
+    for draw, propensity in draws:
+        least = {"": 0.2, "random": 0.0}.get(draw.explorer, 0.8)
+        assert max(least, 0.2 * draw.own_propensity) - 1e-12 <= propensity <= 0.2 * draw.own_propensity + 0.8 + 1e-12
 
 
 async def test_a_request_says_of_each_job_whether_it_was_explored() -> None:
