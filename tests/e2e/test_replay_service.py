@@ -67,7 +67,8 @@ async def test_a_log_without_its_unchanged_refusals_is_whole(
     monkeypatch.setenv("PLACEWISE_STATE_DIR", str(state))
     async with service_process({"PLACEWISE_STATE_DIR": str(state)}) as service:
         options = ("--nodes", 1, "--gpus-per-node", 8, "--admit", "fifo", "--policy", "consolidate", "--json")
-        code = await call("replay", "--trace", trace, *options, "--log", log, "--target", service.target)
+        options += ("--plot", tmp_path / "p.png", "--target", service.target)
+        code = await call("replay", "--trace", trace, *options, "--log", log)
     assert code == 0, capsys.readouterr().err
     (run,) = json.loads(capsys.readouterr().out)["policies"]
     assert await call("log", "stats", log, "--json") == 0
