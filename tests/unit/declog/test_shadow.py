@@ -160,14 +160,21 @@ def encode_answer_of(decision: PlaceDecision) -> bytes:
     return msgspec.msgpack.encode(decision)
 
 
-async def test_shadows_are_shed_under_load_and_counted_and_every_answer_is_logged() -> None:
-    async with running_engine(nodes=8, gpus=8) as engine:
-        await engine.bundles.set_shadow("", policy="load-balance")
-        for i in range(20):
-            await ask_place(engine, place(make_job(f"j{i}"), make_job(f"k{i}")))
-        engine._parts.telemetry.afterwards.run()  # all at once: only so many wait
-        records = await records_of(engine)
-        counted = left_out(engine)
+async def test_shadows_are_shed_under_load_and_counted_and_every_answer_is_logged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = []
+    for shadow in ("", "load-balance"):
+        ids = numbered()
+        monkeypatch.setattr(placing, "uuid7", lambda ids=ids: next(ids))
+        async with running_engine(nodes=8, gpus=8) as engine:
+            await engine.bundles.set_shadow("", policy=shadow)
+            commands = [place(make_job(f"j{i}"), make_job(f"k{i}")) for i in range(20)]
+            answers.append([encode_answer_of(await ask_place(engine, command)) for command in commands])
+            engine._parts.telemetry.afterwards.run()  # all at once: only so many wait
+            records = await records_of(engine)
+            counted = left_out(engine)
+    assert answers[0] == answers[1]
     shadows = [record for record in records if record.shadow_of]
     assert (len(records) - len(shadows), len(shadows)) == (20, 8)
     assert counted == {"busy": 24.0}, "jobs"

@@ -4,6 +4,7 @@ import itertools
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fakes.bundles import copy_bundle
@@ -13,9 +14,11 @@ from tests.fakes.engine import ask_place, logged
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.commands import PlaceCommand
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError, StateUnavailableError
-from placewise_log.record import DecisionRecord, decode_entry
+from placewise_core.inputs.reward import PartTokens
+from placewise_log.record import DecisionRecord, decode_entry, encode
 from placewise_models.policy import POLICY_GRAPHS, POLICY_REPORT
 from placewise_service.cli import invoke
+from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.engine.registry import BundleState
@@ -76,6 +79,51 @@ async def test_a_bundle_decides_by_the_policy_that_answered_or_by_its_first_net(
     await engine.bundles.set_shadow("")
     assert await shadow_of(engine, "one") is None
     assert {status.name: status.state for status in await engine.bundles.list()}["next"] is BundleState.AVAILABLE
+    await engine.close()
+
+
+class Faster:
+    """A reward model's speeds, times a factor."""
+
+    def __init__(self, whole: Any, factor: float) -> None:
+        self._whole, self._factor = whole, factor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+    def speeds(self, tokens: PartTokens) -> Any:
+        return self._factor * self._whole.speeds(tokens)
+
+    def speeds_and_spread(self, tokens: PartTokens) -> Any:
+        speeds, spread = self._whole.speeds_and_spread(tokens)
+        return self._factor * speeds, spread
+
+
+async def test_each_bundles_reward_model_has_columns_of_its_own(
+    tmp_path: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await replica(store, folder(tmp_path, "default", "next"))
+    await engine.bundles.set_shadow("next")
+    found = []
+    for cluster, factor in zip(CLUSTERS, (1.0, 2.0), strict=True):
+        shadow = engine._parts.registry.shadows.of(cluster)
+        assert shadow is not None
+        assert shadow.policies is not None
+        model = shadow.policies.reward_model
+        monkeypatch.setattr(model, "_scorer", Faster(model._scorer, factor))  # type: ignore[union-attr]
+        engine._shadowed._rests_until_s = 0.0
+        command = PlaceCommand(cluster, (make_job("a", 2, single_gpu_s=60.0),), policy="load-balance")
+        answer = await ask_place(engine, command)
+        await logged(engine)
+        entries = [decode_entry(data) for _, data in await store.read_decisions(cluster, "0", 10)]
+        (record,) = [entry for entry in entries if getattr(entry, "shadow_of", "") == answer.meta.decision_id]
+        (columns,) = row_of(cluster, "1-0", encode(record))[2]["compared"]
+        found.append({name: value for name, value in columns.items() if name.startswith(("by_active", "by_shadow"))})
+    as_it_is, faster = found
+    assert {name for name, value in faster.items() if value != as_it_is[name]} == {
+        f"by_shadow_{name}" for name in ("answer_per_s", "shadow_per_s", "own_answer_per_s", "own_shadow_per_s")
+    }
+    assert faster["by_shadow_own_answer_per_s"] == pytest.approx(2.0 * faster["by_active_own_answer_per_s"])
     await engine.close()
 
 
