@@ -1,6 +1,7 @@
 """Files and reports that are malformed: one line names each, the rest goes on, nothing is lost."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tests.fakes.declog import NOON_S, FakeRing, decision, decision_id, files, j
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.decision import DecisionMeta, PlaceDecision
 from placewise_log.record import DecisionRecord
+from placewise_service.cli import invoke
+from placewise_service.commands.exits import Exit
 
 
 def truncated(path: Path) -> None:
@@ -123,3 +126,53 @@ async def test_outcomes_of_unknown_decisions_are_named(tmp_path: Path) -> None:
     (path,) = files(tmp_path, "outcomes/*/*.parquet")
     said = "1 outcomes of unknown decisions, joined with nothing"
     assert report.notes == [f"{path}: {said} (first: decision {decision_id(5)})"]
+
+
+Exported = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Exported:
+    """`placewise log export` from a ring: its exit code and its lines on standard error."""
+
+    def export(ring: FakeRing) -> tuple[int, list[str]]:
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[FakeRing]:
+            yield ring
+
+        monkeypatch.setattr("placewise_service.commands.remote.log.opened_store", opened)
+        code = invoke(["log", "export", str(tmp_path)])
+        return code, [line for line in capsys.readouterr().err.splitlines() if line.startswith("placewise: ")]
+
+    return export
+
+
+def test_the_export_ends_with_code_6_after_a_file_that_it_cannot_read(exported: Exported, tmp_path: Path) -> None:
+    ring = FakeRing(decision(1))
+    assert exported(ring) == (Exit.OK, [])
+    (bad,) = files(tmp_path, "decisions/*/*.parquet")
+    truncated(bad)
+    ring.add(decision(2))
+    code, (line,) = exported(ring)
+    assert code == Exit.BAD_INPUT
+    assert line.startswith(f"placewise: {bad}: not a whole Parquet file")
+    assert {row["decision_id"] for row in job_rows(tmp_path)} == {decision_id(2)}
+
+
+def test_a_propensity_that_is_none_ends_the_export_with_code_6(exported: Exported) -> None:
+    code, (line,) = exported(FakeRing(drawn(1, 0.0)))
+    assert code == Exit.BAD_INPUT
+    assert "propensities outside (0, 1]" in line
+
+
+def test_repeats_clocks_and_unknown_decisions_are_named_with_code_0(exported: Exported, tmp_path: Path) -> None:
+    assert exported(FakeRing(decision(1))) == (Exit.OK, [])
+    (path,) = files(tmp_path, "decisions/*/*.parquet")
+    path.with_name(f"copy-of-{path.name}").write_bytes(path.read_bytes())
+    late = outcome(1, JobEventKind.STARTED, NOON_S - 60)
+    code, lines = exported(FakeRing(late, outcome(5, JobEventKind.FINISHED, NOON_S + 1)))
+    assert code == Exit.OK
+    said = "\n".join(lines)
+    for words in ("counted once", "the clocks disagree", "outcomes of unknown decisions"):
+        assert words in said
+    assert len(lines) == 3
