@@ -10,6 +10,7 @@ import pytest
 from tests.unit.gate.sites import site
 from typer.testing import CliRunner, Result
 
+from placewise_log.manifest import Manifest as LogManifest
 from placewise_log.store import LogError
 from placewise_models.bundle import load
 from placewise_models.folder import shipped_bundle
@@ -72,7 +73,7 @@ def test_a_full_disk_and_ctrl_c_leave_nothing_at_the_place_of_the_bundle_and_the
     assert "throughput: error on later rows" in done.output
     bundle = load(out)
     assert bundle.manifest.parent == {"name": shipped_bundle().name, "digest": before}
-    assert list(bundle.manifest.logs) == [str(log)]
+    assert bundle.manifest.logs == {str(log): LogManifest.read(log).digest}
     assert bundle.manifest.gate == {"verdict": "promoted", "cluster": "c", "policy": "consolidate"}
     assert bundle.document("gate.json")["verdict"] == "promoted"
     assert bundle.document("retrain.json")["steps"]["reward"]["later"]["rows"] > 0

@@ -36,6 +36,17 @@ async def test_decisions_land_in_the_partition_of_their_day(tmp_path: Path) -> N
     assert ring.position == ring.entries[-1][0]
 
 
+async def test_a_row_names_the_bundle_by_its_digest_and_tells_dry_runs(tmp_path: Path) -> None:
+    made, dry = decision(1), decision(2, dry=True)
+    assert made.place is not None
+    answer = replace(made.place, meta=replace(made.place.meta, bundle="2026.11", bundle_digest="d1"))
+    await run(FakeRing(replace(made, place=answer), dry), tmp_path)
+    columns = ("bundle", "bundle_digest", "is_dry_run")
+    found = [tuple(row[name] for name in columns) for row in rows(tmp_path, "decisions")]
+    assert found == [("2026.11", "d1", False), ("", "", True)]
+    assert [row["bundle_digest"] for row in rows(tmp_path, "joined")] == ["d1", ""]
+
+
 async def test_a_second_export_writes_only_what_is_new(tmp_path: Path) -> None:
     ring = FakeRing(decision(1))
     await run(ring, tmp_path)

@@ -31,6 +31,7 @@ def payload(version: str) -> dict[str, Any]:
 def test_jobs_of_22_05() -> None:
     jobs = [VERSIONS["v0.0.38"].job(raw) for raw in payload("v0.0.38")["jobs"]]
     assert [stage(job) for job in jobs] == [Stage.WAITING, Stage.RUNNING, Stage.ENDED]
+    assert {to_job(job, SiteNames()).user for job in jobs} == {"placewise-e2e"}
 
 
 @pytest.mark.parametrize("version", STRUCTURED)
@@ -41,6 +42,7 @@ def test_jobs_of_24_11_as_each_of_its_versions_sends_them(version: str) -> None:
     assert [stage(job) for job in (held, running, ended)] == [stage(job) for job in older]
     for job, before in zip((held, running, ended), older, strict=True):
         assert job.comment == before.comment
+        assert job.user == before.user == to_job(job, SiteNames()).user == "placewise-e2e"
         assert job.gres_detail == before.gres_detail
         assert (bool(job.start_time_s), bool(job.end_time_s)) == (bool(before.start_time_s), bool(before.end_time_s))
         assert to_job(job, SiteNames()).groups == to_job(before, SiteNames()).groups

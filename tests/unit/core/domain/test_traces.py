@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from placewise_core.domain.traces import TraceError, TraceJob, parse_trace, read_trace
+from placewise_core.domain.traces import TraceError, TraceJob, at_rate, parse_trace, read_trace
 from placewise_service.commands.exits import Exit, exit_code
 from placewise_service.data import PHILLY_CUT
 
@@ -22,6 +22,14 @@ def test_jobs_come_in_order_of_submission_with_their_queue(tmp_path: Path) -> No
     path = write(tmp_path, HEADER + "x,b,20,2.5e2,4,q1\nx,a,3.5,10,1,\n\n")
     jobs = [TraceJob("a", 3.5, 10.0, 1, queue="default"), TraceJob("b", 20.0, 250.0, 4, queue="q1")]
     assert read_trace(path, "default") == jobs
+
+
+def test_jobs_at_another_rate_come_so_often_in_the_mean_with_gaps_in_proportion() -> None:
+    jobs = parse_trace("job_id,submit_time_s,duration_s,num_gpus\na,100,7,1\nb,200,8,1\nc,500,9,2\n", "x")
+    (first, second, third) = at_rate(jobs, 60.0)
+    assert [job.submit_s for job in (first, second, third)] == pytest.approx([0.0, 30.0, 120.0])  # two gaps of 60 s
+    assert [(job.id, job.duration_s) for job in (first, third)] == [("a", 7.0), ("c", 9.0)]
+    assert at_rate(jobs[:1], 60.0) == jobs[:1]
 
 
 def test_jobs_of_one_moment_stay_in_the_order_of_the_file() -> None:
