@@ -3,8 +3,10 @@
 import pytest
 from tests.fakes.place_cases import context, gang, node, running, view_of
 
-from placewise_core.domain.job import Role
+from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.job import NodeId, Role
 from placewise_core.gang.actions import action_mask, action_of, actions_of, decode_action
+from placewise_core.gang.policy import action_of as action_of_tasks
 from placewise_core.policies.registry import placement_policies
 
 
@@ -25,6 +27,15 @@ def test_a_placement_as_actions() -> None:
     proposal = placement_policies()["load-balance"].propose(gang(workers=1, servers=1), view, context())
     assert proposal is not None
     assert actions_of(proposal.assignments, view).tolist() == [0, 3]
+
+
+def test_an_action_tells_equal_tasks_apart_and_no_gpus() -> None:
+    def task(name: str, on: str, gpu: int) -> Assignment:
+        return Assignment(name, Role.WORKER, NodeId(on), gpu_indices=(gpu,))
+
+    placed = action_of_tasks([task("w0", "a", 0), task("w1", "b", 0)])
+    assert placed == action_of_tasks([task("w1", "b", 3), task("w0", "a", 2)])
+    assert placed != action_of_tasks([task("w0", "b", 0), task("w1", "a", 0)])
 
 
 def test_the_mask_opens_what_fits_for_the_roles_left() -> None:
