@@ -14,6 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from placewise_log.manifest import NAME as MANIFEST
+from placewise_log.manifest import Manifest, ManifestError
+
 ROWS_AT_ONCE: Final = 1024
 _CHUNK: Final = 1 << 20
 _REMEDY: Final = "migrate and export the log with this version, and move files that are not of it elsewhere"
@@ -40,6 +43,19 @@ class LogStore:
         """Raises LogError for a URL that neither pyarrow nor an installed fsspec knows."""
         self.where = str(where)
         self._files, self._folder = opened(self.where) if "://" in self.where else _local(self.where)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the log's manifest, which stands for all of its files; "" without a manifest. Raises
+        LogError for one that cannot be read."""
+        path = f"{self._folder}/{MANIFEST}"
+        try:
+            with self._files.open_input_stream(path) as file:
+                return Manifest.parse(file.read().decode("utf-8"), path).digest
+        except FileNotFoundError:
+            return ""
+        except (ManifestError, UnicodeDecodeError, pa.ArrowException, OSError) as error:
+            raise self.error(error, path) from error
 
     def has(self, table: str) -> bool:
         """Whether the log has this table."""

@@ -129,7 +129,7 @@ def stats_of(directory: Path, problems: Problems) -> LogStats:
         if first is not None:  # another replica wrote it first
             stats.refusals_left_out += 1 + (left_out or 0)
             continue
-        is_whole = read[-1] is not None and logged.has(*read) and lost.isdisjoint(assumed)
+        is_whole = read[-1] is not None and logged.has(*read) and lost.isdisjoint(assumed or ())
         stats.views["not logged" if read[-1] is None else "complete" if is_whole else "dropped"] += 1
         stats.decisions[f"{rpc} {outcome}"] += 1
         stats.refusals_left_out += left_out or 0

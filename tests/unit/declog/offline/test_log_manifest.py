@@ -9,6 +9,7 @@ from tests.fakes.declog import NOON_S, FakeRing, decision, files, outcome, run
 from placewise_core.domain.commands import JobEventKind
 from placewise_log.logs import Log
 from placewise_log.manifest import Manifest, ManifestError
+from placewise_log.store import LogError, LogStore
 
 
 async def test_the_manifest_names_every_file_and_how_far_the_log_goes(tmp_path: Path) -> None:
@@ -34,6 +35,16 @@ async def test_the_digest_changes_with_the_log_alone(tmp_path: Path) -> None:
     assert (await run(ring, tmp_path)).manifest == first
     ring.add(decision(2))
     assert (await run(ring, tmp_path)).manifest != first
+
+
+async def test_readers_know_the_digest_of_the_log_in_any_store(tmp_path: Path) -> None:
+    first = (await run(FakeRing(decision(1)), tmp_path)).manifest
+    assert LogStore(tmp_path).digest == LogStore(tmp_path.as_uri()).digest == first
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(LogError, match=r"manifest.json: no manifest of a log"):
+        _ = LogStore(tmp_path).digest
+    (tmp_path / "manifest.json").unlink()
+    assert LogStore(tmp_path).digest == ""
 
 
 async def test_the_manifest_keeps_what_it_knows_of_clusters_that_this_export_leaves_out(tmp_path: Path) -> None:
