@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+from tests.golden.net import rows
 from tests.golden.net.rows import Row, compare_rows
 
 _ROWS: list[Row] = [
@@ -13,9 +14,9 @@ _ROWS: list[Row] = [
 
 
 def _with(row: int, **changes: object) -> list[Row]:
-    rows = copy.deepcopy(_ROWS)
-    rows[row].update(changes)
-    return rows
+    changed = copy.deepcopy(_ROWS)
+    changed[row].update(changes)
+    return changed
 
 
 def test_an_undecided_net_may_decide_otherwise_and_so_may_what_follows() -> None:
@@ -27,6 +28,36 @@ def test_an_undecided_net_may_decide_otherwise_and_so_may_what_follows() -> None
 
 def test_a_net_may_round_otherwise() -> None:
     assert compare_rows(_ROWS, _with(2, score=0.500004), "f") == set()
+
+
+@pytest.mark.parametrize(("is_alike", "error", "passes"), [
+    (True, 0.0, True), (True, 1e-13, False), (True, 1e-11, False),
+    (False, 0.0, True), (False, 1e-13, True), (False, 1e-11, False),
+])  # fmt: skip
+def test_numbers_compare_exactly_on_a_processor_that_rounds_alike(
+    monkeypatch: pytest.MonkeyPatch, is_alike: bool, error: float, passes: bool
+) -> None:
+    monkeypatch.setattr(rows, "ROUNDS_ALIKE", is_alike)
+    changed = _with(2, speed=0.5 * (1 + error))
+    if passes:
+        assert compare_rows(_ROWS, changed, "f") == set()
+    else:
+        with pytest.raises(AssertionError, match=r"d/0\.speed"):
+            compare_rows(_ROWS, changed, "f")
+
+
+@pytest.mark.parametrize(
+    ("exp", "is_alike"),
+    [
+        ({"dd": {"current": "X86_V4", "available": "X86_V4 X86_V3"}}, True),
+        ({"d": {"current": "AVX512_SKX", "available": "AVX512_SKX"}}, True),
+        ({"dd": {"current": "X86_V3", "available": "X86_V4 X86_V3"}}, False),
+        ({"dd": {"current": "", "available": ""}}, False),
+    ],
+)
+def test_numpy_is_asked_how_it_rounds(monkeypatch: pytest.MonkeyPatch, exp: object, is_alike: bool) -> None:
+    monkeypatch.setattr(rows, "opt_func_info", lambda **_: {"exp": exp})
+    assert rows.rounds_alike() is is_alike
 
 
 @pytest.mark.parametrize(
