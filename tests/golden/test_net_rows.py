@@ -46,6 +46,18 @@ def test_numbers_compare_exactly_on_a_processor_that_rounds_alike(
             compare_rows(_ROWS, changed, "f")
 
 
+@pytest.mark.parametrize(("is_alike", "value", "passes"), [
+    (True, 0.075774364, True), (True, 0.07577437, False),
+    (False, 0.07577437, True), (False, 0.0757745, False),
+])  # fmt: skip
+def test_a_float32_may_differ_in_its_last_place_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, is_alike: bool, value: float, passes: bool
+) -> None:
+    monkeypatch.setattr(rows, "ROUNDS_ALIKE", is_alike)
+    before, after = ({"dtype": "float32", "shape": [1], "data": [each]} for each in (0.075774364, value))
+    assert (not list(rows.differences(before, after))) is passes
+
+
 @pytest.mark.parametrize(
     ("exp", "is_alike"),
     [

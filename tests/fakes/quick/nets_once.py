@@ -9,7 +9,7 @@ from placewise_models import bundle
 
 
 @cache
-def _opened(load: Callable[..., Any], files: tuple[bytes, ...], report: str) -> Any:
+def opened(load: Callable[..., Any], files: tuple[bytes, ...], report: str) -> Any:
     return load(*files, json.loads(report))
 
 
@@ -19,8 +19,8 @@ class _NetsOnce(bundle._Nets):
     def load(self, load: Callable[..., bundle.Net], report: str, *files: str) -> bundle.Net | None:
         def known(*contents: Any) -> bundle.Net:
             *nets, document = contents
-            opened: bundle.Net = _opened(load, tuple(nets), json.dumps(document, sort_keys=True))
-            return opened
+            net: bundle.Net = opened(load, tuple(nets), json.dumps(document, sort_keys=True))
+            return net
 
         return super().load(known, report, *files)
 

@@ -18,6 +18,7 @@ Row = dict[str, Any]
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 TOLERANCE = 1e-5  # of a net's output, relative above 1
 ROUNDING = 1e-12  # relative, if numpy rounds otherwise than on the processor of the files
+ROUNDING_OF_FLOAT32 = 4 * 2.0**-23  # likewise: numpy computes log1p of float32 within four units of the last place
 UNDECIDED = 1e-4  # between the two best scores of a net
 _SHOWN = 12
 
@@ -108,35 +109,41 @@ def told(value: Any) -> Any:
 
 
 def differences(
-    wanted: Any, found: Any, where: str = "", is_net: bool = False, nets: Collection[str] = ()
+    wanted: Any,
+    found: Any,
+    where: str = "",
+    is_net: bool = False,
+    nets: Collection[str] = (),
+    rounding: float = ROUNDING,
 ) -> Iterator[str]:
     """Where two values differ, one line each. `is_net`: numbers may differ by TOLERANCE; so may those below the keys
     `nets`."""
     if isinstance(wanted, dict) and isinstance(found, dict):
+        rounding = ROUNDING_OF_FLOAT32 if wanted.get("dtype") == "float32" else rounding
         for key in sorted(wanted.keys() | found.keys()):
             if key not in found:
                 yield f"{where}.{key}: vanished, was {_cut(wanted[key])}"
             elif key not in wanted:
                 yield f"{where}.{key}: new, is {_cut(found[key])}"
             else:
-                yield from differences(wanted[key], found[key], f"{where}.{key}", is_net or key in nets, nets)
+                yield from differences(wanted[key], found[key], f"{where}.{key}", is_net or key in nets, nets, rounding)
     elif isinstance(wanted, list) and isinstance(found, list):
         if len(wanted) != len(found):
             yield f"{where}: {len(found)} entries, were {len(wanted)}"
         for i, (ours, theirs) in enumerate(zip(wanted, found, strict=False)):
-            yield from differences(ours, theirs, f"{where}[{i}]", is_net, nets)
-    elif not _is_alike(wanted, found, is_net):
+            yield from differences(ours, theirs, f"{where}[{i}]", is_net, nets, rounding)
+    elif not _is_alike(wanted, found, is_net, 0.0 if ROUNDS_ALIKE else rounding):
         yield f"{where}: is {_cut(found)}, was {_cut(wanted)}"
 
 
-def _is_alike(wanted: Any, found: Any, is_net: bool) -> bool:
+def _is_alike(wanted: Any, found: Any, is_net: bool, rounding: float) -> bool:
     if isinstance(wanted, float | int) and isinstance(found, float | int) and is_net:
         if math.isnan(wanted) or math.isnan(found):
             return math.isnan(wanted) and math.isnan(found)
         return wanted == found or abs(wanted - found) <= TOLERANCE * max(1.0, abs(wanted))
     if isinstance(wanted, float) and isinstance(found, float):
         both_nan = math.isnan(wanted) and math.isnan(found)
-        return math.isclose(wanted, found, rel_tol=0.0 if ROUNDS_ALIKE else ROUNDING) or both_nan
+        return math.isclose(wanted, found, rel_tol=rounding) or both_nan
     return type(wanted) is type(found) and wanted == found
 
 

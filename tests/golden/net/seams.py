@@ -22,6 +22,7 @@ import onnxruntime
 import structlog
 from google.protobuf.message import Message
 from prometheus_client import ProcessCollector
+from tests.fakes.quick import nets_once
 from typer.main import get_command
 
 from placewise_client.adapter.metrics import AdapterMetrics
@@ -151,7 +152,8 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched(watch: Watch) -> Iterator[None]:
-    """Sessions opened meanwhile report their inputs and outputs."""
+    """Sessions opened meanwhile report their inputs and outputs. Nets that the tests keep open are opened again."""
+    nets_once.opened.cache_clear()
     original, names = onnxruntime.InferenceSession, nets_of_bundle()
 
     class Watched:
@@ -182,6 +184,7 @@ def watched(watch: Watch) -> Iterator[None]:
         yield
     finally:
         onnxruntime.InferenceSession = original  # type: ignore[misc]
+        nets_once.opened.cache_clear()
 
 
 def numbers(array: np.ndarray) -> Any:
