@@ -30,6 +30,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import obstacle
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.shortage import Shortage, shortages
+from placewise_core.view.nodes import CELSIUS
 from placewise_core.view.view import ClusterView
 
 
@@ -103,7 +104,8 @@ def _held_back(task: Offer, nodes: BoolArray) -> Iterator[Blocker]:
     draining = sum(state is NodeState.DRAINING for state in states)
     stale = nodes & view.is_ready & view.is_stale(task.context.now_s)
     hot = nodes & view.is_ready & ~stale & view.is_hot()
-    excess = np.fmax(view.telemetry[7], view.telemetry[8]) - view.telemetry[9]
+    cpu_celsius, gpu_celsius, limit = view.telemetry[CELSIUS]
+    excess = np.fmax(cpu_celsius, gpu_celsius) - limit
     age = task.context.now_s - view.observe_time_s - view.stale_after_s
     found = [
         Blocker(Reason.NODE_DOWN, len(states) - draining, message="nodes with room are down"),

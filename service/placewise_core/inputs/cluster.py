@@ -34,6 +34,7 @@ from placewise_core.inputs.tables import (
     Column,
     feature_schema,
 )
+from placewise_core.view.nodes import TelemetryRow
 from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView
 
 __all__ = [
@@ -60,6 +61,13 @@ __all__ = [
     "feature_schema",
     "gpu_relative_speed",
 ]
+
+_CPU_UTIL, _GPU_UTIL = int(TelemetryRow.CPU_UTIL), int(TelemetryRow.GPU_UTIL)
+_TX, _RX = int(TelemetryRow.TX_GBPS), int(TelemetryRow.RX_GBPS)
+_CPU_CELSIUS, _GPU_CELSIUS = int(TelemetryRow.CPU_CELSIUS), int(TelemetryRow.GPU_CELSIUS)
+_LIMIT = int(TelemetryRow.LIMIT_CELSIUS)
+_BUSY = [_CPU_UTIL, _GPU_UTIL, int(TelemetryRow.MEMORY_UTIL), int(TelemetryRow.GPU_MEMORY_UTIL)]
+_LINKS = [_TX, _RX]
 
 
 @frozen
@@ -143,16 +151,16 @@ class Encoder:
         out = self._inventory_of(view)[at].copy()
         free, free_gpus = view.free[:, at], view.free_gpus()[at]
         shares = free * view.inverse_capacity[:, at]
-        out[:, 4] = free[CPU]
-        out[:, 5] = free_gpus
-        out[:, 6] = shares[CPU]
-        out[:, 7] = shares[MEMORY]
-        out[:, 8] = shares[NETWORK]
-        out[:, 9] = free_gpus / np.maximum(out[:, 3], 1)
-        out[:, 10] = shares[GPU_MEMORY]
-        out[:, 11] = view.load()[at]
-        out[:, 12] = view.task_count[at]
-        out[:, 14] = view.usable(now_s)[at]
+        out[:, _AT["free_cpu"]] = free[CPU]
+        out[:, _AT["free_gpus"]] = free_gpus
+        out[:, _AT["free_cpu_share"]] = shares[CPU]
+        out[:, _AT["free_memory_share"]] = shares[MEMORY]
+        out[:, _AT["free_network_share"]] = shares[NETWORK]
+        out[:, _AT["free_gpu_share"]] = free_gpus / np.maximum(out[:, _AT["gpus"]], 1)
+        out[:, _AT["free_gpu_memory_share"]] = shares[GPU_MEMORY]
+        out[:, _AT["load"]] = view.load()[at]
+        out[:, _AT["tasks"]] = view.task_count[at]
+        out[:, _AT["is_usable"]] = view.usable(now_s)[at]
         if view.has_telemetry() and view.observe_time_s[at].any():
             _write_telemetry(out, view.telemetry[:, at], view.capacity[NETWORK, at])
         out *= _NODE_SCALES
@@ -162,10 +170,11 @@ class Encoder:
         """(M, NODE_FEATURES), unscaled, with the columns that only an inventory change changes."""
         if self._inventory is None or self._inventory[0] is not view.capacity:
             out = np.zeros((view.size, NODE_FEATURES), dtype=np.float32)
-            for column, row in enumerate((CPU, MEMORY, NETWORK)):
-                out[:, column] = np.log1p(view.capacity[row])
-            out[:, 3] = view.gpu_exists.sum(axis=1)
-            out[:, 13] = [gpu_relative_speed(node.gpus[0].model) if node.gpus else 0.0 for node in view.nodes]
+            for column, row in (("cpu_capacity", CPU), ("memory_capacity", MEMORY), ("network_capacity", NETWORK)):
+                out[:, _AT[column]] = np.log1p(view.capacity[row])
+            out[:, _AT["gpus"]] = view.gpu_exists.sum(axis=1)
+            speeds = [gpu_relative_speed(node.gpus[0].model) if node.gpus else 0.0 for node in view.nodes]
+            out[:, _AT["gpu_speed"]] = speeds
             self._inventory = (view.capacity, out)
         return self._inventory[1]
 
@@ -178,6 +187,7 @@ class Encoder:
         seen.placement[i, node, role] = count * PLACEMENT_COLUMNS[0].scale
 
 
+_AT = {column.name: i for i, column in enumerate(NODE_COLUMNS)}
 _NODE_SCALES = np.asarray([column.scale for column in NODE_COLUMNS], dtype=np.float32)
 
 
@@ -204,29 +214,28 @@ def encode_utilisation(
         held[NETWORK],
         held[NETWORK],
     )
-    reported = (view.telemetry[0], view.telemetry[2], view.telemetry[1], view.telemetry[3])
     network = np.maximum(view.capacity[NETWORK], 1e-9)
-    links = (view.telemetry[5] / network, view.telemetry[6] / network)
-    columns = [np.where(np.isnan(r), a, r) for r, a in zip((*reported, *links), allocated, strict=True)]
+    links = view.telemetry[_LINKS] / network
+    columns = [np.where(np.isnan(r), a, r) for r, a in zip((*view.telemetry[_BUSY], *links), allocated, strict=True)]
     present = view.capacity[[CPU, GPUS, MEMORY, GPU_MEMORY, NETWORK, NETWORK]] > 0
     return np.asarray(np.clip(np.stack(columns), 0.0, 1.0) * present, dtype=np.float32).T
 
 
 def _write_telemetry(out: Float32, telemetry: FloatArray, network_gbps: FloatArray) -> None:
     """Temperature margin, utilisation and link rates if reported; otherwise zero, with their flags at zero."""
-    margin = telemetry[9] - np.fmax(telemetry[7], telemetry[8])
+    margin = telemetry[_LIMIT] - np.fmax(telemetry[_CPU_CELSIUS], telemetry[_GPU_CELSIUS])
     known = ~np.isnan(margin)
-    out[:, 15] = known
-    out[known, 16] = margin[known]
-    out[:, 17] = ~np.isnan(telemetry[0])
+    out[:, _AT["has_temperature"]] = known
+    out[known, _AT["temperature_margin"]] = margin[known]
+    out[:, _AT["has_utilisation"]] = ~np.isnan(telemetry[_CPU_UTIL])
     network = np.maximum(network_gbps, 1e-9)
     for column, values in (
-        (18, telemetry[0]),
-        (19, telemetry[2]),
-        (20, telemetry[5] / network),
-        (21, telemetry[6] / network),
+        ("cpu_util", telemetry[_CPU_UTIL]),
+        ("gpu_util", telemetry[_GPU_UTIL]),
+        ("tx_share", telemetry[_TX] / network),
+        ("rx_share", telemetry[_RX] / network),
     ):
-        out[:, column] = np.nan_to_num(values, nan=0.0)
+        out[:, _AT[column]] = np.nan_to_num(values, nan=0.0)
 
 
 def _placement(cells: NDArray[np.int64], jobs: int, size: int, rows: IntArray | None) -> Float32:

@@ -40,7 +40,7 @@ COLUMNS = (
     "own_cpu",  # the task's own, one subtask after the other
     "own_gpu",
 )
-_FIRST_TIME = COLUMNS.index("cpu_wait")
+_AT = {name: i for i, name in enumerate(COLUMNS)}
 
 
 @frozen
@@ -90,18 +90,18 @@ class RowEncoder:
         speed = _gpu_speeds(view)
         power = gpus * speed[rows] / _slowest(speed)
         out = np.zeros((len(rows), len(COLUMNS)), dtype=np.float32)
-        out[:, :6] = _utilisation(view, offer)[rows]
-        out[:, 6] = np.log1p(view.capacity[CPU, rows]) / 5.0
-        out[:, 7] = gpus / 8.0
-        out[:, 8] = speed[rows]
-        out[:, 9] = _task_count(view, offer)[rows] / cores
-        out[:, 10] = waiting[:, 0] / cores
-        out[:, 11] = _on_gpus(waiting[:, 1], power, cores)
-        out[:, 12] = (waiting[:, 0] + own[0]) / cores
-        out[:, 13] = _on_gpus(waiting[:, 1] + own[1], power, cores)
-        out[:, 14] = own[0]
-        out[:, 15] = _on_gpus(own[1], power / np.maximum(1, gpus), np.ones_like(cores))
-        out[:, _FIRST_TIME:] = np.log1p(out[:, _FIRST_TIME:] / max(1e-9, unit_s))
+        out[:, : _AT["cores"]] = _utilisation(view, offer)[rows]
+        out[:, _AT["cores"]] = np.log1p(view.capacity[CPU, rows]) / 5.0
+        out[:, _AT["gpus"]] = gpus / 8.0
+        out[:, _AT["gpu_speed"]] = speed[rows]
+        out[:, _AT["tasks_per_core"]] = _task_count(view, offer)[rows] / cores
+        out[:, _AT["cpu_wait"]] = waiting[:, 0] / cores
+        out[:, _AT["gpu_wait"]] = _on_gpus(waiting[:, 1], power, cores)
+        out[:, _AT["cpu_after"]] = (waiting[:, 0] + own[0]) / cores
+        out[:, _AT["gpu_after"]] = _on_gpus(waiting[:, 1] + own[1], power, cores)
+        out[:, _AT["own_cpu"]] = own[0]
+        out[:, _AT["own_gpu"]] = _on_gpus(own[1], power / np.maximum(1, gpus), np.ones_like(cores))
+        out[:, _AT["cpu_wait"] :] = np.log1p(out[:, _AT["cpu_wait"] :] / max(1e-9, unit_s))
         return out
 
     def _waiting(self, view: ClusterView, rows: IntArray, own_s: float) -> tuple[FloatArray, float]:
@@ -162,6 +162,6 @@ def shortlist(view: ClusterView, mask: BoolArray, most: int, offer: Offer | None
     feasible = np.flatnonzero(mask)
     if len(feasible) <= most:
         return feasible
-    used = _utilisation(view, offer)[feasible, :2].sum(axis=1)
+    used = _utilisation(view, offer)[feasible, : _AT["memory_util"]].sum(axis=1)
     crowd = _task_count(view, offer)[feasible] / np.maximum(1.0, view.capacity[CPU, feasible])
     return np.sort(feasible[np.argpartition(used + crowd, most)[:most]])

@@ -38,6 +38,8 @@ _SUMS = slice(_AT["jobs_on_node"], _AT["traffic_of_others"] + 1)
 _OF_JOB = slice(_STATIC, _AT["cpu_capacity"])  # features of a job on a node, without its own
 _OF_NODE = slice(_AT["cpu_capacity"], _SUMS.start)
 _JOB_COLUMNS = _OF_JOB.stop - _OF_JOB.start
+_HELD = slice(_AT["cpu_held"] - _SUMS.start, _AT["gpus_held"] + 1 - _SUMS.start)  # of the sums
+_TRAFFIC_OF_OTHERS = _AT["traffic_of_others"] - _SUMS.start
 _SUM_SCALES = _SCALES[_SUMS.start - _STATIC : _SUMS.stop - _STATIC]
 _GIGABIT_PER_MS = 1.25e5  # bytes
 _MOST_TRAFFIC_SHARE = 8.0  # beyond it a job does nothing but wait for its network
@@ -370,7 +372,7 @@ def _filled(
     carried = np.repeat(sums[None], count, axis=0)  # (K, places, 5)
     by_place = carried.reshape(-1, 5)
     by_place[place] += fresh.adds
-    carried[..., 2:4] /= capacity
+    carried[..., _HELD] /= capacity
     fresh.rows[:, _SUMS] = _scaled(by_place.take(place, axis=0), fresh.adds)
     parts[:, :before], ids[:, :, :before] = there.rows, np.array((there.jobs, local), dtype=np.int64)[:, None]
     parts[:, :before, _SUMS] = _scaled(carried.take(local, axis=1), there.adds)
@@ -381,6 +383,6 @@ def _filled(
 
 def _scaled(totals: FloatArray, own: FloatArray) -> FloatArray:
     """(…, 5) node sums, cores and GPUs as shares of the node's, as features: traffic without the job's own."""
-    totals[..., 4] -= own[:, 4]
+    totals[..., _TRAFFIC_OF_OTHERS] -= own[:, _TRAFFIC_OF_OTHERS]
     totals *= _SUM_SCALES
     return totals

@@ -23,6 +23,7 @@ _IS_USED, _FITS_ALL, _IN_RACK = _AT["is_used_by_gang"], _AT["fits_all_left"], _A
 _TASKS_SCALE, _FEW_SCALE = _SCALE["workers_here"], _SCALE["workers_left"]
 _FEW = np.array(_FEW_SCALE)
 _SHARES = [CPU, MEMORY, NETWORK]
+_FREE_SHARES = slice(_AT["free_cpu_share"], _AT["free_network_share"] + 1)  # in the order of _SHARES
 _USAGE = slice(_AT["free_cpu_share"], _AT["tasks"] + 1)
 # The same columns, scaled alike, as tokens of nodes have them.
 _NODE_AT = {column.name: i for i, column in enumerate(NODE_COLUMNS)}
@@ -34,12 +35,12 @@ def encode_free(view: ClusterView, rows: IntArray) -> Float32:
     """(C, STEP_FEATURES): free resources on the nodes `rows`, without a gang."""
     at: slice | IntArray = slice(None) if len(rows) == view.size else rows
     features: Float32 = np.zeros((len(rows), STEP_FEATURES), dtype=np.float32)
-    out, free_gpus = features[:, _USAGE], view.free_gpus()[at]
-    out[:, :3] = (view.free[:, at][_SHARES] * view.inverse_capacity[:, at][_SHARES]).T
-    out[:, 3] = free_gpus * _GPU_SCALE
-    out[:, 4] = free_gpus / np.maximum(view.gpu_exists[at].sum(axis=1), 1.0)
-    out[:, 5] = view.load()[at] * _LOAD_SCALE
-    out[:, 6] = view.task_count[at] * _COUNT_SCALE
+    free_gpus = view.free_gpus()[at]
+    features[:, _FREE_SHARES] = (view.free[:, at][_SHARES] * view.inverse_capacity[:, at][_SHARES]).T
+    features[:, _AT["free_gpus"]] = free_gpus * _GPU_SCALE
+    features[:, _AT["free_gpu_share"]] = free_gpus / np.maximum(view.gpu_exists[at].sum(axis=1), 1.0)
+    features[:, _AT["load"]] = view.load()[at] * _LOAD_SCALE
+    features[:, _AT["tasks"]] = view.task_count[at] * _COUNT_SCALE
     return features
 
 

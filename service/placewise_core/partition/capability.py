@@ -13,9 +13,11 @@ import numpy as np
 
 from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.basics.frozen import frozen
+from placewise_core.view.nodes import TELEMETRY_COLUMNS
 from placewise_core.view.view import MEMORY, ClusterView
 
 COMPONENTS = ("cpu", "memory", "cache", "gpu", "gpu_memory")
+_BUSY = [TELEMETRY_COLUMNS.index(f"{name}_util") for name in COMPONENTS]
 _SUM_TOLERANCE = 1e-6
 
 
@@ -59,8 +61,7 @@ def node_capabilities(
         _known(gpu_ghz, has_gpu),
         _known(gpu_memory_gib, has_gpu),
     )
-    telemetry = view.telemetry  # rows: cpu_util, memory_util, gpu_util, gpu_memory_util, cache_util, …
-    busy = (telemetry[0], telemetry[1], telemetry[4], telemetry[2], telemetry[3])
+    busy = view.telemetry[_BUSY]
     parts = np.empty((len(COMPONENTS), view.size))
     for j, (k, size, util) in enumerate(zip(weights.as_array(), sizes, busy, strict=True)):
         current = size * (1.0 - np.nan_to_num(util))

@@ -12,7 +12,10 @@ import numpy as np
 
 from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
+from placewise_core.view.nodes import TelemetryRow
 from placewise_core.view.view import ClusterView
+
+_HEAT = slice(TelemetryRow.CPU_CELSIUS, TelemetryRow.AMBIENT_CELSIUS + 1)
 
 
 @frozen
@@ -62,7 +65,7 @@ class Readings:
 
 def readings_of(view: ClusterView) -> Readings:
     """Of every node."""
-    cpu_celsius, gpu_celsius, limit, power, ambient = view.telemetry[7:12]
+    cpu_celsius, gpu_celsius, limit, power, ambient = view.telemetry[_HEAT]
     gpus = view.gpu_exists.sum(axis=1)
     of_gpus, of_cpu = power / np.maximum(gpus, 1), np.where(gpus > 0, np.nan, power)
     return Readings(

@@ -7,6 +7,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,20 +22,27 @@ from placewise_core.domain.job import Job, JobId, Resources, quantise
 # Rows of the resource arrays; further rows are the extended resources of the cluster, sorted by name.
 CPU, MEMORY, GPU_MEMORY, NETWORK, GPUS = range(5)
 RESOURCE_COLUMNS = ("cpu_cores", "memory_gib", "gpu_memory_gib", "network_gbps", "gpus")
-TELEMETRY_COLUMNS = (
-    "cpu_util",
-    "memory_util",
-    "gpu_util",
-    "gpu_memory_util",
-    "cache_util",
-    "tx_gbps",
-    "rx_gbps",
-    "cpu_celsius",
-    "gpu_celsius",
-    "limit_celsius",
-    "power_watts",
-    "ambient_celsius",
-)
+
+
+class TelemetryRow(IntEnum):
+    """Rows of the telemetry array."""
+
+    CPU_UTIL = 0
+    MEMORY_UTIL = 1
+    GPU_UTIL = 2
+    GPU_MEMORY_UTIL = 3
+    CACHE_UTIL = 4
+    TX_GBPS = 5
+    RX_GBPS = 6
+    CPU_CELSIUS = 7
+    GPU_CELSIUS = 8
+    LIMIT_CELSIUS = 9
+    POWER_WATTS = 10
+    AMBIENT_CELSIUS = 11
+
+
+TELEMETRY_COLUMNS = tuple(row.name.lower() for row in TelemetryRow)
+CELSIUS = slice(int(TelemetryRow.CPU_CELSIUS), TelemetryRow.LIMIT_CELSIUS + 1)  # of CPU and GPU, and their limit
 
 _CACHED_KINDS = 16_384
 _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
@@ -294,7 +302,7 @@ class NodeArrays:
         self.rack[m] = self._rack_ids.setdefault(node.rack, len(self._rack_ids)) if node.rack else -1
         row = telemetry_row(node.telemetry)
         self.telemetry[:, m] = row
-        cpu, gpu, limit = row[7:10]
+        cpu, gpu, limit = row[CELSIUS]
         self._is_hot[m] = cpu >= limit or gpu >= limit  # False where either is NaN
         self.observe_time_s[m] = node.telemetry.observe_time_s
         self._has_telemetry = self._has_telemetry or node.telemetry.observe_time_s > 0
@@ -310,7 +318,7 @@ class NodeArrays:
         self.hardware[:, rows] = columns.hardware
         self.cpu_ghz[rows] = columns.hardware[0]
         self.telemetry[:, rows] = columns.telemetry
-        cpu, gpu, limit = columns.telemetry[7:10]
+        cpu, gpu, limit = columns.telemetry[CELSIUS]
         self._is_hot[rows] = (cpu >= limit) | (gpu >= limit)  # False where either is NaN
         self.observe_time_s[rows] = columns.observe_time_s
         self._has_telemetry = self._has_telemetry or bool((columns.observe_time_s > 0).any())
@@ -333,7 +341,7 @@ class NodeArrays:
         self._clear_usage()
 
     def _clear_slots(self) -> None:
-        # By demand: rooms, and the usage stamp at which they were counted.
+        # By demand: slots, and the usage stamp at which they were counted.
         self._slots: Bounded[bytes, tuple[FloatArray, int]] = Bounded(_KEPT_SLOTS)
 
     def _clear_usage(self) -> None:
