@@ -119,7 +119,7 @@ freeze-contract: install ## Make today's proto/ what later changes may not break
 openapi: install ## Write the OpenAPI document that a test compares with the contract
 	$(BIN)/python -m placewise_service.api.docs.openapi > tests/golden/openapi.json
 
-readme: install ## Print README's answers anew, as a fresh service gives them
+readme: install ## Print README's answers again, as a fresh service gives them
 	$(BIN)/python -m tests.e2e.readme_calls
 
 log-columns: install ## Write docs/log-columns.md
@@ -128,7 +128,7 @@ log-columns: install ## Write docs/log-columns.md
 settings-doc: install ## Write docs/settings.md
 	$(BIN)/python -m placewise_service.settings > docs/settings.md
 
-e2e-compose: install ## Build and run docker-compose.yml, kill a replica and Redis; skips where there is no engine
+e2e-compose: install ## Build and run docker-compose.yml, kill a replica and Redis; skips without a container engine
 	$(BIN)/python -m tests.e2e.compose
 
 bench: install ## Latency, throughput and memory against their budgets, as ratios to a bare gRPC echo

@@ -214,8 +214,8 @@ class AdmitDraw:
     """How the answer to one job came about where admission is explored.
 
     `propensity` is P(a), `own_propensity` π(a) of the policy in force, both given the answers to the jobs before.
-    `explorer` is "chance" if the policy did not answer. `rate` is ε for this job, 0 if it was spared. `guard` says why
-    it was spared, or why it could not be held back. `seed` is that of its draws, None if they are the request's.
+    `explorer` is "chance" if the policy did not answer. `rate`: ε for this job; 0 if a guard exempted it. `guard`: why
+    it was exempted, or why it could not be held back. `seed` is that of its draws, None if they are the request's.
     """
 
     propensity: float = 1.0

@@ -141,7 +141,8 @@ def _fill_nodes(scorer: NodeScorer, gang: Gang, offer: Offer) -> bool:
                 return False
         at_most = min(left, most - gang.count(group, m)) if most else left
         count = int(min(at_most, offer.slots[m]))
-        if count == gang.remaining and not gang.left:  # the rest of this node is not needed
+        # The gang is complete: this node's remaining amounts are not needed.
+        if count == gang.remaining and not gang.left:
             gang.take_all(group, [m] * count)
             return True
         gang.take(group, m, count)

@@ -1,4 +1,4 @@
-"""The state of Harmony's paper: of each job x, r, w, p, v, d, u, and nothing else. Decides nothing.
+"""Net inputs of the Harmony paper: per job x, r, w, p, v, d, u (section V), no others. Decides nothing.
 
 A row is as long as the cluster has nodes, in the order of the view: a net for it knows one number of nodes.
 """

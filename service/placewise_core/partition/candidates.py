@@ -15,7 +15,7 @@ from placewise_core.view.view import ClusterView
 class UnitCandidates:
     """Usable units, strongest first: (K,) index, capability in scale per second, seconds allowed.
 
-    Where `is_limited` is False none of the seconds is finite.
+    If `is_limited` is False, every `allowed_s` is infinite.
     """
 
     rows: IntArray

@@ -30,7 +30,7 @@ class ShareState:
 
 
 def is_late(share: ShareProgress, overhead_s: float) -> bool:
-    """A share that should have been done: elapsed > 2 · (predicted + overhead)."""
+    """True if a share is overdue: elapsed > 2 · (predicted + overhead)."""
     return share.done < 1.0 and share.elapsed_s > TIMEOUT_FACTOR * (share.predicted_s + overhead_s)
 
 

@@ -66,7 +66,7 @@ class RandomRound(OneToAUnit):
                 gpus = [gpu for gpu in gpus if gpu != unit]
 
 
-# Units of one kind as a heap: (free in seconds, its place, name, is idle).
+# Heap of units of one kind: (seconds until free, position, name, is idle).
 UnitQueue = list[tuple[float, int, str, bool]]
 Item = TypeVar("Item")
 
@@ -74,8 +74,8 @@ Item = TypeVar("Item")
 def first_done(
     asked: Iterable[tuple[Item, Mapping[bool, float]]], queues: Mapping[bool, UnitQueue]
 ) -> Iterator[tuple[Item, str]]:
-    """ECT: what starts now, and where. Each one in turn, with its seconds by kind of unit (True: a GPU), goes behind
-    what is there to the unit that should complete it first; it starts if nothing is before it, else it waits."""
+    """ECT: the items that start now, each with its unit. `asked` has an item's seconds by kind of unit (True: a GPU).
+    Each in turn joins the queue of the unit that should complete it first; it starts if that unit is idle."""
     for item, own_s in asked:
         open_kinds = [is_gpu for is_gpu in own_s if queues[is_gpu]]
         if not open_kinds:

@@ -31,11 +31,11 @@ class SubtaskMetrics(Protocol):
     """Metrics of subtasks, measured or completed."""
 
     def of(self, subtask: Subtask) -> Mapping[str, float]:
-        """Metrics by name: those of METRICS that are known, and what else its profile holds."""
+        """Metrics by name: those of METRICS that are known, and all others of its profile."""
         ...
 
     def on(self, gpu: int) -> "SubtaskMetrics":
-        """The metrics on this GPU of a node, in so far as GPUs are told apart."""
+        """The metrics on this GPU of a node; may be the same on each."""
         ...
 
 
@@ -58,7 +58,7 @@ class KnownMetrics:
 
 
 def measured_times(outcome: SubtaskOutcome, known: Mapping[str, float]) -> dict[str, float]:
-    """What a finished subtask adds to the row of its kind: seconds per unit of size on a core or a GPU, and the speedup
+    """New entries in the row of a finished subtask's kind: seconds per unit of size on a core or a GPU, and the speedup
     once both times are known. The latest time stands, so that a repeated report changes nothing."""
     unit_s = CORE_SECONDS if outcome.unit.startswith("cpu") else GPU_SECONDS
     row = {unit_s: outcome.seconds / (outcome.size if outcome.size > 0 else 1.0)}

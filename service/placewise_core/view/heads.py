@@ -15,7 +15,7 @@ from placewise_core.view.view import ClusterView
 
 # Each GPU beyond the first is expected to add half of its speed: admission must not promise ends that are too early.
 _GAIN_PER_GPU = 0.5
-# A job that runs longer than told, or told nothing, is expected to take as long again as it has run, at least this.
+# A job that declares no length, or outruns it, is expected to take as long again as it has run, at least this.
 _ATTAINED_FACTOR, _LEAST_LEFT_S = 1.0, 60.0
 
 

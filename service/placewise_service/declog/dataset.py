@@ -97,7 +97,7 @@ class Dataset:
         write_durably(path, json.dumps({**self._positions(), cluster: position}))
 
     def note(self, cluster: str, log: Log, state: LogState) -> None:
-        """Takes what is known of a cluster's log, for the join and the manifest."""
+        """Keeps the state of a cluster's log for the join and the manifest."""
         self._states.setdefault(cluster, {})[log] = state
 
     def _positions(self) -> dict[str, str]:

@@ -32,7 +32,7 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import QueueSettings
 from placewise_core.domain.traces import TraceJob
 
-# Orders what happens at one instant: what ends frees room before what arrives asks for it.
+# At one instant, jobs that end release resources before new jobs ask.
 _FINISH, _PROGRESS, _ARRIVE, _TICK = range(4)
 _JOBS_PER_QUESTION = 256  # the service's limit
 TICK_S = 60.0  # trace time between questions while nothing happens and jobs wait (policies that wait on purpose)

@@ -408,11 +408,11 @@ class StateStore(Protocol):
         ...
 
     async def mark_exported(self, cluster: str, position: str, log: Log = Log.DECISIONS) -> None:
-        """Says that everything up to `position` is durably exported. Never moves back."""
+        """Records that all entries up to `position` are durably exported. Never moves back."""
         ...
 
     async def log_state(self, cluster: str, log: Log = Log.DECISIONS) -> LogState:
-        """How far a log was exported, what it lost, and the host's time."""
+        """The position up to which a log was exported, the entries lost, and the host's time."""
         ...
 
     async def bundles(self) -> BundleChoice:

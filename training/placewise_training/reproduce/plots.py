@@ -22,7 +22,7 @@ _DPI = 72
 _PANELS_WIDE = 2
 _COLOUR_COUNT = 128
 _MOST_FLAT_LABELS = 6
-# Ten strong colours, then their ten pale ones: as many methods as any figure has, told apart by hatch or line as well.
+# Ten strong colours, then their pale versions: enough for any figure. Hatches or line styles separate them too.
 _PAIRED = plt.get_cmap("tab20").colors  # type: ignore[attr-defined]
 _COLOURS = (*_PAIRED[0::2], *_PAIRED[1::2])
 _HATCHES = ("", "///")

@@ -1,4 +1,4 @@
-"""Trains the reward model's doubt: an ensemble on its errors, and what its disagreement counts. No speed changes.
+"""Trains the reward model's uncertainty: an ensemble on its errors, and its weight. No speed changes.
 
 The members learn the errors of the finished net on its training placements. The gain is then chosen on placements it
 was not trained on, familiar and unfamiliar (data.unfamiliar.PRACTICE), by the likelihood of its errors there.
@@ -59,7 +59,7 @@ def _likelihood(wrong: Tensor, spread: Tensor) -> float:
 
 def errors_of_new(net: RewardNet, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
     """Of the new job of every placement: pooled features (N, 2F), error of the log-speed and the variance (N,) that
-    the net expects of it without any doubt."""
+    the net expects of it without the ensemble."""
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     net.eval()
     device = net.uncertainty.centre.device

@@ -78,13 +78,16 @@ class Args:
     """What `placewise train sharing` takes; the string beside each becomes its help."""
 
     out: Path = field(default=Path("var/train/sharing"), metadata={"help": "Folder for checkpoint and report."})
-    seed: int = field(default=0, metadata={"help": "Of every draw."})
+    seed: int = field(default=0, metadata={"help": "Seed of every random draw."})
     steps: int = field(default=400, metadata={"help": "Completion: steps of AdamW."})
     batch: int = field(default=256, metadata={"help": "Rows per step."})
     rate: float = field(default=2e-2, metadata={"help": "Learning rate of the four numbers."})
     net_rate: float = field(default=3e-3, metadata={"help": "Learning rate of the nets on top, if there are any."})
     members: int = field(default=0, metadata={"help": "Small nets that correct the completion; none ship."})
-    unsure: float = field(default=0.5, metadata={"help": "Half of the assumed rows are moved by so much, in log-odds."})
+    unsure: float = field(
+        default=0.5,
+        metadata={"help": "Standard deviation, in log-odds, of the noise on half of the assumed rows."},
+    )
     draws: int = field(default=6, metadata={"help": "Questions about each job that is judged."})
     ncf_steps: int = field(default=900, metadata={"help": "NCF: steps of SGD, after a third of them with Adam."})
     threads: int = field(default=1, metadata={"help": "CPU threads of each process."})

@@ -1,1 +1,1 @@
-"""What else a decision might have placed: alternatives, and the decision of a shadow. On copies of a view."""
+"""Other placements of a decision: its alternatives and the decision of a shadow. On copies of a view."""

@@ -1,4 +1,4 @@
-"""What else one decision might have placed: each policy's placement, its probability and its forecast. Decides nothing.
+"""The alternatives of one decision: each policy's placement, its probability and its forecast. Decides nothing.
 
 Works on a copy of the view as it was before the job was placed. Probabilities follow explore.py; those of the chosen
 placement are the decision's own. Policies are asked without a clock here. If it had stopped one, the probability of any

@@ -36,7 +36,7 @@ class CallContext:
     recent: dict[str, deque[Past]] = field(default_factory=dict)
 
     def note(self, command: Command, rpc: str, answer: Answer) -> None:
-        """Keeps a decision among the recent ones, once its answer is on its way: the one it displaces is then freed."""
+        """Keeps a decision after its answer is sent; the caller does not wait while the oldest is freed."""
         asyncio.get_running_loop().call_soon(self._keep, command, rpc, answer)
 
     def _keep(self, command: Command, rpc: str, answer: Answer) -> None:

@@ -137,7 +137,7 @@ def _where(pair: Pair) -> str:
 
 
 def _why(pair: Pair) -> str:
-    """What the two reward models prefer."""
+    """Which side each reward model prefers."""
     by_a, by_b = (_preferred(found) for found in (pair.compared.by_active, pair.compared.by_shadow))
     if by_a is None or by_b is None:
         return "not scored by both reward models"

@@ -131,9 +131,10 @@ class PipelinedConnection:
         await self._close_connection()
         connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         try:
-            async with asyncio.timeout(self._timeout_s):  # all of it: addresses, Sentinels, TLS, credentials
+            # One limit for the whole connect: addresses, Sentinels, TLS, credentials.
+            async with asyncio.timeout(self._timeout_s):
                 await connection.connect()  # type: ignore[no-untyped-call]
-        except (asyncio.CancelledError, TimeoutError):  # anything else redis-py cleans up after
+        except (asyncio.CancelledError, TimeoutError):  # redis-py cleans up after any other error
             await connection.disconnect(nowait=True)
             raise
         self._open_connection = _OpenConnection(connection, self._timeout_s, self._leave)

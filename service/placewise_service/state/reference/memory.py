@@ -1,4 +1,6 @@
-"""The state store in memory, on a Clock: the reference that the contract suite holds Redis against. No deployment.
+"""The state store in memory, on a Clock: the reference that the contract suite holds Redis against.
+
+Serves the rehearsal and `doctor`; no deployment keeps its state here.
 
 Every method runs to its end without awaiting, so on one event loop each is atomic as a script is.
 """

@@ -41,8 +41,8 @@ WITHIN = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SpeedSample:
-    """One job after a start: its true speed, the speed of its placement without neighbours, the neighbours' use, and
-    the reward model's prediction (0: there is none)."""
+    """Speeds of one job after a start: true, true without neighbours, predicted (0: none); and the share its neighbours
+    use."""
 
     model: str
     is_new: bool

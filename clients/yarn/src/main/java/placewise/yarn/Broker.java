@@ -354,7 +354,7 @@ final class Broker {
     }
   }
 
-  /** Lets go the gangs that nobody has come to ask about. Called while the Asker may be blocked. */
+  /** Releases the gangs that nobody has come to ask about. Called while the Asker may be blocked. */
   synchronized void releaseUnasked(String why) {
     long latest = clock.getAsLong() - 2 * settings.decideBudgetMs;
     failed(select(gang -> gang.stage == Gang.Stage.WAITING && !gang.isHeld()
