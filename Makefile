@@ -94,6 +94,7 @@ lint: install ## ruff, mypy strict, import-linter, readable English, and the con
 	$(BIN)/mypy
 	PYTHONPATH=clients/slurm:clients/kubernetes $(BIN)/lint-imports
 	$(BIN)/python tools/prose_check.py
+	$(BIN)/python tools/prose_check.py --no-messages
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against $(CONTRACT)
 
