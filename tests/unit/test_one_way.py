@@ -53,7 +53,7 @@ def product(pattern: str) -> list[tuple[str, ast.AST]]:
 
 
 def test_a_cache_is_bounded_by_one_class_on_each_side_of_the_wire() -> None:
-    """Nobody clears a dict by hand when it has grown long."""
+    """Nobody clears a dict by hand when it has grown long, nor takes its oldest key out."""
     found = {
         path
         for path, node in product(r"\.(clear|popitem)\(\)")
@@ -62,6 +62,13 @@ def test_a_cache_is_bounded_by_one_class_on_each_side_of_the_wire() -> None:
         and re.search(r"len\((.+)\) >=? .+", ast.unparse(node.test))
     }
     assert found == {"service/placewise_core/basics/bounded.py"}
+    oldest = {
+        path
+        for path, node in product(r"next\(iter\(")
+        if isinstance(node, ast.Delete) and re.search(r"(.+)\[next\(iter\(\1\)\)\]", ast.unparse(node))
+    }
+    by_bytes = {"service/placewise_service/state/reference/memory.py"}  # as many as fit into an amount of memory
+    assert oldest == found | by_bytes
     named = product("class Bounded")
     classes = {path for path, node in named if isinstance(node, ast.ClassDef) and node.name == "Bounded"}
     assert classes == found | {"clients/python/placewise_client/adapter/bounded.py"}

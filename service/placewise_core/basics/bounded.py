@@ -1,4 +1,4 @@
-"""A cache that never fills the memory. For values that can be computed again."""
+"""Caches that never fill the memory. Only the assignment of single items keeps their bounds."""
 
 from typing import TypeVar
 
@@ -7,8 +7,8 @@ _Value = TypeVar("_Value")
 
 
 class Bounded(dict[_Key, _Value]):
-    """A dict that forgets all it holds before it takes a new key beyond `most`. Only the assignment of
-    single items keeps the bound. Most of its keys do not come again, so it does not track which ones do."""
+    """A dict that forgets all it holds before it takes a new key beyond `most`. For values that can be computed again:
+    most of its keys do not come again, so it does not track which ones do."""
 
     __slots__ = ("_most",)
 
@@ -26,3 +26,19 @@ class Bounded(dict[_Key, _Value]):
         other = Bounded[_Key, _Value](self._most)
         other.update(self)
         return other
+
+
+class Latest(dict[_Key, _Value]):
+    """A dict of the latest `most` keys: a new key beyond them displaces the oldest one. A key keeps its age when it is
+    assigned again."""
+
+    __slots__ = ("_most",)
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: _Key, value: _Value) -> None:
+        if len(self) >= self._most and key not in self:
+            del self[next(iter(self))]
+        super().__setitem__(key, value)

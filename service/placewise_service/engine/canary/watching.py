@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from placewise_core.basics.bounded import Latest
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.decision import Outcome, Verdict
@@ -51,10 +52,10 @@ class _Watch:
     """One canary on this replica, by its salt."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    jobs: dict[str, _Trial] = field(default_factory=dict)  # in the order in which they were decided
-    called: dict[tuple[str, str], None] = field(default_factory=dict)  # call and job, likewise
-    latencies_ms: dict[tuple[str, int], Reference] = field(default_factory=dict)  # by policy and number of tasks
-    speeds: dict[tuple[str, float], Reference] = field(default_factory=dict)
+    jobs: Latest[str, _Trial] = field(default_factory=lambda: Latest(_MOST_JOBS))
+    called: Latest[tuple[str, str], None] = field(default_factory=lambda: Latest(_MOST_JOBS))  # call and job
+    latencies_ms: Latest[tuple[str, int], Reference] = field(default_factory=lambda: Latest(_MOST_REFERENCES))
+    speeds: Latest[tuple[str, float], Reference] = field(default_factory=lambda: Latest(_MOST_REFERENCES))
     failures: int = 0  # of the canary's policy, one after the other
 
     def count(self, guard: Guard, trial: _Trial, is_event: bool) -> None:
@@ -98,8 +99,6 @@ class Watching:
                 self._note_latency(watch, trial, (record.meta.policy, job.task_count), record.meta.decide_ms)
             if is_placed:
                 watch.jobs[job.id] = trial
-                if len(watch.jobs) > _MOST_JOBS:
-                    del watch.jobs[next(iter(watch.jobs))]
 
     def called(self, record: DecisionRecord, arm: CallArm) -> None:
         """Counts an AdmitOrWait or a Partition that was answered. By job, jobs of an AdmitOrWait count for no guard:
@@ -117,8 +116,6 @@ class Watching:
             watch.called[record.rpc, name] = None
             watch.count(Guard.FALLBACK, trial, bool(arm.error))
             watch.count(Guard.NO_FIT, trial, not found[name])
-        while len(watch.called) > _MOST_JOBS:
-            del watch.called[next(iter(watch.called))]
         if len(found) == 1 and new:
             self._note_latency(watch, trial, (f"{record.rpc} {record.meta.policy}", 1), record.meta.decide_ms)
 
@@ -200,9 +197,9 @@ class Watching:
 
 
 def _reference(references: dict[Kind, Reference], kind: Kind, least: int = 20) -> Reference:
-    if kind not in references and len(references) >= _MOST_REFERENCES:
-        del references[next(iter(references))]
-    return references.setdefault(kind, Reference(least))
+    if kind not in references:
+        references[kind] = Reference(least)
+    return references[kind]
 
 
 def _found(record: DecisionRecord) -> Mapping[str, bool]:

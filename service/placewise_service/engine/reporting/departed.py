@@ -6,6 +6,7 @@ expired. By then the view has forgotten the job. Bounded: the oldest are forgott
 
 from collections.abc import Mapping
 
+from placewise_core.basics.bounded import Latest
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.events import JobsEnded
 from placewise_core.domain.job import JobId
@@ -17,8 +18,7 @@ class Departed:
     """The decisions of one cluster's latest departed jobs, as one replica saw them leave."""
 
     def __init__(self, most: int = MOST) -> None:
-        self._most = most
-        self._decisions: dict[JobId, tuple[str, bool]] = {}
+        self._decisions: Latest[JobId, tuple[str, bool]] = Latest(most)
 
     def note(self, jobs: Mapping[JobId, RunningJob], change: JobsEnded) -> None:
         """Remembers the jobs that this change takes out of `jobs`."""
@@ -45,5 +45,3 @@ class Departed:
             return
         self._decisions.pop(job.job.id, None)  # the newest stands last
         self._decisions[job.job.id] = (job.decision_id, has_expired)
-        if len(self._decisions) > self._most:
-            del self._decisions[next(iter(self._decisions))]

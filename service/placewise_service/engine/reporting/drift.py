@@ -12,6 +12,7 @@ import numpy as np
 import structlog
 
 from placewise_core.basics.arrays import FloatArray, IntArray
+from placewise_core.basics.bounded import Latest
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.decision import JobDecision, Outcome
@@ -82,7 +83,8 @@ class _Watched:
 
     known: _Known
     columns: Columns = field(default_factory=Columns)
-    forecasts: dict[str, tuple[str, float]] = field(default_factory=dict)  # by job: bundle and predicted speed
+    # By job: bundle and predicted speed.
+    forecasts: Latest[str, tuple[str, float]] = field(default_factory=lambda: Latest(_MOST_JOBS))
     names: dict[str, set[str]] = field(default_factory=dict)  # shown, by kind
 
 
@@ -122,8 +124,6 @@ class DriftWatch:
         known = watched.known
         if decision.predicted_speed > 0.0 and job.is_speed_in_epochs:
             watched.forecasts[job.id] = (known.bundle.name, decision.predicted_speed)
-            if len(watched.forecasts) > _MOST_JOBS:
-                del watched.forecasts[next(iter(watched.forecasts))]
         if normalised(job.model) not in known.models:
             self._unseen(cluster, watched, "model", normalised(job.model))
         for gpu_type in {canonical(each) for each in _gpu_types(decision, view)} - known.gpu_types:
