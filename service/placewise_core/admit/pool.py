@@ -291,7 +291,7 @@ class Pool:
         if group.max_per_node:
             most = min(most, group.max_per_node)
         if not self._wants_whole_gpus(job, group, demand):
-            slots = self._count_slots(demand, self._open_gpus(job, group, demand))
+            slots = self.view.count_slots(self._current(), demand, self._open_gpus(job, group, demand))
         else:
             slots = self._whole_slots(demand)
         mask = self._usable & self.view.selected(group) if group.node_selector else self._usable
@@ -310,20 +310,15 @@ class Pool:
             return slots
         rows = [m for taken in self._taken_from[kept[0] :] for m in taken.tolist()] if kept is not None else []
         if kept is None or len(rows) > _COUNTED_SINGLY:
-            slots = self._count_slots(demand, self.gpus)
+            slots = self.view.count_slots(self._current(), demand, self.gpus)
         else:
             slots = kept[1].copy()
-            pairs, gpus = self.view.need(_beside_gpus(demand)).pairs, math.ceil(demand[GPUS])
+            pairs = self.view.need(demand).pairs
             for m in rows:
-                beside = whole_tasks(self._current()[:, m].tolist(), pairs)
-                slots[m] = min(beside, int(self.gpus[m]) // gpus) if gpus else beside
+                free: list[float] = self._current()[:, m].tolist()
+                free[GPUS] = float(self.gpus[m])
+                slots[m] = whole_tasks(free, pairs)
         self._slots_of[key] = self.stamp, slots
-        return slots
-
-    def _count_slots(self, demand: FloatArray, open_gpus: IntArray) -> FloatArray:
-        slots = self.view.count_slots(self._current(), _beside_gpus(demand))
-        if need := math.ceil(demand[GPUS]):
-            np.minimum(slots, open_gpus // need, out=slots)
         return slots
 
     def _wants_whole_gpus(self, job: Job, group: TaskGroup, demand: FloatArray) -> bool:
@@ -392,13 +387,6 @@ class Pool:
 
     def _current(self) -> FloatArray:
         return self._free_source if self._free is None else self._free
-
-
-def _beside_gpus(demand: FloatArray) -> FloatArray:
-    """(R,) the demand without its GPUs and their memory."""
-    beside = demand.copy()
-    beside[[GPUS, GPU_MEMORY]] = 0.0
-    return beside
 
 
 def _alone(take: Take, gpus: int) -> Options:

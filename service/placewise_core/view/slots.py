@@ -132,12 +132,14 @@ class SlotArrays(NodeArrays):
         amounts[GPUS] = math.ceil(demand[GPUS])
         return amounts
 
-    def count_slots(self, free: FloatArray, demand: FloatArray) -> FloatArray:
+    def count_slots(self, free: FloatArray, demand: FloatArray, open_gpus: IntArray | None = None) -> FloatArray:
         """(N,) whole number of tasks that fit at once on nodes with so much free (R, N), GPUs counted whole; inf for a
-        task that asks for nothing."""
-        need = self.need(demand)
+        task that asks for nothing. `open_gpus` (N,), with the memory that it needs, count in place of the free GPUs."""
+        need = self.need(demand if open_gpus is None else _beside_gpus(demand))
         slots: FloatArray = np.minimum.reduce(free.take(need.rows, axis=0) // need.amounts, axis=0, initial=np.inf)
         np.maximum(slots, 0.0, out=slots)  # a host may have reported more than there is
+        if open_gpus is not None and (gpus := math.ceil(demand[GPUS])):
+            np.minimum(slots, open_gpus // gpus, out=slots)
         return slots
 
     def countable_slots_on(self, m: int, demand: FloatArray) -> float:
@@ -209,6 +211,13 @@ class SlotArrays(NodeArrays):
 def whole_tasks(free: Sequence[float], amounts: Iterable[tuple[int, float]]) -> float:
     """Tasks that fit at once into `free` (R,), each taking the (row, amount) pairs; inf if it takes nothing."""
     return max(0.0, min([free[row] // amount for row, amount in amounts], default=math.inf))
+
+
+def _beside_gpus(demand: FloatArray) -> FloatArray:
+    """(R,) the demand without its GPUs and their memory."""
+    beside = demand.copy()
+    beside[[GPUS, GPU_MEMORY]] = 0.0
+    return beside
 
 
 def may_share(demand: FloatArray, sharing: GpuSharing) -> bool:
