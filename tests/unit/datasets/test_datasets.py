@@ -30,7 +30,7 @@ from placewise_training.log.index import LogIndex
 from placewise_training.log.places import Places
 from placewise_training.log.policy_steps import PolicyStepRows
 from placewise_training.log.throughput_rows import ThroughputRows
-from placewise_training.log.units import ShareTime, share_heat, share_times, subtask_times
+from placewise_training.log.units import at_least_s, share_heat, subtask_times
 from placewise_training.reward.data import collate
 from placewise_training.reward.from_log import RewardRows
 from placewise_training.sim.hardware import harmony_cluster
@@ -205,11 +205,10 @@ async def test_shares_of_a_task_have_the_seconds_that_they_took(tmp_path: Path) 
     await run(FakeRing(record, ended), tmp_path)
     store = LogStore(tmp_path)
     with LogIndex(store) as index:
-        found = sorted(share_times(store, index))
-    assert found == [
-        ShareTime(NOON_S, decision_id(1), "t", "n1/gpu0", 3.0, 6.0, 7.5),
-        ShareTime(NOON_S, decision_id(1), "t", "n2/cpu1", 1.0, 6.0, None, 8.0),  # still running as the log ends
-    ]
+        ended, running = (index.share(decision_id(1), "t", unit) for unit in ("n1/gpu0", "n2/cpu1"))
+        assert ended.seconds == 7.5
+        assert running.seconds is None
+        assert at_least_s(running, NOON_S, index) == 8.0, "still running as the log ends"
     (heat,) = share_heat(store)
     assert (heat.unit, heat.scale, heat.seconds, heat.overhead_s, heat.peak_celsius) == ("n1/gpu0", 3.0, 7.5, 0.5, 71.0)
 

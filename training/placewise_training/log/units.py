@@ -1,7 +1,7 @@
 """Shares of divisible tasks and subtasks of pipelines from a log, each with the time that it took on its unit.
 
-Shares are what the capability of units is fitted to; subtask times, by kind and unit, are the entries that the NCF
-completes. One that has not ended took at least as long as is known.
+Subtask times, by kind and unit, are the entries that the NCF completes. One that has not ended took at least as long as
+is known.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,24 +12,10 @@ import pyarrow.compute as pc
 
 from placewise_core.domain.commands import JobEventKind, Scope
 from placewise_core.domain.decision import Outcome
-from placewise_log.record import PARTITION, PLACE, CorruptEntryError, OutcomeRecord, decode_entry
+from placewise_log.record import PLACE, CorruptEntryError, OutcomeRecord, decode_entry
 from placewise_log.store import LogStore
 from placewise_training.log.index import LogIndex, Part
 from placewise_training.log.places import records
-
-
-class ShareTime(NamedTuple):
-    """`scale` of work on a unit ("node/unit"), seconds predicted and taken; None while the share has not ended, which
-    took `at_least_s` until the log's end then, 0 if that is unknown."""
-
-    time_s: float
-    decision_id: str
-    task_id: str
-    unit: str
-    scale: float
-    predicted_s: float
-    actual_s: float | None
-    at_least_s: float = 0.0
 
 
 class ShareHeat(NamedTuple):
@@ -60,20 +46,6 @@ class SubtaskTime(NamedTuple):
     actual_s: float | None
     at_least_s: float = 0.0
     profile: Mapping[str, float] = MappingProxyType({})
-
-
-def share_times(store: LogStore, index: LogIndex) -> Iterator[ShareTime]:
-    """Of every Partition but dry runs, decision by decision of one file at a time. Raises LogError."""
-    for record in records(store, PARTITION):
-        if record.partition is None or record.task is None or record.is_dry_run:
-            continue
-        for share in record.partition.plan.shares:
-            unit = f"{share.node}/{share.unit}"
-            part = index.share(record.decision_id, record.task.id, unit)
-            yield ShareTime(
-                record.time_s, record.decision_id, record.task.id, unit, share.scale, share.predicted_s, part.seconds,
-                at_least_s(part, record.time_s, index),
-            )  # fmt: skip
 
 
 def share_heat(store: LogStore) -> Iterator[ShareHeat]:
