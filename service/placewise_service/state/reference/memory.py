@@ -1,6 +1,4 @@
-"""The state store in memory, on a Clock: the reference that the contract suite holds Redis against.
-
-Serves the rehearsal and `doctor`; no deployment keeps its state here.
+"""In-memory state store: the contract suite holds Redis against it, the rehearsal and `doctor` use it, no deployment.
 
 Every method runs to its end without awaiting, so on one event loop each is atomic as a script is.
 """
