@@ -1,7 +1,7 @@
 """Contract ↔ domain: the same names on both sides, nothing lost, absent readings stay unknown."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 
 import pytest
 from google.protobuf import json_format
@@ -263,6 +263,20 @@ def test_each_partition_tells_its_own_excluded_units() -> None:
         assert (share.node, share.unit, share.scale, share.predicted_seconds) == ("n2", "gpu3", 2.0, 3.0)
         assert (share.predicted_peak_celsius, share.capability) == (40.0, 0.5)
         assert (message.units, message.meta.decision_id) == (1, "d")
+
+
+def test_each_partition_tells_its_own_shares() -> None:
+    first = [Share("n2", "gpu3", 2.0, 3.0, 40.0, 0.5), Share("n2", "cpu", 1.0, 3.0, 0.0, 0.25)]
+    other_work = [Share("n2", "gpu3", 4.0, 6.0, 0.0, 0.5), Share("n2", "cpu", 2.0, 6.0, 41.0, 0.25)]
+    other_unit, stronger = [replace(first[0], unit="gpu4")], [replace(first[0], capability=0.75)]
+    for shares in (first, other_work, first[:1], other_unit, stronger, [], first):
+        plan = PartitionPlan(Outcome.PLACED, tuple(shares))
+        message = convert_out.partition_response(PartitionDecision(plan, DecisionMeta("d", "heat-island")))
+        told = [
+            (s.node, s.unit, s.scale, s.predicted_seconds, s.predicted_peak_celsius, s.capability)
+            for s in message.shares
+        ]
+        assert told == [astuple(share) for share in shares]
 
 
 def test_a_queue_tells_its_bound_and_the_reservation_of_its_head() -> None:

@@ -45,6 +45,41 @@ async def test_events_are_applied_once_and_in_order() -> None:
     assert live.view.free_gpus()[0] == 2
 
 
+async def test_an_own_event_that_is_shown_soon_is_there_for_the_next_look() -> None:
+    live = await _live()
+    live.show_soon(_event(live, 1, _running("a", 0)))
+    assert set(live.view.jobs) == {"a"}
+    event = _event(live, 1, _running("b", 1))
+    waiting = asyncio.create_task(live.changed(60.0))
+    await asyncio.sleep(0)
+    live.show_soon(event)
+    await asyncio.wait_for(waiting, 1.0)  # also if nobody looks
+    assert set(live.view.jobs) == {"a", "b"}
+
+
+async def test_own_events_and_assumptions_keep_their_order() -> None:
+    live = await _live()
+    first, second, third = _running("a", 0), _running("b", 1), _running("c", 2)
+    event = _event(live, 1, second)
+    live.assume([first])
+    live.show_soon(event)
+    live.assume([third])
+    assert list(live.view.jobs.values()) == [first, second, third]
+
+
+async def test_an_own_event_of_another_life_is_passed_over() -> None:
+    live = await _live()
+    live.show_soon(Event(1, "another epoch", JobsChanged((_running("a", 0),))))
+    assert not live.view.jobs
+
+
+async def test_a_reload_forgets_what_was_due() -> None:
+    live = await _live()
+    live.show_soon(_event(live, 1, _running("a", 0)))
+    await live.load()
+    assert not live.view.jobs, "the store knows no such job"
+
+
 async def test_an_assumption_that_fails_leaves_nothing() -> None:
     live = await _live()
     job = _running("a", 0)

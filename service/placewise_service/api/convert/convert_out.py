@@ -183,7 +183,7 @@ def partition_response(decision: PartitionDecision) -> decision_pb2.PartitionRes
         blockers=_blockers(plan.blockers),
     )
     _fill_meta(message.meta, decision.meta)
-    message.MergeFrom(_UNITS.part(plan.shares))
+    message.MergeFromString(_UNITS.part(plan.shares))
     for share, item in zip(plan.shares, message.shares, strict=True):
         item.scale = share.scale
         item.predicted_seconds = share.predicted_s
@@ -195,27 +195,26 @@ def partition_response(decision: PartitionDecision) -> decision_pb2.PartitionRes
 
 
 class _UnitsPart:
-    """The units of an answer's shares, and their capabilities: the same in most answers until something happens in the
-    cluster."""
+    """The units of an answer's shares and their capabilities, in their binary form: most answers have the same ones
+    until something happens in the cluster."""
 
     def __init__(self) -> None:
-        # In one assignment: large answers are written in a thread.
-        self._kept: tuple[list[tuple[str, str, float]], decision_pb2.PartitionResponse]
-        self._kept = [], decision_pb2.PartitionResponse()
+        self._kept: tuple[list[tuple[str, str, float]], bytes] = ([], b"")  # at once, as in _ExcludedPart
 
-    def part(self, shares: Sequence[Share]) -> decision_pb2.PartitionResponse:
-        """An answer with these alone. Do not write."""
+    def part(self, shares: Sequence[Share]) -> bytes:
+        """A PartitionResponse of these alone."""
         units = [(share.node, share.unit, share.capability) for share in shares]
         written, part = self._kept
         if units != written:
-            part = decision_pb2.PartitionResponse()
-            add = part.shares.add
+            answer = decision_pb2.PartitionResponse()
+            add = answer.shares.add
             for node, unit, capability in units:
-                share = add()
-                share.node = node
-                share.unit = unit
-                share.capability = capability
-            self._kept = units, part
+                message = add()
+                message.node = node
+                message.unit = unit
+                message.capability = capability
+            part = answer.SerializeToString()
+            self._kept = (units, part)
         return part
 
 

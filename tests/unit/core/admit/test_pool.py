@@ -66,3 +66,11 @@ def test_what_fits_nowhere_is_not_looked_at_again_after_a_take() -> None:
     assert pool.options(large) is NO_OPTIONS
     pool.take(small, pool.options(small), 0)
     assert list(pool.fitting([large, small])) == [small]
+
+
+def test_what_one_pool_takes_another_of_the_same_view_still_has() -> None:
+    view = cluster_of(gpu_nodes(NODES, GPUS))
+    first, second = Pool.free(view, NOW_S), Pool.free(view, NOW_S)
+    first.take(small := rigid("small", 1, 1, 1.0), first.options(small), 0)
+    assert first.total_gpus == NODES * GPUS - 1
+    assert second.total_gpus == Pool.free(view, NOW_S).total_gpus == view.free_gpus().sum() == NODES * GPUS

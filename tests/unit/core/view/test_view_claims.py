@@ -266,3 +266,15 @@ def test_what_is_adopted_from_a_fork_is_what_claims_would_have_made() -> None:
     assert [tenant.job_id for tenant in fork.tenants(0, 0)] == ["r", "s"]
     for name, value in arrays(views[1]).items():
         np.testing.assert_array_equal(getattr(views[0], name), value, err_msg=name)
+
+
+def test_slots_counted_ahead_are_those_of_the_next_question() -> None:
+    view = view_of([node(name) for name in "abcdefgh"])
+    demand = view.demand_vector(Resources(gpus=2.0))
+    assert demand is not None
+    slots = view.countable_slots(demand)
+    view.add_job(running("r", "c", [1], Resources(gpus=1.0)))
+    view.demand_vector(Resources(gpus=2.0))
+    view.count_ahead()
+    assert slots.tolist() == [2.0, 2.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
+    assert view.countable_slots(demand).tolist() == slots.tolist()
