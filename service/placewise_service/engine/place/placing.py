@@ -89,13 +89,14 @@ class Placing:
         started_s = self.parts.begin(deadline_s)
         live = await self.parts.views.get(command.cluster)
         await self.parts.hear_time(live, command.now_s, command.is_dry_run)
-        if live.view.settings.learn_durations:
-            jobs, lengths = with_lengths(command.jobs, live.view)
+        view = live.view
+        if view.settings.learn_durations:
+            jobs, lengths = with_lengths(command.jobs, view)
             command = replace(command, jobs=jobs, lengths=lengths)
         if command.scope is Scope.NODE:
             return Pending(await self._on_node(command, live, started_s))
         placer = self.placer_for(command.cluster)
-        policy = self._policy(command, live.view, placer)
+        policy = self._policy(command, view, placer)
         asked = _PlaceCall(command, live, placer, policy, started_s, deadline_s)
         if self.parts.registry.canaries or self.parts.registry.kills:
             asked = self._tried(asked)
@@ -288,21 +289,21 @@ class Placing:
         command, live, policy = asked.command, asked.live, asked.policy
         if live.is_closed:
             await live.opened(asked.deadline_s - self.parts.clock.monotonic_s())
-        seed = seed_of(command.seed)
+        seed, view = seed_of(command.seed), live.view
         context = PlaceContext(
             now_s=self.parts.now_s(live, command.now_s),
             randomness=seed,
             deadline_s=asked.deadline_s,
             is_explaining=command.is_explaining,
-            interference=asked.placer.interference.of(live.view.co_runs, command.jobs),
+            interference=asked.placer.interference.of(view.co_runs, command.jobs),
         )
         is_shadowed = bool(self.parts.registry.shadows.by_cluster) and self.shadowing.wants(command)
         arming = self._arming(asked, context)
-        if is_large(command.jobs, live.view.size, command.is_explaining):
+        if is_large(command.jobs, view.size, command.is_explaining):
             given = (command, live, policy, context, uuid7(), settled, is_shadowed, arming)
             return await self.sliced.draft(asked.placer, *given), seed
         read = self.parts.read(live, context.now_s)
-        draft = asked.placer.draft(command, live.view, policy, context, uuid7(), settled, is_shadowed, arming)
+        draft = asked.placer.draft(command, view, policy, context, uuid7(), settled, is_shadowed, arming)
         draft.reads += read
         return draft, seed
 
