@@ -100,6 +100,16 @@ def test_pats_counts_the_gpus_and_cores_of_a_node() -> None:
     assert nodes[chosen].gpus == nodes[alike[-1].id].gpus
 
 
+def test_pats_with_loads_is_the_services_where_gpus_are_alike() -> None:
+    nodes = [spec for spec in ldwp_cluster(11) if spec.gpu_model == "K80"]
+    tasks = PipelineWorkload(tasks=60, per_minute=60).generate("judge", 1)
+    hashes = [
+        PipelineSimulation(nodes, tasks, "judge", chooser, PatsUnits(), seed=1).run().event_hash
+        for chooser in (LoadedPats(), PolicyChooser(placement_policy("pats")))
+    ]
+    assert hashes[0] == hashes[1]
+
+
 def test_tasks_of_a_lost_node_start_again_elsewhere_and_new_nodes_work() -> None:
     late = ldwp_cluster(5)[4]
     faults = (Fault(40.0, FaultKind.DOWN, "worker0"), added(60.0, late))
