@@ -27,7 +27,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     def train(args: Args, show: Callable[..., None]) -> None:
         if fails:
-            raise fails.pop()
+            error = fails.pop()
+            if isinstance(error, KeyboardInterrupt) and error.args:
+                (args.out / "fits.pt").touch()
+            raise error
         (args.out / "fits.json").write_text(json.dumps({"log": {"later": later}}), "utf-8")
 
     def made(source: Source, out: Path, resume: bool) -> Any:
@@ -58,6 +61,13 @@ def test_a_step_is_done_once_for_equal_data_and_again_for_other_data(calls: list
     assert calls == [False, False]
 
 
+def test_a_step_whose_files_are_gone_is_done_again(calls: list[bool], tmp_path: Path) -> None:
+    run(tmp_path)
+    (tmp_path / "fits" / "fits.json").unlink()
+    assert run(tmp_path).later == {"gain": 0.1}
+    assert len(calls) == 2
+
+
 def test_a_log_that_holds_too_little_leaves_the_model_as_it_was(calls: list[bool], tmp_path: Path) -> None:
     fails.append(ValueError("the log has 3 usable rows, 20 are needed"))
     for _ in range(2):  # it is not tried again either
@@ -79,13 +89,29 @@ def test_a_model_that_no_placement_judges_is_left_unless_its_error_on_later_rows
 
 
 def test_an_interrupted_step_goes_on_where_it_was(calls: list[bool], tmp_path: Path) -> None:
-    fails.append(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path)
+    interrupted(tmp_path, "with a checkpoint")
     run(tmp_path)
     assert calls == [False, True]
-    fails.append(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, replace(SOURCE, start_digest="s2"))
+    interrupted(tmp_path, "with a checkpoint", source=replace(SOURCE, start_digest="s2"))
     run(tmp_path, replace(SOURCE, digest="d3"))  # another log: not from that checkpoint
     assert calls == [False, True, False, False]
+
+
+def test_a_step_that_left_no_checkpoint_begins_anew(calls: list[bool], tmp_path: Path) -> None:
+    interrupted(tmp_path)
+    run(tmp_path)
+    assert calls == [False, False]
+
+
+def test_a_step_never_goes_on_from_the_checkpoint_of_another_log(calls: list[bool], tmp_path: Path) -> None:
+    interrupted(tmp_path, "with a checkpoint")
+    other = replace(SOURCE, digest="d2")
+    interrupted(tmp_path, source=other)  # before its own first checkpoint
+    run(tmp_path, other)
+    assert calls == [False, False, False]
+
+
+def interrupted(work: Path, *checkpoint: str, source: Source = SOURCE) -> None:
+    fails.append(KeyboardInterrupt(*checkpoint))
+    with pytest.raises(KeyboardInterrupt):
+        run(work, source)

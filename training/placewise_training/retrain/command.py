@@ -1,6 +1,8 @@
 """The command `placewise retrain`. Shows progress, prints the verdict; the modules beside it do the work."""
 
 import errno
+import shutil
+import sqlite3
 import sys
 import time
 from collections.abc import Mapping
@@ -25,6 +27,7 @@ from placewise_training.log.placed import REWARD
 from placewise_training.retrain.retrain import RetrainArgs, Retrained, RetrainError, retrain
 from placewise_training.sim.policies import NeedsBundleError
 
+_FULL_BYTES = 1 << 16
 retrain_app = typer.Typer(add_completion=False)
 
 
@@ -66,8 +69,8 @@ def retrain_command(
         raise RetrainError(str(error)) from error
     except ValueError as error:
         raise NothingToEvaluateError(f"{log}: {error}") from error
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    except (OSError, RuntimeError, sqlite3.Error) as error:
+        if not _is_disk_full(error, out.parent):
             raise
         raise RetrainError(
             f"the disk is full: free some of it; the same command goes on. {out} was not written"
@@ -78,6 +81,15 @@ def retrain_command(
         Console().print("\n".join(_lines(found)), markup=False, highlight=False, soft_wrap=True)
     if not found.is_promoted:
         raise typer.Exit(REFUSED)
+
+
+def _is_disk_full(error: Exception, folder: Path) -> bool:
+    """torch hides the system's reason behind its own: then the space that is left says it."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return shutil.disk_usage(folder).free < _FULL_BYTES
 
 
 def _show(title: str, done: int, total: int) -> None:

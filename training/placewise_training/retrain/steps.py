@@ -6,6 +6,7 @@ its trainer can.
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,8 +74,12 @@ def run_step(step: Step, source: Source, work: Path, show: Show) -> Done:
     folder.mkdir(parents=True, exist_ok=True)
     key = _key(step, source)
     done = _read(folder / _DONE)
-    if done.get("key") != key:
-        can_go_on = step.can_resume and _read(folder / _BEGUN).get("key") == key
+    if done.get("key") != key or not (done["left"] or _is_whole(folder, step)):
+        is_begun = _read(folder / _BEGUN).get("key") == key
+        if not is_begun:  # its checkpoint is of other data
+            shutil.rmtree(folder)
+            folder.mkdir()
+        can_go_on = step.can_resume and is_begun and any(folder.glob("*.pt"))
         _write(folder / _BEGUN, {"key": key})
         left = ""
         try:
@@ -90,6 +95,11 @@ def run_step(step: Step, source: Source, work: Path, show: Show) -> Done:
     if step.needs_gain and later["gain_interval"][0] <= 0:
         return Done(step.name, folder, (), "the error on later rows did not fall", later)
     return Done(step.name, folder, step.files, "", later)
+
+
+def _is_whole(folder: Path, step: Step) -> bool:
+    """Whether the files that the step made are still there."""
+    return all((folder / name).is_file() for name in (*step.files, step.trainer.report))
 
 
 def _key(step: Step, source: Source) -> str:
