@@ -88,7 +88,7 @@ def _is_disk_full(error: Exception, folder: Path) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if isinstance(error, sqlite3.Error):
-        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        return "disk is full" in str(error)
     return shutil.disk_usage(folder).free < _FULL_BYTES
 
 
