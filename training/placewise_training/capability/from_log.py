@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewise_log.store import LogStore
-from placewise_training.log.index import LogIndex
-from placewise_training.log.later import in_time, parted
+from placewise_training.log.later import held_back
 from placewise_training.log.unit_rows import UnitRow, UnitRows
 from placewise_training.log.units import share_heat
 
@@ -24,12 +23,8 @@ class LogShares(NamedTuple):
 
 def log_shares(where: str, before_s: float = 0.0) -> LogShares:
     """Of decisions before `before_s`, 0 for all. Raises LogError, and ValueError for too few rows."""
-    store = LogStore(where)
-    with LogIndex(store) as index:
-        rows = UnitRows(store, index)
-        found = in_time(rows, before_s)
-    parts = parted([row.time_s for row in found], choose=0.0)
-    learn, later = ([found[i] for i in np.flatnonzero(mask)] for mask in (parts.learn, parts.judge))
-    until_s = later[0].time_s
-    overheads = [each.overhead_s for each in share_heat(store) if each.overhead_s > 0 and each.time_s < until_s]
-    return LogShares(learn, later, rows.counts, float(np.median(overheads)) if overheads else 0.0)
+    log = held_back(UnitRows, where, before_s)
+    until_s = log.later[0].time_s
+    heat = share_heat(LogStore(where))
+    overheads = [each.overhead_s for each in heat if each.overhead_s > 0 and each.time_s < until_s]
+    return LogShares(log.learn, log.later, log.counts, float(np.median(overheads)) if overheads else 0.0)

@@ -1,11 +1,14 @@
 """The later part of a log is held back: whoever learns from the earlier one is judged on it, beside the incumbent."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from placewise_core.basics.arrays import BoolArray, FloatArray
+from placewise_log.store import LogStore
+from placewise_training.log.index import LogIndex
 
 LATER: Final = 0.2  # share of the rows
 _BLOCKS: Final = 20
@@ -20,6 +23,51 @@ class Timed(Protocol):
 
 
 Row = TypeVar("Row", bound=Timed)
+RowOut_co = TypeVar("RowOut_co", bound=Timed, covariant=True)
+
+
+class Rows(Protocol[RowOut_co]):
+    """Rows of a log; `counts`, by reason, are complete after the last one."""
+
+    counts: Counter[str]
+
+    def __iter__(self) -> Iterator[RowOut_co]: ...
+
+
+class HeldBack(NamedTuple, Generic[Row]):
+    """Rows to learn from, to choose by, and later ones to judge by, in the order of time; the log's rows by reason."""
+
+    learn: Sequence[Row]
+    choose: Sequence[Row]
+    later: Sequence[Row]
+    counts: Mapping[str, int]
+
+    @property
+    def later_s(self) -> FloatArray:
+        """(N,) times of the later rows."""
+        return np.array([row.time_s for row in self.later])
+
+    def report(self, where: str, later: Mapping[str, Any]) -> dict[str, Any]:
+        """The part of a trainer's report about the log; `later` as of gain()."""
+        return {"where": where, "rows": len(self.learn), "counts": dict(self.counts), "later": later}
+
+
+def held_back(
+    made: Callable[[LogStore, LogIndex], Rows[Row]],
+    where: str,
+    before_s: float = 0.0,
+    choose: float = 0.0,
+    reward: str = "",
+) -> HeldBack[Row]:
+    """The rows of decisions before `before_s`, 0 for all; `choose` is a share. Outcomes have the column `reward` of
+    `joined`. Raises LogError, and ValueError for too few rows."""
+    store = LogStore(where)
+    with LogIndex(store, reward) as index:
+        rows = made(store, index)
+        found = in_time(rows, before_s)
+    parts = parted([row.time_s for row in found], choose)
+    learn, chosen, later = ([found[i] for i in np.flatnonzero(mask)] for mask in parts)
+    return HeldBack(learn, chosen, later, rows.counts)
 
 
 def in_time(rows: Iterable[Row], before_s: float = 0.0) -> list[Row]:

@@ -16,7 +16,7 @@ from placewise_core.basics.arrays import FloatArray
 from placewise_log.record import Parts
 from placewise_log.store import LogStore
 from placewise_training.log.index import Logged, LogIndex
-from placewise_training.log.later import gain, in_time, parted
+from placewise_training.log.later import gain, held_back
 from placewise_training.log.places import Placed, Places
 from placewise_training.log.speeds import Speed, speed_of
 from placewise_training.reward.data import Sample, collate
@@ -116,15 +116,9 @@ class LogSamples(NamedTuple):
 
 def log_samples(where: str, before_s: float = 0.0) -> LogSamples:
     """Of decisions before `before_s`, 0 for all. Raises LogError, and ValueError for too few rows."""
-    store = LogStore(where)
-    with LogIndex(store) as index:
-        rows = RewardRows(store, index)
-        found = in_time(rows, before_s)
-    parts = parted([row.time_s for row in found])
-    learn, choose, later = ([found[i].sample for i in np.flatnonzero(mask)] for mask in parts)
-    return LogSamples(
-        learn, choose, later, np.array([found[i].time_s for i in np.flatnonzero(parts.judge)]), rows.counts
-    )
+    log = held_back(RewardRows, where, before_s, choose=0.1)
+    learn, choose, later = ([row.sample for row in rows] for rows in (log.learn, log.choose, log.later))
+    return LogSamples(learn, choose, later, log.later_s, log.counts)
 
 
 def gain_of(before: RewardNet, after: RewardNet, log: LogSamples, device: torch.device) -> dict[str, Any]:

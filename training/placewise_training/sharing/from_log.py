@@ -3,7 +3,7 @@
 The error is that of the service's question: the speeds of a job with one earlier co-run beside another network.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,24 +15,14 @@ from placewise_core.domain.model_names import canonical, nearest
 from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.speed.interference import MeasuredInterference
 from placewise_core.speed.sharing_row import Square
-from placewise_log.store import LogStore
 from placewise_models.sharing import SHARING_MODEL
 from placewise_training.data.measured import GpuPair
 from placewise_training.data.site_rows import SiteRows
 from placewise_training.lab.traced import filled
 from placewise_training.log.co_runs import CoRunRow, CoRunRows
-from placewise_training.log.index import LogIndex
-from placewise_training.log.later import gain, in_time, parted
+from placewise_training.log.later import HeldBack, gain, held_back
 from placewise_training.sharing.data import Matrix, table_of
 from placewise_training.sharing.net import CoRunCompletion
-
-
-class LogPairs(NamedTuple):
-    """Co-runs to learn from, later ones to judge by, and the rows of the log by reason."""
-
-    learn: tuple[CoRunRow, ...]
-    later: tuple[CoRunRow, ...]
-    counts: Mapping[str, int]
 
 
 class _Side(NamedTuple):
@@ -44,15 +34,9 @@ class _Side(NamedTuple):
     is_bound: tuple[bool, bool]
 
 
-def log_pairs(where: str, before_s: float = 0.0) -> LogPairs:
+def log_pairs(where: str, before_s: float = 0.0) -> HeldBack[CoRunRow]:
     """Of decisions before `before_s`, 0 for all. Raises LogError, and ValueError for too few rows."""
-    store = LogStore(where)
-    with LogIndex(store) as index:
-        rows = CoRunRows(store, index)
-        found = in_time(rows, before_s)
-    parts = parted([row.time_s for row in found], choose=0.0)
-    learn, later = (tuple(found[i] for i in np.flatnonzero(mask)) for mask in (parts.learn, parts.judge))
-    return LogPairs(learn, later, rows.counts)
+    return held_back(CoRunRows, where, before_s)
 
 
 def with_log(own: SiteRows, rows: Sequence[CoRunRow]) -> SiteRows:
@@ -72,7 +56,7 @@ def begun(bundle: Path) -> CoRunCompletion:
 
 
 def log_report(
-    where: str, log: LogPairs, history: Sequence[GpuPair], before: CoRunCompletion, after: CoRunCompletion
+    where: str, log: HeldBack[CoRunRow], history: Sequence[GpuPair], before: CoRunCompletion, after: CoRunCompletion
 ) -> dict[str, Any]:
     """The part of the report about the log: rows, and the errors of both nets on later co-runs. Raises ValueError if
     none of the later jobs has a co-run before."""
@@ -83,8 +67,7 @@ def log_report(
     if not rows:
         raise ValueError("no job of the later co-runs ran beside another network of the table before")
     errors = [_errors(net, [(side, seen) for _, side, seen in rows], table) for net in (before, after)]
-    later = gain(errors[0], errors[1], np.array([time_s for time_s, _, _ in rows]))
-    return {"where": where, "rows": len(log.learn), "counts": dict(log.counts), "later": later}
+    return log.report(where, gain(errors[0], errors[1], np.array([time_s for time_s, _, _ in rows])))
 
 
 def _sides(row: CoRunRow, table: MeasuredInterference) -> list[_Side]:

@@ -13,9 +13,7 @@ import numpy as np
 from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.subtasks.completed_metrics import LEAST_KNOWN
 from placewise_core.subtasks.metrics import METRICS
-from placewise_log.store import LogStore
-from placewise_training.log.index import LogIndex
-from placewise_training.log.later import gain, in_time, parted
+from placewise_training.log.later import gain, held_back
 from placewise_training.log.subtask_metrics import AT_LEAST, AT_MOST, VALUE, MetricEntries, MetricEntry
 
 _ROUNDS = 50  # of EM
@@ -34,13 +32,8 @@ class LogMetrics(NamedTuple):
 
 def log_metrics(where: str, before_s: float = 0.0) -> LogMetrics:
     """Of decisions before `before_s`, 0 for all. Raises LogError, and ValueError for too few entries."""
-    store = LogStore(where)
-    with LogIndex(store) as index:
-        rows = MetricEntries(store, index)
-        found = in_time(rows, before_s)
-    parts = parted([row.time_s for row in found], choose=0.0)
-    learn, later = ([found[i] for i in np.flatnonzero(mask)] for mask in (parts.learn, parts.judge))
-    return LogMetrics(*cells_of(learn), later, rows.counts)
+    log = held_back(MetricEntries, where, before_s)
+    return LogMetrics(*cells_of(log.learn), log.later, log.counts)
 
 
 def cells_of(entries: Sequence[MetricEntry]) -> tuple[tuple[str, ...], FloatArray]:

@@ -4,18 +4,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.job import Job, JobId
 from placewise_core.speed.throughput import ThroughputModel
-from placewise_log.store import LogStore
 from placewise_models.folder import shipped_bundle
 from placewise_training.data.site_rows import SiteStep
-from placewise_training.log.index import LogIndex
-from placewise_training.log.later import gain, in_time, parted
+from placewise_training.log.later import HeldBack, gain, held_back
 from placewise_training.log.throughput_rows import ThroughputRow, ThroughputRows
 from placewise_training.throughput.data import rows_of
 from placewise_training.throughput.fit import FITS
@@ -23,23 +21,14 @@ from placewise_training.throughput.fit import FITS
 REPORT = "throughput.json"
 
 
-class LogSteps(NamedTuple):
-    """Steps to fit, later ones to judge by, and the rows of the log by reason."""
-
-    learn: tuple[SiteStep, ...]
-    later: tuple[ThroughputRow, ...]
-    counts: Mapping[str, int]
-
-
-def log_steps(where: str, before_s: float = 0.0) -> LogSteps:
+def log_steps(where: str, before_s: float = 0.0) -> HeldBack[ThroughputRow]:
     """Of decisions before `before_s`, 0 for all. Raises LogError, and ValueError for too few rows."""
-    store = LogStore(where)
-    with LogIndex(store) as index:
-        rows = ThroughputRows(store, index)
-        found = in_time(rows, before_s)
-    parts = parted([row.time_s for row in found], choose=0.0)
-    learn = tuple(replace(found[i].step, is_bound=found[i].is_bound) for i in np.flatnonzero(parts.learn))
-    return LogSteps(learn, tuple(found[i] for i in np.flatnonzero(parts.judge)), rows.counts)
+    return held_back(ThroughputRows, where, before_s)
+
+
+def steps_of(rows: Sequence[ThroughputRow]) -> tuple[SiteStep, ...]:
+    """The steps to fit to."""
+    return tuple(replace(row.step, is_bound=row.is_bound) for row in rows)
 
 
 def incumbent(start: Path | None) -> Mapping[str, Any]:

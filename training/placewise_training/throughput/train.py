@@ -18,7 +18,7 @@ from placewise_training.data.site_rows import STEPS, read_site_rows
 from placewise_training.throughput import judge as throughput_error
 from placewise_training.throughput.data import TABLE, Array, Group, fingerprint, measured_groups, site_groups, with_own
 from placewise_training.throughput.fit import FITS
-from placewise_training.throughput.from_log import incumbent, judged, log_steps, with_others
+from placewise_training.throughput.from_log import incumbent, judged, log_steps, steps_of, with_others
 from placewise_training.throughput.judge import (
     clusters_of,
     held_out_logs,
@@ -59,7 +59,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     LogError for one that cannot be read."""
     own = read_site_rows(args.measured)
     logged = log_steps(args.log, args.before_s) if args.log else None
-    own_groups, left_out = site_groups((*own.steps, *(logged.learn if logged else ())))
+    own_groups, left_out = site_groups((*own.steps, *(steps_of(logged.learn) if logged else ())))
     groups = _groups(args, own_groups)
     errors: dict[str, list[Array]] = {form: [] for form in FITS}
     corrected: dict[str, list[Array]] = {form: [] for form in FITS}
@@ -81,12 +81,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     if args.start:
         report["profiles"] = with_others(profiles, incumbent(args.start))
     if logged:
-        report["log"] = {
-            "where": args.log,
-            "rows": len(logged.learn),
-            "counts": dict(logged.counts),
-            "later": judged(logged.later, incumbent(args.start), report),
-        }
+        report["log"] = logged.report(args.log, judged(logged.later, incumbent(args.start), report))
     if own.steps:
         report |= {
             "data": own.data(STEPS),
