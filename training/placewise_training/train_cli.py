@@ -99,7 +99,7 @@ def _ldwp_rows(report: Report) -> Rows:
 
 
 def _ldwp_paper_rows(report: Report) -> Rows:
-    for part, value in report["metrics"]["throughput_per_min"].items():
+    for part, value in report["metrics"].get("throughput_per_min", {}).items():
         yield f"{value:.1f}", part.replace("_", " ")
 
 

@@ -21,7 +21,7 @@ from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.inputs.ldwp import COLUMNS, RowEncoder, shortlist
 from placewise_core.view.view import ClusterView
 
-_MOST_NODES = 64  # a row costs a pass over the node's jobs: beyond it only the least used are looked at
+MOST_NODES = 64  # a row costs a pass over the node's jobs: beyond it only the least used are looked at
 _LEAST_LEFT_S = 0.001
 
 
@@ -44,7 +44,7 @@ class LearnedNodes(PlacementPolicy):
         self,
         net: NodeValues,
         heuristic: PlacementPolicy,
-        most_nodes: int = _MOST_NODES,
+        most_nodes: int = MOST_NODES,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._net, self._heuristic, self._most = net, heuristic, most_nodes

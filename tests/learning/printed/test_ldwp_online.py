@@ -18,11 +18,11 @@ from placewise_client.errors import StateUnavailableError
 from placewise_core.inputs.ldwp_paper import columns, order_of, state_of
 from placewise_models.bundle import MANIFEST, load
 from placewise_models.signing import generate, read_public
-from placewise_training.ldwp.agent import PaperDqn, clone
+from placewise_training.ldwp.agent import TYPES, PaperDqn, clone
 from placewise_training.ldwp.online.command import Learner, _alone, learn_online
 from placewise_training.ldwp.online.following import Following, running_of, view_of
 from placewise_training.ldwp.online.publishing import Publisher
-from placewise_training.ldwp.printed.train import CHECKPOINT, TYPES, empty_net, load_net, save_net
+from placewise_training.ldwp.printed.train import CHECKPOINT, empty_net, load_net, save_net
 from placewise_training.train_cli import by_method
 
 NODES = ("n0", "n1", "n2")

@@ -11,9 +11,10 @@ from placewise_models.bundle import Bundle, Manifest, load, write_manifest
 from placewise_models.learned import learned_policies
 from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT, LdwpPaperRuntime
 from placewise_models.session import ModelError
+from placewise_training.ldwp.agent import TYPES
 from placewise_training.ldwp.printed.card import card
 from placewise_training.ldwp.printed.export import export_ldwp_paper
-from placewise_training.ldwp.printed.train import TYPES, Args, load_net, train
+from placewise_training.ldwp.printed.train import Args, load_net, train
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipelines.applications import PipelineWorkload
 from placewise_training.sim.pipelines.choosers import PolicyChooser

@@ -23,8 +23,8 @@ from placewise_training.sim.pipelines.choosers import NodeChooser
 from placewise_training.sim.pipelines.queues import NodeQueue
 
 Vector = NDArray[np.float32]
-_APPLICATIONS = tuple(APPLICATIONS)
-_TASK = len(_APPLICATIONS) + 1
+TYPES = tuple(APPLICATIONS)
+_TASK = len(TYPES) + 1
 _NODE = len(UTILISATION_COLUMNS)
 _SIZE_SCALE = 1.0 / 6000.0
 
@@ -100,6 +100,15 @@ class PaperDqn:
         """The task went to a node, whoever chose it: Q learning is off policy."""
         self._last = (state, action, throughput)
 
+    def follow(self, net: FixedDqn, state: Vector, action: int, throughput: float) -> None:
+        """A task that another policy placed."""
+        self.arrive(net, state, throughput)
+        self.take(state, action, throughput)
+
+    def interrupt(self) -> None:
+        """What comes next does not follow from what was last."""
+        self._last = self._observed = None
+
     def net_for(self, names: tuple[str, ...]) -> FixedDqn:
         """The net, rebuilt if nodes came or went; the memory is dropped then, as its rows have other columns."""
         if self.net is not None and self.net.nodes == names:
@@ -170,10 +179,17 @@ class Logged:
 
 def pretrained(log: Logged, seed: int, steps: int = 600) -> FixedDqn:
     """The MLP trained by supervision before it becomes the DQN (4.2.2): which node the log's chooser took."""
+    return cloned_choices(log.nodes, log.states, log.actions, seed, steps)
+
+
+def cloned_choices(
+    nodes: Sequence[str], seen: Sequence[Vector], taken: Sequence[int], seed: int, steps: int = 600
+) -> FixedDqn:
+    """As pretrained, of states (columns,) and the nodes that were taken."""
     torch.manual_seed(seed)
-    net = FixedDqn(log.nodes, _TASK, _NODE)
+    net = FixedDqn(nodes, _TASK, _NODE)
     optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
-    states, actions = torch.from_numpy(np.stack(log.states)), torch.tensor(log.actions)
+    states, actions = torch.from_numpy(np.stack(seen)), torch.tensor(taken)
     rng = np.random.default_rng((seed, 77))
     for _ in range(steps):
         chosen = torch.from_numpy(rng.integers(len(actions), size=64))
@@ -187,7 +203,7 @@ def pretrained(log: Logged, seed: int, steps: int = 600) -> FixedDqn:
 def observation(task: PipelineTask, view: ClusterView, nodes: Sequence[str]) -> Vector:
     """x_t = (TID one-hot, TSize, S_1 … S_M)."""
     out = np.zeros(_TASK + len(nodes) * _NODE, dtype=np.float32)
-    out[_APPLICATIONS.index(task.application)] = 1.0
+    out[TYPES.index(task.application)] = 1.0
     out[_TASK - 1] = task.size * _SIZE_SCALE
     out[_TASK:] = encode_utilisation(view)[[view.index[name] for name in nodes]].ravel()
     return out

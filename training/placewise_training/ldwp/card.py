@@ -53,12 +53,20 @@ def card(report: Mapping[str, Any]) -> str:
         "seed": report["seed"],
         "data": f"SHA-256 of the replay `{report['data']['replay'][:16]}…`",
         "seconds": f"{report['seconds']['cpu']:.0f} of one core, without the judgement",
-        "validation": f"costs {-report['validation']['best']:+.1%} against the teacher's, who knows true times and "
-        "queues, on drawn truths never trained on",
     }
+    if "log" not in report:
+        rows["validation"] = (
+            f"costs {-report['validation']['best']:+.1%} against the teacher's, who knows true times and queues, "
+            "on drawn truths never trained on"
+        )
+    if (log := report.get("log")) is not None:
+        later = log["later"]
+        rows["error on later decisions"] = (
+            f"{later['error_before']:.3f} before, {later['error_after']:.3f} after, learnt from {log['rows']:,}"
+        )
     if "opset" in report:
         rows["export"] = exported(report)
-    return _HEADER + facts(rows) + _judgement(report) + _LIMITS
+    return _HEADER + facts(rows) + (_judgement(report) if report["metrics"] else "") + _LIMITS
 
 
 def _judgement(report: Mapping[str, Any]) -> str:

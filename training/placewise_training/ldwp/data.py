@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from placewise_core.basics.arrays import Float32
+from placewise_core.basics.arrays import BoolArray, Float32, FloatArray
 from placewise_core.inputs.ldwp import COLUMNS, RowEncoder
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
@@ -108,20 +108,30 @@ class Recorder:
         self.actions.append(action)
         self.taught.append(taught)
         self.numbers.append(task.number)
-        loads = rows[:, _UTILISATIONS].mean(axis=1)
-        self.excess.append(float(loads[action] - loads.mean()))
+        self.excess.append(excess_of(rows, action))
         return names[action]
 
     def rewards(self, turnaround_s: Mapping[int, float]) -> NDArray[np.float32]:
         """(decisions,) minus the turnaround of each task and the cost of its node's load."""
         took = np.array([turnaround_s[number] for number in self.numbers])
-        late = np.maximum(_LEAST_REWARD, -took / REWARD_SCALE_S)
-        return np.asarray(late - self.balance * np.array(self.excess), dtype=np.float32)
+        return np.asarray(late(took) - self.balance * np.array(self.excess), dtype=np.float32)
+
+
+def late(took_s: FloatArray) -> FloatArray:
+    """Minus the turnarounds, in usual ones."""
+    return np.maximum(_LEAST_REWARD, -took_s / REWARD_SCALE_S)
+
+
+def excess_of(rows: Float32, action: int) -> float:
+    """Load (7) of the chosen node above the mean of all, from the rows (C, COLUMNS)."""
+    loads = rows[:, _UTILISATIONS].mean(axis=1)
+    return float(loads[action] - loads.mean())
 
 
 @dataclass(slots=True)
 class Replay:
-    """Transitions of whole episodes, padded to MOST_NODES; the oldest fall out. `next` is −1 at the end of one."""
+    """Transitions of whole episodes, padded to MOST_NODES; the oldest fall out. `next` is −1 at the end of one. With
+    `is_bound`, () for nowhere, a task still ran, and its reward is at most `reward`."""
 
     rows: NDArray[np.float32]
     mask: NDArray[np.float32]
@@ -129,6 +139,7 @@ class Replay:
     taught: NDArray[np.int64]
     reward: NDArray[np.float32]
     next: NDArray[np.int64]
+    is_bound: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
 
     @classmethod
     def empty(cls) -> "Replay":

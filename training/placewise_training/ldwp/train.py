@@ -17,17 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from placewise_core.basics.arrays import Float32
+from placewise_core.basics.arrays import Float32, IntArray
 from placewise_core.inputs.ldwp import COLUMNS
+from placewise_models.folder import shipped_bundle
 from placewise_training.lab.device import chosen_device
 from placewise_training.lab.scalars import Scalars
 from placewise_training.ldwp.data import Recorder, Replay, Situation, situation
+from placewise_training.ldwp.from_log import NodeStep, begun, errors, log_report, log_steps, replay_of, values_of
 from placewise_training.ldwp.judge import judged
 from placewise_training.ldwp.net import NodeDqn
+from placewise_training.log.later import HeldBack
 
 SCHEMA = "placewise.ldwp/1"
 CHECKPOINT, REPORT = "ldwp.pt", "ldwp.json"
-_ABOUT_THE_MACHINE = ("out", "device", "threads", "resume")  # not of the model: left out of its report
+_ABOUT_THE_MACHINE = ("out", "device", "threads", "resume", "start")  # not of the model: left out of its report
 _VALIDATION_SEED = 9_000_000
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
@@ -66,6 +69,12 @@ class Args:
         default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
     )
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
+    log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
+    before_s: float = field(
+        default=0.0, metadata={"help": "Of the log only decisions before this time (epoch seconds); 0: all."}
+    )
+    only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without simulations."})
+    start: Path | None = field(default=None, metadata={"help": "Bundle whose net it begins with."})
 
 
 @dataclass(slots=True)
@@ -82,19 +91,23 @@ class State:
     best_net: Mapping[str, Tensor] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     earlier_s: float = 0.0  # CPU seconds of the runs before this one
+    logged: Replay | None = None  # transitions of a log
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
-    """Trains and judges; the report that is also written to `out`. Raises ValueError for a foreign checkpoint."""
+    """Trains and judges; the report that is also written to `out`. Raises ValueError for a foreign checkpoint and for a
+    log that holds too little, LogError."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
     began = time.process_time()
+    log = _log(args)
     state = restored(args) if args.resume else fresh(args)
+    state.logged = replay_of(log.learn, args.balance) if log else None
     rounds = args.logged + args.episodes
 
-    # -- the validation set, and the teacher's result on it --
-    held_back = [situation(_VALIDATION_SEED + 1000 * args.seed + i, args.tasks) for i in range(args.validations)]
+    # -- the validation set, and the teacher's result on it; of a log, a tenth of its steps --
+    held_back = [situation(_VALIDATION_SEED + 1000 * args.seed + i, args.tasks) for i in _validations(args)]
     taught = [_cost(now, args, None) for now in held_back]
 
     with Scalars(args.out) as write:
@@ -103,9 +116,10 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
             is_logged = state.episode < args.logged
             progress = max(0.0, (state.episode - args.logged) / max(1, args.episodes))
             explore = args.explore if is_logged else max(0.02, args.explore * (1.0 - progress))
-            played, seen = play(args, state, explore, guided=1.0 if is_logged else 0.0)
-            state.replay = state.replay.with_episode(seen, played, args.replay)
-            write("turnaround_s", float(np.mean(list(played.values()))), state.episode)
+            if not args.only_log:
+                played, seen = play(args, state, explore, guided=1.0 if is_logged else 0.0)
+                state.replay = state.replay.with_episode(seen, played, args.replay)
+                write("turnaround_s", float(np.mean(list(played.values()))), state.episode)
 
             # -- learning: temporal differences, and the teacher's lead while it lasts --
             weight = args.margin_weight * (1.0 if is_logged else max(0.0, 1.0 - 2.0 * progress))
@@ -116,13 +130,13 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
 
             # -- validation and checkpoint --
             if state.episode % args.validate_every == 0 or state.episode in (args.logged, rounds):
-                score = validated(state.net, args, held_back, taught)
-                write("validation/cost_below_teacher", score, state.episode)
+                score = _score(state.net, args, log, held_back, taught)
+                write("validation/minus_error" if log else "validation/cost_below_teacher", score, state.episode)
                 state.history.append({"episode": state.episode, "score": score, "loss": loss})
                 if score > state.best:
                     state.best, state.best_net = score, _copied(state.net)
                 keep(args, state, state.earlier_s + time.process_time() - began)
-            show(f"training, {state.best:+.1%} against the teacher", state.episode, rounds)
+            show(f"training, {state.best:+.3f}" + ("" if log else " against the teacher"), state.episode, rounds)
 
     trained_s = state.earlier_s + time.process_time() - began
     keep(args, state, trained_s)
@@ -139,8 +153,28 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "validation": {"best": state.best, "history": state.history},
         "metrics": judged(TorchValues(state.net), args.judged_seeds, args.judged_tasks, show),
     }
+    if log:
+        report["log"] = log_report(args.log, log, begun(args.start or shipped_bundle()), state.net, args)
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
+
+
+def _log(args: Args) -> HeldBack[NodeStep] | None:
+    if args.only_log and not args.log:
+        raise ValueError("--only-log needs a log (--log)")
+    return log_steps(args.log, args.before_s) if args.log else None
+
+
+def _score(
+    net: NodeDqn, args: Args, log: HeldBack[NodeStep] | None, held_back: Sequence[Situation], taught: Sequence[float]
+) -> float:
+    if log:
+        return -float(errors(net, log.choose, args).mean())
+    return validated(net, args, held_back, taught)
+
+
+def _validations(args: Args) -> range:
+    return range(0 if args.log else args.validations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +184,7 @@ class TorchValues:
     net: NodeDqn
 
     def values(self, rows: Float32) -> Float32:
-        device = _device_of(self.net)
-        with torch.no_grad():
-            values = self.net(torch.from_numpy(rows)[None].to(device), torch.ones(1, len(rows), device=device))
-        found: Float32 = values[0].cpu().numpy()
-        return found
+        return values_of(self.net, rows)
 
 
 def play(args: Args, state: State, explore: float, guided: float) -> tuple[Mapping[int, float], Recorder]:
@@ -178,31 +208,15 @@ def _cost(now: Situation, args: Args, net: NodeDqn | None) -> float:
 
 
 def update(state: State, args: Args, margin_weight: float) -> Tensor:
-    """One step on a batch: Huber loss of double DQN's temporal differences, and the margin loss of demonstrations
-    (Hester et al. 2018): the teacher's node must lead by `margin`. The loss () stays on its device: reading it
-    would make a GPU wait."""
+    """One step on a batch of simulated transitions, one of a log's, or both. The loss () stays on its device: reading
+    it would make a GPU wait."""
     rng = np.random.default_rng((args.seed, 73, state.updates))
-    chosen = rng.integers(len(state.replay), size=args.batch)
-    replay = state.replay
-    following = replay.next[chosen]
-    device = _device_of(state.net)
-    rows, mask, action, taught, reward = (
-        torch.from_numpy(kept[chosen]).to(device)
-        for kept in (replay.rows, replay.mask, replay.action, replay.taught, replay.reward)
-    )
-    goes_on = torch.from_numpy((following >= 0).astype(np.float32)).to(device)
-    next_rows, next_mask = (torch.from_numpy(kept[following]).to(device) for kept in (replay.rows, replay.mask))
-
-    values = state.net(rows, mask)  # (B, C)
-    with torch.no_grad():
-        best = state.net(next_rows, next_mask).argmax(dim=1, keepdim=True)
-        ahead = state.target(next_rows, next_mask).gather(1, best).squeeze(1)
-        wanted = reward + args.gamma * ahead * goes_on
-    loss = torch.nn.functional.smooth_l1_loss(values.gather(1, action[:, None]).squeeze(1), wanted)
-    if margin_weight > 0:
-        lead = torch.full_like(values, args.margin).scatter(1, taught[:, None], 0.0)
-        short = (values + lead).amax(dim=1) - values.gather(1, taught[:, None]).squeeze(1)
-        loss = loss + margin_weight * short.mean()
+    losses = []
+    if len(state.replay):
+        losses.append(_loss(state, args, state.replay, rng.integers(len(state.replay), size=args.batch), margin_weight))
+    if state.logged is not None:
+        losses.append(_loss(state, args, state.logged, rng.integers(len(state.logged), size=args.batch), 0.0))
+    loss = torch.stack(losses).mean()
     state.optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(state.net.parameters(), 5.0)
@@ -213,10 +227,41 @@ def update(state: State, args: Args, margin_weight: float) -> Tensor:
     return loss.detach()
 
 
+def _loss(state: State, args: Args, replay: Replay, chosen: IntArray, margin_weight: float) -> Tensor:
+    """Huber loss of double DQN's temporal differences, and the margin loss of demonstrations (Hester et al. 2018): the
+    teacher's node must lead by `margin`. Where the reward is a bound, a value below it is right."""
+    following = replay.next[chosen]
+    device = _device_of(state.net)
+    rows, mask, action, taught, reward = (
+        torch.from_numpy(kept[chosen]).to(device)
+        for kept in (replay.rows, replay.mask, replay.action, replay.taught, replay.reward)
+    )
+    goes_on = torch.from_numpy((following >= 0).astype(np.float32)).to(device)
+    next_rows, next_mask = (torch.from_numpy(kept[following]).to(device) for kept in (replay.rows, replay.mask))
+
+    values = state.net(rows, mask)  # (B, C)
+    taken = values.gather(1, action[:, None]).squeeze(1)
+    with torch.no_grad():
+        best = state.net(next_rows, next_mask).argmax(dim=1, keepdim=True)
+        ahead = state.target(next_rows, next_mask).gather(1, best).squeeze(1)
+        wanted = reward + args.gamma * ahead * goes_on
+        if len(replay.is_bound):
+            is_below = torch.from_numpy(replay.is_bound[chosen]).to(device) & (taken < wanted)
+            wanted = torch.where(is_below, taken, wanted)
+    loss = torch.nn.functional.smooth_l1_loss(taken, wanted)
+    if margin_weight > 0:
+        lead = torch.full_like(values, args.margin).scatter(1, taught[:, None], 0.0)
+        short = (values + lead).amax(dim=1) - values.gather(1, taught[:, None]).squeeze(1)
+        loss = loss + margin_weight * short.mean()
+    return loss
+
+
 def fresh(args: Args) -> State:
     """The beginning."""
     device = chosen_device(args.device)
     net = NodeDqn(len(COLUMNS), args.width).to(device)
+    if args.start:
+        net.load_state_dict(begun(args.start).state_dict())
     target = NodeDqn(len(COLUMNS), args.width).to(device)
     target.load_state_dict(net.state_dict())
     return State(net, target, torch.optim.Adam(net.parameters(), lr=args.rate), Replay.empty())

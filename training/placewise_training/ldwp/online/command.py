@@ -20,10 +20,10 @@ from placewise_client.errors import PlacewiseError
 from placewise_client.sync import Client
 from placewise_client.target import Target, TargetError, Tls
 from placewise_core.inputs.ldwp_paper import columns
-from placewise_training.ldwp.agent import PaperDqn
+from placewise_training.ldwp.agent import TYPES, PaperDqn
 from placewise_training.ldwp.online.following import Following
 from placewise_training.ldwp.online.publishing import Publisher
-from placewise_training.ldwp.printed.train import CHECKPOINT, REPORT, SCHEMA, TYPES, load_net, save_net
+from placewise_training.ldwp.printed.train import CHECKPOINT, REPORT, SCHEMA, load_net, save_net
 
 _LOCK = ".dqn-learner.lock"
 _shown = Console(stderr=True)

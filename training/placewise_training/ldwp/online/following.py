@@ -15,8 +15,7 @@ from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, Subtask
 from placewise_core.inputs.ldwp_paper import order_of, state_of
 from placewise_core.view.view import ClusterView
-from placewise_training.ldwp.agent import PaperDqn
-from placewise_training.ldwp.printed.train import TYPES
+from placewise_training.ldwp.agent import TYPES, PaperDqn
 
 _TELEMETRY = ("cpu_util", "memory_util", "gpu_util", "gpu_memory_util", "tx_gbps", "rx_gbps")
 
@@ -45,8 +44,7 @@ class Following:
         for message in new:
             running = running_of(message)
             state = state_of(running.job, view, TYPES, order)
-            self.agent.arrive(net, state, throughput)
-            self.agent.take(state, net.nodes.index(running.assignments[0].node), throughput)
+            self.agent.follow(net, state, net.nodes.index(running.assignments[0].node), throughput)
             view.add_job(running)
         self.decisions += len(new)
         self._known = frozenset(pipelines)

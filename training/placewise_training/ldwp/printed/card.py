@@ -17,7 +17,7 @@ Serves the policy `ldwp-paper`: task, node features and net as the paper prints 
 
 def card(report: Mapping[str, Any]) -> str:
     """The text of the card."""
-    args, throughput = report["args"], report["metrics"]["throughput_per_min"]
+    args, throughput = report["args"], report["metrics"].get("throughput_per_min")
     rows = {
         "net": f"MLP 256-128 with an input and an output for each of {args['nodes']} nodes; "
         f"{report['parameters']:,} parameters",
@@ -25,7 +25,9 @@ def card(report: Mapping[str, Any]) -> str:
         if report["is_transferred"]
         else f"pre-trained by ECT's choices, then a DQN over {report['tasks']:,} tasks",
         "tasks per minute": f"{throughput['first_tenth']:.1f} in the first tenth of the run, "
-        f"{throughput['last_tenth']:.1f} in the last",
+        f"{throughput['last_tenth']:.1f} in the last"
+        if throughput
+        else "no simulation",
         "seed": report["seed"],
         "seconds": f"{report['seconds']['training']:,} on a shared machine",
         "export": exported(report),

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from placewise_core.inputs.ldwp_paper import columns
 from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT
 from placewise_training.lab.export import OPSET, Graph, export_graph
-from placewise_training.ldwp.printed.train import CHECKPOINT, TYPES, load_net
+from placewise_training.ldwp.agent import TYPES
+from placewise_training.ldwp.printed.train import CHECKPOINT, load_net
 
 
 def export_ldwp_paper(run: Path, into: Path) -> Path:

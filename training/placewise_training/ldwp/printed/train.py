@@ -3,7 +3,8 @@
     python -m placewise_training.ldwp.printed.train --out var/train/ldwp-paper     (placewise train ldwp-paper)
 
 The net is pre-trained by the choices of ECT (4.2.2), or begins with the transferred parameters of an earlier run, and
-then learns by Algorithm 1 while a simulation of the paper's cluster asks it (agent.py). Every draw comes from `seed`.
+then learns by Algorithm 1 while a simulation of the paper's cluster asks it (agent.py), or from a decision log. Every
+draw comes from `seed`.
 """
 
 import json
@@ -20,11 +21,14 @@ from placewise_core.inputs.cluster import UTILISATION_COLUMNS
 from placewise_core.inputs.ldwp_paper import columns, order_of, state_of
 from placewise_core.subtasks.iawp import AsWritten, SubtaskScheduler
 from placewise_core.view.view import ClusterView
-from placewise_training.ldwp.agent import Logged, PaperDqn, Vector, pretrained
+from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT
+from placewise_training.lab.traced import filled
+from placewise_training.ldwp.agent import TYPES, Logged, PaperDqn, Vector, clone, pretrained
 from placewise_training.ldwp.judge import SIZES
 from placewise_training.ldwp.net import FixedDqn, transferred
+from placewise_training.ldwp.printed.from_log import LogSteps, learned, log_report, log_steps, on_nodes, pretrained_by
 from placewise_training.sim.hardware import ldwp_cluster
-from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask, PipelineWorkload
+from placewise_training.sim.pipelines.applications import PipelineTask, PipelineWorkload
 from placewise_training.sim.pipelines.choosers import BacklogEct, NodeChooser
 from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation
 from placewise_training.sim.pipelines.queues import NodeQueue
@@ -32,7 +36,6 @@ from placewise_training.sim.pipelines.units import IawpUnits
 
 SCHEMA, REPORT, CHECKPOINT = "placewise.ldwp-paper/1", "ldwp_paper.json", "ldwp_paper.pt"
 TRUTH = "train"
-TYPES = tuple(APPLICATIONS)
 Show = Callable[[str, int, int], None]
 
 
@@ -47,8 +50,15 @@ class Args:
     logged: int = field(default=600, metadata={"help": "Choices of ECT that pre-training learns from."})
     per_minute: float = field(default=50.0, metadata={"help": "Tasks that arrive in a minute."})
     start: Path | None = field(
-        default=None, metadata={"help": "Folder of an earlier run: its parameters are transferred, in place of ECT's."}
+        default=None,
+        metadata={"help": "Folder of an earlier run, or bundle: its parameters are transferred, in place of ECT's."},
     )
+    log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
+    before_s: float = field(
+        default=0.0, metadata={"help": "Of the log only decisions before this time (epoch seconds); 0: all."}
+    )
+    only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without a simulation."})
+    passes: int = field(default=4, metadata={"help": "Times the steps of the log are learned from in their order."})
 
 
 @dataclass(slots=True)
@@ -78,37 +88,68 @@ class ServedDqn(PaperDqn):
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
-    """Trains; the report that is also written to `out`."""
+    """Trains; the report that is also written to `out`. Raises ValueError for a log that holds too little, LogError."""
+    if args.only_log and not args.log:
+        raise ValueError("--only-log needs a log (--log)")
     args.out.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
-    names = tuple(spec.id for spec in ldwp_cluster(args.nodes))
-    begin = transferred(load_net(args.start / CHECKPOINT), names) if args.start else _pretrained(args)
-    agent = ServedDqn(net=begin, seed=args.seed)
-    result = _simulated(args, agent, args.tasks, lambda done, now_s: show("learning", done, args.tasks))
-    show("learning", args.tasks, args.tasks)
-    assert agent.net is not None
-    save_net(agent.net, args.out / CHECKPOINT)
-    tenth = max(1, len(agent.throughputs) // 10)
+    log = log_steps(args.log, args.before_s) if args.log else None
+    first = _first(args, log)
+    net, metrics = (first, {}) if args.only_log else _served(args, first, show)
+    found = {}
+    if log is not None:
+        before = on_nodes(first, log.nodes)
+        net = learned(clone(on_nodes(net, log.nodes)), log, args.seed, args.passes)
+        found = {"log": log_report(args.log, log, before, net)}
+    save_net(net, args.out / CHECKPOINT)
     report = {
         "schema": SCHEMA,
-        "columns": list(columns(TYPES, names)),
+        "columns": list(columns(TYPES, net.nodes)),
         "seed": args.seed,
-        "args": {name: value for name, value in asdict(args).items() if name not in ("out", "start")},
+        "args": {**{n: v for n, v in asdict(args).items() if n not in ("out", "start")}, "nodes": len(net.nodes)},
         "is_transferred": args.start is not None,
-        "parameters": sum(p.numel() for p in agent.net.parameters()),
-        "tasks": args.tasks,
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "tasks": 0 if args.only_log else args.tasks,
         "seconds": {"training": round(time.perf_counter() - began, 1)},
-        "metrics": {
-            "throughput_per_min": {
-                "all": result.throughput_per_min,
-                "first_tenth": float(np.mean(agent.throughputs[:tenth])),
-                "last_tenth": float(np.mean(agent.throughputs[-tenth:])),
-            },
-            "avg_turnaround_s": result.avg_turnaround_s,
-        },
+        "metrics": metrics,
+        **found,
     }
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
+
+
+def _first(args: Args, log: LogSteps | None) -> FixedDqn:
+    """The net to begin with."""
+    if args.start is not None:
+        return begun(args.start)
+    return pretrained_by(log, args.seed) if args.only_log and log is not None else _pretrained(args)
+
+
+def _served(args: Args, first: FixedDqn, show: Show) -> tuple[FixedDqn, dict[str, Any]]:
+    """The net after it has served in a simulation, and how that went."""
+    names = tuple(spec.id for spec in ldwp_cluster(args.nodes))
+    agent = ServedDqn(net=transferred(first, names) if args.start else first, seed=args.seed)
+    result = _simulated(args, agent, args.tasks, lambda done, now_s: show("learning", done, args.tasks))
+    show("learning", args.tasks, args.tasks)
+    assert agent.net is not None
+    tenth = max(1, len(agent.throughputs) // 10)
+    return agent.net, {
+        "throughput_per_min": {
+            "all": result.throughput_per_min,
+            "first_tenth": float(np.mean(agent.throughputs[:tenth])),
+            "last_tenth": float(np.mean(agent.throughputs[-tenth:])),
+        },
+        "avg_turnaround_s": result.avg_turnaround_s,
+    }
+
+
+def begun(folder: Path) -> FixedDqn:
+    """The net of a training run or of a bundle. Raises ValueError for a graph of another form, OSError."""
+    if (folder / CHECKPOINT).is_file():
+        return load_net(folder / CHECKPOINT)
+    names = json.loads((folder / LDWP_PAPER_REPORT).read_text("utf-8"))["columns"]
+    nodes = [name.removeprefix("a_") for name in names if name.startswith("a_")]
+    return filled(empty_net(nodes), folder / LDWP_PAPER_MODEL)
 
 
 def save_net(net: FixedDqn, checkpoint: Path) -> None:

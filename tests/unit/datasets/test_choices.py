@@ -1,0 +1,33 @@
+"""The worth of a net's choices on logged decisions: equal to the truth in the mean, whatever the level."""
+
+import numpy as np
+import pytest
+
+from placewise_training.log.choices import Chosen, gain_of_choices, worth
+
+TRUE = (1.0, 3.0, 2.0)  # of three placements
+P = (0.7, 0.2, 0.1)
+
+
+@pytest.mark.parametrize("level", [0.0, 2.5])
+def test_its_mean_over_what_the_log_could_have_taken_is_the_reward_of_the_choice(level: float) -> None:
+    for choice, true in enumerate(TRUE):
+        taken = [Chosen(0.0, P, k, reward) for k, reward in enumerate(TRUE)]
+        found = worth(taken, [choice] * 3, np.full(3, level))
+        assert float(np.dot(P, found)) == pytest.approx(true - level)
+
+
+def test_the_better_choice_gains_and_equal_ones_do_not() -> None:
+    rng = np.random.default_rng(0)
+    taken = rng.choice(3, size=2000, p=P)
+    log = [Chosen(float(i), P, int(k), TRUE[k] + rng.normal()) for i, k in enumerate(taken)]
+    levels = np.full(len(log), 1.5)
+    better = gain_of_choices(log, [0] * len(log), [1] * len(log), levels)
+    low, high = better["gain_interval"]
+    assert 0.0 < low < TRUE[1] - TRUE[0] < high
+    assert gain_of_choices(log, [2] * len(log), [2] * len(log), levels)["gain_interval"] == [0.0, 0.0]
+
+
+def test_without_decisions_nothing_is_said() -> None:
+    with pytest.raises(ValueError, match="no later decision has a reward"):
+        gain_of_choices([], [], [], np.zeros(0))

@@ -1,0 +1,135 @@
+"""Pipelines that Place put on a node, for those who learn which node is worth how much: state, action, and how long the
+task took. Whose state it is says the caller.
+
+The state is made of the view that the decision read, so the log of views is needed. A pipeline that still runs took at
+least as long as is known. An override ran elsewhere, which says nothing of the node that was answered: it is left out.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from placewise_core.basics.arrays import BoolArray, Float32, FloatArray
+from placewise_core.domain.job import Job
+from placewise_core.view.standing import with_groups
+from placewise_core.view.view import ClusterView
+from placewise_log.reading import ExportedLog
+from placewise_log.rebuilding import NotRebuiltError
+from placewise_log.record import DecisionRecord
+from placewise_log.store import LogStore
+from placewise_training.log.choices import Chosen, gain_of_choices
+from placewise_training.log.index import LogIndex
+from placewise_training.log.places import Placed, Places
+
+State = TypeVar("State")
+
+
+class PipelineStep(NamedTuple, Generic[State]):
+    """`action` is the place of the node in the state, `options` are the places of those that could have been
+    taken, with their probabilities; () if these were not worked out. `took_s` runs from submission to the end, or, with
+    `is_bound`, is at least so long. `end_time_s` is None before the end."""
+
+    time_s: float
+    cluster: str
+    state: State
+    action: int
+    took_s: float
+    is_bound: bool
+    end_time_s: float | None
+    options: tuple[tuple[int, float], ...] = ()
+
+
+# The state that a pipeline found on a view, and the nodes in it in their order; None if it has none.
+StateOf = Callable[[Job, ClusterView], tuple[State, Sequence[str]] | None]
+
+
+@dataclass(slots=True)
+class PipelineSteps(Generic[State]):
+    """`counts` as those of Places, with the placed pipelines that gave no step, by reason."""
+
+    store: LogStore
+    index: LogIndex
+    state_of: StateOf[State]
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __iter__(self) -> Iterator[PipelineStep[State]]:
+        """Raises LogError."""
+        places, left_out, log = Places(self.store, self.index), Counter[str](), ExportedLog(self.store.where)
+        for placed in places:
+            found = self._step(placed, log)
+            if isinstance(found, str):
+                left_out[found] += 1
+            else:
+                left_out["bounds"] += found.is_bound
+                yield found
+        self.counts = places.counts + left_out
+
+    def _step(self, placed: Placed, log: ExportedLog) -> PipelineStep[State] | str:
+        """The step, or why there is none."""
+        job, logged, record = placed.job, placed.run, placed.record
+        if not job.subtasks:
+            return "no pipeline"
+        if placed.outcome.is_overridden:
+            return "ran elsewhere"
+        if logged is None:
+            return "never started"
+        try:
+            view = log.view_at(record, job.id)
+        except NotRebuiltError:
+            return "on a view that cannot be rebuilt"
+        found, node = self.state_of(with_groups(job, view), view), placed.decided.assignments[0].node
+        if found is None or node not in found[1]:
+            return "of another kind, or on a node that the net does not see"
+        state, nodes = found
+        took_s = logged.known_s - (placed.outcome.submit_time_s or record.time_s)
+        return PipelineStep(
+            record.time_s, record.cluster, state, nodes.index(node), took_s, not logged.has_finished,
+            logged.run.end_s if logged.has_finished else None, _options(record, job.id, nodes),
+        )  # fmt: skip
+
+
+def _options(record: DecisionRecord, job_id: str, nodes: Sequence[str]) -> tuple[tuple[int, float], ...]:
+    """() if one of them is not among the nodes."""
+    given = [each for each in record.alternatives or () if each.job_id == job_id and each.propensity]
+    if any(each.nodes[0] not in nodes for each in given):
+        return ()
+    return tuple((nodes.index(each.nodes[0]), each.propensity or 0.0) for each in given)
+
+
+def choice_gain(
+    steps: Sequence[PipelineStep[State]],
+    rewards: FloatArray,
+    before: Callable[[State], FloatArray | Float32],
+    after: Callable[[State], FloatArray | Float32],
+    levels: FloatArray,
+) -> dict[str, Any]:
+    """As gain_of_choices, of two nets that give each node of a state its value; rewards and levels (N,). Raises
+    ValueError if no step has its alternatives."""
+    decisions: list[Chosen] = []
+    choices: tuple[list[int], list[int]] = ([], [])
+    kept = [i for i, step in enumerate(steps) if step.action in [place for place, _ in step.options]]
+    for step, reward in [(steps[i], float(rewards[i])) for i in kept]:
+        places = [place for place, _ in step.options]
+        decisions.append(Chosen(step.time_s, [p for _, p in step.options], places.index(step.action), reward))
+        for found, values_of in zip(choices, (before, after), strict=True):
+            found.append(int(np.argmax(values_of(step.state)[places])))
+    return gain_of_choices(decisions, choices[0], choices[1], levels[kept])
+
+
+def following(steps: Sequence[PipelineStep[State]]) -> Sequence[int]:
+    """The next step of the same cluster, −1 at its end, of each of the steps, which are in the order of time."""
+    found, latest = [-1] * len(steps), dict[str, int]()
+    for i in reversed(range(len(steps))):
+        found[i] = latest.get(steps[i].cluster, -1)
+        latest[steps[i].cluster] = i
+    return found
+
+
+def centred(missing: FloatArray, is_bound: BoolArray) -> FloatArray:
+    """(N,) sizes of (N,) differences true − forecast, the mean of those without a bound apart; where the true value is
+    at most a bound, a forecast below it is right."""
+    level = missing[~is_bound].mean() if (~is_bound).any() else 0.0
+    return np.where(is_bound, np.maximum(level - missing, 0.0), np.abs(missing - level))
