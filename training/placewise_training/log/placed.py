@@ -51,7 +51,7 @@ class PlacedJob:
     reward: float | None
 
 
-def placed_jobs(directory: Path, reward: str = REWARD) -> Iterator[PlacedJob]:
+def placed_jobs(directory: str | Path, reward: str = REWARD) -> Iterator[PlacedJob]:
     """In no order. Dry runs and decisions in a shadow are left out. Raises LogError."""
     store = LogStore(directory)
     wanted = (pc.field("rpc") == "Place") & pc.field("alternatives").is_valid()

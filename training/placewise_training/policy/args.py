@@ -62,6 +62,15 @@ class Args:
         default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
     )
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
+    # a log
+    log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
+    before_s: float = field(
+        default=0.0, metadata={"help": "Of the log only decisions before this time (epoch seconds); 0: all."}
+    )
+    only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without simulations."})
+    start: Path | None = field(
+        default=None, metadata={"help": "Bundle whose net it begins with; with a log by default the shipped one."}
+    )
 
 
 def check(args: Args) -> None:
@@ -70,6 +79,10 @@ def check(args: Args) -> None:
         raise ValueError(f"no method is called {args.method!r}; there are: {', '.join(METHODS)}")
     if args.teacher not in ("truth", "reward"):
         raise ValueError(f"a teacher looks at the truth or at the reward model, not at {args.teacher!r}")
+    if args.only_log and not args.log:
+        raise ValueError("--only-log needs a log (--log)")
+    if args.log and args.method != "imitate":
+        raise ValueError(f"from a log it learns by --method imitate, not by {args.method!r}")
     if args.reward not in ("", "jct", "progress"):
         raise ValueError(f"a reward is jct or progress, not {args.reward!r}")
 

@@ -46,12 +46,17 @@ def card(report: Mapping[str, Any]) -> str:
         "feature schema": f"`{report['feature_schema'][:16]}…`",
         "export": exported(report),
     }
+    if (log := report.get("log")) is not None:
+        low, high = log["later"]["gain_interval"]
+        rows["gain on later decisions"] = f"{low:+.4f} to {high:+.4f} of the reward, from {log['rows']:,} of a log"
     # The larger clusters of `--large-share` are like Harmony's larger one: rollouts.situation.
     nodes, tasks = (32, 10) if args.get("large_share", 0.0) > 0 else (12, 8)
     return _HEADER + facts(rows) + _metrics(report["metrics"]) + _LIMITS.format(nodes=nodes, tasks=tasks)
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:
+    if not metrics:
+        return ""  # a log judges by itself
     lines = [
         "\n## Average JCT\n",
         f"On validation simulations of the training truths: {metrics['validation_vs_consolidate']:.3f} × that of "

@@ -197,6 +197,23 @@ class Actor(PlacementPolicy):
             self._speeds.placed(job, proposal, view)
         return proposal
 
+    def taught(self, job: Job, view: ClusterView, context: PlaceContext) -> Chunk | None:
+        """The way of the teacher, on a view of no simulation; None if it found none."""
+        assert self._teacher is not None
+        lesson = self._teacher.lesson(job, view, context)
+        return self.along(lesson, job, view, context) if lesson is not None else None
+
+    def along(self, lesson: Lesson, job: Job, view: ClusterView, context: PlaceContext) -> Chunk | None:
+        """The steps to the best placement of a lesson; None if the net cannot take them."""
+        self._net.chunks = []
+        context.notes.clear()  # an encoding of its own
+        if (
+            self._decode(job, view, context, lesson) is None
+            or not (lesson.counts == self._placed).all(axis=(1, 2)).any()
+        ):
+            return None
+        return self._net.chunks[-1]
+
     def _decode(
         self, job: Job, view: ClusterView, context: PlaceContext, lesson: Lesson | None = None, *, is_kept: bool = True
     ) -> Proposal | None:

@@ -44,6 +44,11 @@ class Lesson:
     run_s: float
     scale_s: float
 
+    @classmethod
+    def of(cls, counts: Counts) -> "Lesson":
+        """Of one placement (2, M) alone."""
+        return cls(counts[None], np.zeros(1), 1.0, 1.0)
+
     @property
     def best(self) -> int:
         return int(self.costs.argmin())
@@ -64,7 +69,8 @@ class Lesson:
 
 
 class Teacher:
-    """`attach` it to the simulation it looks at. `scorer` None means the simulation's own truth."""
+    """`attach` it to the simulation it looks at. `scorer` None means the simulation's own truth; with a scorer it may
+    look at the views of a log instead."""
 
     def __init__(
         self, rng: np.random.Generator, draws: int = 16, price: float = 0.5, scorer: SpeedScorer | None = None
@@ -84,8 +90,8 @@ class Teacher:
         self, job: Job, view: ClusterView, context: PlaceContext, extra: Sequence[Sequence[Assignment]] = ()
     ) -> Lesson | None:
         """Candidates with their costs; None if none was found. `extra` are placements to look at as well."""
-        assert self._simulation is not None
-        self._simulation.refresh()  # jobs started in this same round slow each other down already
+        if self._simulation is not None:
+            self._simulation.refresh()  # jobs started in this same round slow each other down already
         found = dict.fromkeys(_layout(placement, view) for placement in extra)
         for policy in self._proposers:
             proposal = policy.propose(job, view, context)

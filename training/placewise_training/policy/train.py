@@ -8,6 +8,7 @@ budget, tasks placed in simulations of the training truths, so that they compare
 Ctrl-C leaves a checkpoint that `--resume` goes on from.
 """
 
+import copy
 import hashlib
 import json
 import time
@@ -30,20 +31,23 @@ from placewise_models.reward import REWARD_MODEL, RewardRuntime
 from placewise_training.lab.compare import FIRST_SEED, Contender, Setting, average_jct_s
 from placewise_training.lab.device import chosen_device
 from placewise_training.lab.scalars import Scalars
+from placewise_training.log.later import HeldBack
 from placewise_training.policy.args import Args, check, method_at, reward_of
 from placewise_training.policy.checkpoint import Run, copied, keep, restore
+from placewise_training.policy.from_log import PolicyRow, episode_of, log_pi_of, log_report, log_rows, reading
 from placewise_training.policy.graphs import write_onnx
 from placewise_training.policy.net import PolicyNet
 from placewise_training.policy.rollouts import Chunk, Conduct, Episode, jobs_of, rollout, situation
 from placewise_training.policy.teacher import Teacher
 from placewise_training.policy.updates import Replay, actor_critic, imitate, ppo
+from placewise_training.policy.weights import begun
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 
 SCHEMA = "placewise.policy/3"
 REPORT = "policy.json"
 FIRST_VALIDATION_SEED = 900_000  # beyond those of training, below those of nothing else
-_ABOUT_THE_MACHINE = ("out", "device", "threads", "resume", "reward_model")  # not of the model: left out of its report
+_ABOUT_THE_MACHINE = ("out", "device", "threads", "resume", "reward_model", "start")  # not of the model: left out
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
 
@@ -58,7 +62,7 @@ class _Memory:
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
     """Trains and judges; the report that is also written to `out`. Raises ValueError for an unknown method, teacher or
-    reward, and for a checkpoint of another net."""
+    reward, for a checkpoint of another net and for a log that holds too little; LogError."""
     check(args)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
@@ -66,6 +70,8 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     args.out.mkdir(parents=True, exist_ok=True)
     scorer = _scorer(args)
     run = _run(args, device)
+    before = copy.deepcopy(run.net)
+    log = _log(args, run.net)
     memory = _Memory(deque(maxlen=40_000), Replay(args.replay))
     yardsticks: list[float] = []
     began = time.perf_counter()
@@ -74,7 +80,8 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         while run.tasks < args.tasks:
             share = run.tasks / args.tasks
             method = method_at(args, share)
-            episodes = list(_episodes(args, run, method, share, scorer, show))
+            episodes = [] if args.only_log else list(_episodes(args, run, method, share, scorer, show))
+            episodes += [episode_of(log.learn)] if log else []
             run.tasks += sum(episode.steps for episode in episodes)
             run.digest = _digest(run.digest, episodes)
             losses = _learn(args, run, method, share, memory, episodes, device)
@@ -90,18 +97,30 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
 
     run.net.load_state_dict(run.best_state)
     report = _report(args, run, show)
+    if log:
+        report["log"] = log_report(args.log, log, log_pi_of(before), log_pi_of(run.net))
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
 
 
 def _run(args: Args, device: torch.device) -> Run:
-    net = PolicyNet(args.width, args.heads, args.layers).to(device)  # before Adam, which keeps its moments there
+    start = args.start or (shipped_bundle() if args.log else None)
+    net = begun(start) if start else PolicyNet(args.width, args.heads, args.layers)
+    net.to(device)  # before Adam, which keeps its moments there
     run = Run(net, torch.optim.Adam(net.parameters(), lr=args.rate))
     if args.resume:
         restore(args.out, run)
     net.cpu().eval()  # it acts on the CPU, through ONNX Runtime, and goes to the device to learn
     run.best_state = run.best_state or copied(net)
     return run
+
+
+def _log(args: Args, net: PolicyNet) -> HeldBack[PolicyRow[Chunk]] | None:
+    if not args.log:
+        return None
+    file = args.reward_model or (args.start or shipped_bundle()) / REWARD_MODEL
+    actor = reading(exported(net, args.out), RewardRuntime.from_file(file), args.seed)
+    return log_rows(args.log, args.before_s, actor.along, actor.taught)
 
 
 def _learn(
@@ -129,6 +148,9 @@ def _learn(
 
 def _validated(args: Args, run: Run, method: str, yardsticks: Sequence[float]) -> float:
     """The validation of the net as it is now, which may become the best of the run."""
+    if not yardsticks:
+        run.best_state = copied(run.net)
+        return 0.0
     now = _validate(args, run.net, yardsticks)
     run.history.append({"tasks": run.tasks, "validation": now})
     # Imitation ends on a rate that has fallen to a tenth: its last weights are its best, and a validation
@@ -151,7 +173,10 @@ def _report(args: Args, run: Run, show: Show) -> dict[str, Any]:
         "tasks": run.tasks,
         "seconds": {"training": round(run.seconds, 1)},
         "history": run.history,
-        "metrics": {"validation_vs_consolidate": run.best, **_judged(args, run.net, show)},
+        "metrics": {
+            **({"validation_vs_consolidate": run.best} if run.history else {}),
+            **_judged(args, run.net, show),
+        },
     }
 
 

@@ -7,6 +7,7 @@ and the share of explored gangs fall to 0 linearly. [!] A replayed sample was dr
 is weighted by the ratio of the probabilities, clipped, which the paper leaves out. Every random draw comes from `seed`.
 """
 
+import copy
 import json
 import time
 from collections import deque
@@ -22,9 +23,14 @@ from torch import Tensor
 from placewise_core.inputs.harmony_paper import columns
 from placewise_core.policies.registry import placement_policies
 from placewise_models.folder import shipped_bundle
+from placewise_models.printed.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT
 from placewise_models.reward import REWARD_MODEL, RewardRuntime
 from placewise_training.lab.scalars import Scalars
+from placewise_training.lab.traced import filled
+from placewise_training.log.later import HeldBack
+from placewise_training.policy.from_log import PolicyRow, log_report
 from placewise_training.policy.net import masked_log_probabilities
+from placewise_training.policy.printed.from_log import Steps, intervals_of, log_decisions, log_pi_of
 from placewise_training.policy.printed.net import PaperPolicy, PaperValue
 from placewise_training.policy.printed.rollouts import Interval, PaperActor, Step, simulate, situation
 
@@ -60,6 +66,13 @@ class Args:
     validate_every: int = field(default=10, metadata={"help": "Rounds between validations."})
     validation_simulations: int = field(default=8, metadata={"help": "Simulations of a validation."})
     threads: int = field(default=1, metadata={"help": "Threads of torch."})
+    log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
+    before_s: float = field(
+        default=0.0, metadata={"help": "Of the log only decisions before this time (epoch seconds); 0: all."}
+    )
+    only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without simulations."})
+    start: Path | None = field(default=None, metadata={"help": "Folder of an earlier run, or bundle, to begin with."})
+    passes: int = field(default=4, metadata={"help": "Updates per decision of the log."})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +99,21 @@ class _Run:
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
-    """Trains; the report that is also written to `out`. Keeps the net of the best validation."""
+    """Trains; the report that is also written to `out`. Keeps the net of the best validation, with a log the last one.
+    Raises ValueError for a log that holds too little, LogError."""
+    if args.only_log and not args.log:
+        raise ValueError("--only-log needs a log (--log)")
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
     scorer = RewardRuntime.from_file(args.reward_model or shipped_bundle() / REWARD_MODEL)
     run = _run(args)
-    yardsticks = [_yardstick(args, i) for i in range(args.validation_simulations)]
+    before = copy.deepcopy(run.policy)
+    log = log_decisions(args.log, args.before_s, run.policy) if args.log else None
+    yardsticks = [_yardstick(args, i) for i in range(0 if args.only_log else args.validation_simulations)]
     began = time.perf_counter()
     with Scalars(args.out) as write:
-        while run.tasks < args.tasks:
+        while run.tasks < args.tasks and not args.only_log:
             share = run.tasks / args.tasks
             episodes, jct_s = _episodes(args, run, share, scorer)
             run.tasks += sum(len(interval.steps) for episode in episodes for interval in episode)
@@ -107,8 +125,12 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
             for name, value in losses.items():
                 write(f"harmony-paper/{name}", value, run.tasks)
             show(f"training, JCT {run.best:.3f} × consolidate's", min(run.tasks, args.tasks), args.tasks)
+    if log is not None:
+        _learn_log(args, run, log)
     torch.save({"shape": run.policy.shape, "policy": run.best_state}, args.out / CHECKPOINT)
     report = _report(args, run, time.perf_counter() - began)
+    if log is not None:
+        report["log"] = log_report(args.log, log, log_pi_of(before), log_pi_of(run.policy))
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
 
@@ -123,26 +145,36 @@ def load_net(checkpoint: Path) -> PaperPolicy:
 
 def _report(args: Args, run: _Run, seconds: float) -> dict[str, Any]:
     first = 100_000 * args.seed
-    machine = ("out", "threads", "reward_model")
+    machine = ("out", "threads", "reward_model", "start")
     return {
         "schema": SCHEMA,
         "columns": list(columns(args.nodes)),
         "seed": args.seed,
-        "args": {name: value for name, value in asdict(args).items() if name not in machine},
+        "args": {**{n: v for n, v in asdict(args).items() if n not in machine}, **run.policy.shape},
         "parameters": sum(p.numel() for p in run.policy.parameters()),
         "data": {"seeds": [first, first + run.rounds * args.simulations]},
         "tasks": run.tasks,
         "seconds": {"training": round(seconds, 1)},
         "history": run.history,
-        "metrics": {"validation_vs_consolidate": run.best},
+        "metrics": {"validation_vs_consolidate": run.best} if run.history else {},
     }
 
 
 def _run(args: Args) -> _Run:
     shape = (args.nodes, args.width, args.heads, args.layers)
-    policy, value = PaperPolicy(*shape), PaperValue(*shape)
+    policy = begun(args.start) if args.start else PaperPolicy(*shape)
+    value = PaperValue(**policy.shape)
     optimiser = torch.optim.Adam([*policy.parameters(), *value.parameters()], lr=args.rate)
     return _Run(policy, value, optimiser, deque(maxlen=args.replay))
+
+
+def begun(folder: Path) -> PaperPolicy:
+    """The net of a training run or of a bundle. Raises ValueError for a graph of another form, OSError."""
+    if (folder / CHECKPOINT).is_file():
+        return load_net(folder / CHECKPOINT)
+    args = json.loads((folder / HARMONY_PAPER_REPORT).read_text("utf-8"))["args"]
+    shape = {name: args[name] for name in ("nodes", "width", "heads", "layers")}
+    return filled(PaperPolicy(**shape), folder / HARMONY_PAPER_MODEL)
 
 
 def _episodes(args: Args, run: _Run, share: float, scorer: RewardRuntime) -> tuple[list[list[Interval]], float]:
@@ -181,6 +213,20 @@ def _learn(args: Args, run: _Run, episodes: Sequence[Sequence[Interval]], share:
     run.policy.eval()
     policy, value = np.mean(losses, axis=0).tolist() if losses else (0.0, 0.0)
     return {"policy_loss": policy, "value_loss": value}
+
+
+def _learn_log(args: Args, run: _Run, log: HeldBack[PolicyRow[Steps]]) -> None:
+    """The update of (2) on decisions of the log, drawn as from the FIFO."""
+    kept = samples_of(intervals_of(log.learn), args.gamma)
+    if not kept:
+        raise ValueError("no reward of the log's decisions is known: export a longer log")
+    rng, count = np.random.default_rng((args.seed, 60)), args.passes * len(log.learn)
+    run.policy.train()
+    for number in range(count):
+        chosen = [kept[int(i)] for i in rng.integers(len(kept), size=args.batch)]
+        _update(run, chosen, args.entropy * (1.0 - number / count))
+    run.policy.eval()
+    run.best_state = {name: value.detach().clone() for name, value in run.policy.state_dict().items()}
 
 
 def _update(run: _Run, chosen: Sequence[Sample], beta: float) -> tuple[float, float]:
