@@ -25,6 +25,7 @@ from placewise_training.lab.origin import origin
 from placewise_training.lab.register import INTERRUPTED
 from placewise_training.log.placed import REWARD
 from placewise_training.retrain.retrain import RetrainArgs, Retrained, RetrainError, retrain
+from placewise_training.retrain.rounds import rounds
 from placewise_training.sim.policies import NeedsBundleError
 
 _FULL_BYTES = 1 << 16
@@ -46,6 +47,10 @@ def retrain_command(
     windows: Annotated[int, typer.Option(min=4, help="Windows of the paired simulation.")] = WINDOWS,
     effort: Annotated[float, typer.Option(min=0.01, help="Share of the usual steps of training.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
+    every: Annotated[
+        float, typer.Option(min=0, help="Again every so many minutes, from the bundle that passed last: OUT-0001, …")
+    ] = 0.0,
+    rounds_: Annotated[int, typer.Option("--rounds", min=0, help="With --every: so many; 0: until stopped.")] = 0,
     track: Annotated[
         Path | None, typer.Option(help="Also record the run in this folder, as MLflow keeps runs (mlruns).")
     ] = None,
@@ -57,9 +62,10 @@ def retrain_command(
     )
     start_s = time.time()
     try:
-        found = retrain(args, _show)
-        if track is not None:
-            add_run(track, _as_run(args, found, start_s))
+        if every:
+            is_promoted = _repeated(args, every, rounds_, track, as_json_)
+        else:
+            is_promoted = _told(args, retrain(args, _show), start_s, track, as_json_)
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; the same command goes on where it was")
         raise typer.Exit(INTERRUPTED) from None
@@ -75,12 +81,30 @@ def retrain_command(
         raise RetrainError(
             f"the disk is full: free some of it; the same command goes on. {out} was not written"
         ) from error
+    if not is_promoted:
+        raise typer.Exit(REFUSED)
+
+
+def _repeated(args: RetrainArgs, every_min: float, count: int, track: Path | None, as_json_: bool) -> bool:
+    """True if one round was promoted."""
+    is_promoted, start_s = False, time.time()
+    for each in rounds(args, count, lambda: time.sleep(60.0 * every_min), _show):
+        if each.found is None:
+            print(f"round {each.number}: {each.reason}", file=sys.stderr, flush=True)
+        else:
+            is_promoted |= _told(args, each.found, start_s, track, as_json_)
+        start_s = time.time()
+    return is_promoted
+
+
+def _told(args: RetrainArgs, found: Retrained, start_s: float, track: Path | None, as_json_: bool) -> bool:
+    if track is not None:
+        add_run(track, _as_run(args, found, start_s))
     if as_json_:
         print_json(_json(found))
     else:
         Console().print("\n".join(_lines(found)), markup=False, highlight=False, soft_wrap=True)
-    if not found.is_promoted:
-        raise typer.Exit(REFUSED)
+    return found.is_promoted
 
 
 def _is_disk_full(error: Exception, folder: Path) -> bool:

@@ -82,8 +82,8 @@ def retrain(args: RetrainArgs, show: Show) -> Retrained:
     """Raises RetrainError, BusyError, LogError, OSError for a full disk, ValueError for a log that is too short."""
     if args.out.exists():
         raise RetrainError(f"{args.out} exists, and a bundle never changes: choose another --out")
-    work = args.out.with_name(f"{args.out.name}.retrain")
-    with _alone(work):
+    work = work_of(args.out)
+    with alone(work):
         load(args.start)
         log = _checked(args.log)
         source = Source(
@@ -111,8 +111,13 @@ def retrain(args: RetrainArgs, show: Show) -> Retrained:
         return Retrained(verdict, steps, args.out)
 
 
+def work_of(out: Path) -> Path:
+    """The folder that keeps each step."""
+    return out.with_name(f"{out.name}.retrain")
+
+
 @contextmanager
-def _alone(work: Path) -> Iterator[None]:
+def alone(work: Path) -> Iterator[None]:
     """One process at a time. The lock goes with the process, however it ends."""
     work.mkdir(parents=True, exist_ok=True)
     with (work / "lock").open("w") as lock:

@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from placewise_models.ncf import NCF_MODEL
+from placewise_models.policy import POLICY_GRAPHS
+from placewise_models.printed.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT
+from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT
+from placewise_models.reward import REWARD_MODEL
 from placewise_training.capability import train as train_capability
 from placewise_training.lab.register import Show, Trainer
+from placewise_training.ldwp import train as train_ldwp
+from placewise_training.ldwp.printed import train as train_ldwp_paper
+from placewise_training.policy import args as train_policy_args
+from placewise_training.policy.printed import train as train_printed
 from placewise_training.reward import train as train_reward
 from placewise_training.sharing import train as train_sharing
 from placewise_training.stdm import ncf as train_ncf
@@ -43,13 +51,14 @@ class Source:
 class Step:
     """One trainer: `args` are its options for a source and a folder, `files` those that go into the bundle. With
     `needs_gain`, they go there only if the error on later rows fell: the gate judges placements, which say little of
-    this model."""
+    this model. Without the file `needs_start` in the bundle to begin with there is nothing to go on from."""
 
     name: str
     args: Callable[[Source, Path, bool], Any]
     files: Sequence[str]
     can_resume: bool = False
     needs_gain: bool = False
+    needs_start: str = ""
 
     @property
     def trainer(self) -> Trainer:
@@ -70,6 +79,8 @@ class Done:
 def run_step(step: Step, source: Source, work: Path, show: Show) -> Done:
     """Trains and exports, unless that is done. A log that holds too little for the trainer is no error: the model stays
     as it was. Raises LogError, OSError."""
+    if step.needs_start and not (source.start / step.needs_start).is_file():
+        return Done(step.name, work, (), f"{source.start.name} has no {step.needs_start}")
     folder = work / step.name
     folder.mkdir(parents=True, exist_ok=True)
     key = _key(step, source)
@@ -168,6 +179,36 @@ def _capability(source: Source, out: Path, resume: bool) -> Any:
     return train_capability.Args(out=out, log=str(source.log), before_s=source.before_s, start=source.start)
 
 
+def _ldwp(source: Source, out: Path, resume: bool) -> Any:
+    return train_ldwp.Args(
+        out=out, seed=source.seed, logged=0, episodes=_scaled(12, source), validate_every=2, rate=5e-4, judged_seeds=0,
+        log=str(source.log), before_s=source.before_s, start=source.start, resume=resume,
+    )  # fmt: skip
+
+
+def _ldwp_paper(source: Source, out: Path, resume: bool) -> Any:
+    """As the service would have learned while it served."""
+    return train_ldwp_paper.Args(
+        out=out, seed=source.seed, log=str(source.log), before_s=source.before_s, only_log=True, start=source.start
+    )
+
+
+def _policy(source: Source, out: Path, resume: bool) -> Any:
+    """The search that teaches it looks at the reward model that the step before has made of the log."""
+    made = out.parent / "reward" / REWARD_MODEL
+    return train_policy_args.Args(
+        out=out, seed=source.seed, tasks=_scaled(6000, source), simulations=_scaled(8, source), imitation_rate=3e-4,
+        reward_model=made if made.is_file() else None, validation_simulations=0, judged_seeds=0, log=str(source.log),
+        before_s=source.before_s, start=source.start, resume=resume,
+    )  # fmt: skip
+
+
+def _harmony_paper(source: Source, out: Path, resume: bool) -> Any:
+    return train_printed.Args(
+        out=out, seed=source.seed, log=str(source.log), before_s=source.before_s, only_log=True, start=source.start
+    )
+
+
 def _scaled(count: int, source: Source) -> int:
     return max(2, round(count * source.effort))
 
@@ -179,4 +220,16 @@ STEPS: Final = (
     Step("stdm", _stdm, ("stdm.onnx", "stdm.json"), can_resume=True, needs_gain=True),
     Step("ncf", _ncf, ("ncf.onnx", "ncf.json"), needs_gain=True),
     Step("capability", _capability, ("capability.json",), needs_gain=True),
+    Step("ldwp", _ldwp, ("ldwp.onnx", "ldwp.json"), can_resume=True, needs_gain=True),
+    Step(
+        "ldwp-paper", _ldwp_paper, (LDWP_PAPER_MODEL, LDWP_PAPER_REPORT), needs_gain=True, needs_start=LDWP_PAPER_MODEL
+    ),
+    Step("policy", _policy, (*POLICY_GRAPHS, "policy.json"), can_resume=True, needs_gain=True),
+    Step(
+        "harmony-paper",
+        _harmony_paper,
+        (HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT),
+        needs_gain=True,
+        needs_start=HARMONY_PAPER_MODEL,
+    ),
 )
