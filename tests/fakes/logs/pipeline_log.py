@@ -80,16 +80,13 @@ async def pipeline_log(
     chooser: NodeChooser,
     *,
     seed: int = 0,
-    cut_s: float = float("inf"),
 ) -> None:
-    """Plays the tasks and exports the log as it is `cut_s` after the start."""
+    """Plays the tasks and exports the log."""
     logging = _Logging(chooser, seed)
     simulation = PipelineSimulation(nodes, tasks, truth, logging, IawpUnits(), seed=seed)
-    while len(simulation.events) and simulation.events.next_time_s <= cut_s:
-        simulation.step()
+    simulation.run()
     for task in tasks:
-        if task.number in simulation.turnaround_s:
-            logging.ended(task, simulation.turnaround_s[task.number])
+        logging.ended(task, simulation.turnaround_s[task.number])
     ring = LoggedRing(logging.entries, *logging.views)
     ring.now_s = NOON_S + simulation.now_s + 1.0
     await export(ring, folder)

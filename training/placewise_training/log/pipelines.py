@@ -5,6 +5,7 @@ The state is made of the view that the decision read, so the log of views is nee
 least as long as is known. An override ran elsewhere, which says nothing of the node that was answered: it is left out.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,8 @@ State = TypeVar("State")
 class PipelineStep(NamedTuple, Generic[State]):
     """`action` is the place of the node in the state, `options` are the places of those that could have been
     taken, with their probabilities; () if these were not worked out. `took_s` runs from submission to the end, or, with
-    `is_bound`, is at least so long. `end_time_s` is None before the end."""
+    `is_bound`, is at least so long. `end_time_s` is None while it runs; with an end and `is_bound` it failed, or was
+    cancelled."""
 
     time_s: float
     cluster: str
@@ -87,7 +89,7 @@ class PipelineSteps(Generic[State]):
         took_s = logged.known_s - (placed.outcome.submit_time_s or record.time_s)
         return PipelineStep(
             record.time_s, record.cluster, state, nodes.index(node), took_s, not logged.has_finished,
-            logged.run.end_s if logged.has_finished else None, _options(record, job.id, nodes),
+            logged.run.end_s if logged.end else None, _options(record, job.id, nodes),
         )  # fmt: skip
 
 
@@ -106,11 +108,18 @@ def choice_gain(
     after: Callable[[State], FloatArray | Float32],
     levels: FloatArray,
 ) -> dict[str, Any]:
-    """As gain_of_choices, of two nets that give each node of a state its value; rewards and levels (N,). Raises
-    ValueError if no step has its alternatives."""
+    """As gain_of_choices, of two nets that give each node of a state its value; rewards and levels (N,).
+
+    Of the steps before the first whose task still runs: later ones are known the better the faster they were. Raises
+    ValueError if none of these has its alternatives.
+    """
+    until_s = min((step.time_s for step in steps if step.end_time_s is None), default=math.inf)
     decisions: list[Chosen] = []
     choices: tuple[list[int], list[int]] = ([], [])
-    kept = [i for i, step in enumerate(steps) if step.action in [place for place, _ in step.options]]
+    kept = [
+        i for i, step in enumerate(steps)
+        if step.time_s < until_s and step.action in [place for place, _ in step.options]
+    ]  # fmt: skip
     for step, reward in [(steps[i], float(rewards[i])) for i in kept]:
         places = [place for place, _ in step.options]
         decisions.append(Chosen(step.time_s, [p for _, p in step.options], places.index(step.action), reward))

@@ -54,7 +54,7 @@ def log_steps(where: str, before_s: float = 0.0) -> LogSteps:
     log = held_back(lambda store, index: PipelineSteps(store, index, _state), where, before_s)
     cluster, _ = Counter(step.cluster for step in log.learn).most_common(1)[0]
     learn, later = ([step for step in steps if step.cluster == cluster] for steps in (log.learn, log.later))
-    ends = np.sort([step.end_time_s for step in (*learn, *later) if step.end_time_s is not None])
+    ends = np.sort([step.end_time_s for step in (*learn, *later) if step.end_time_s is not None and not step.is_bound])
     kept = log._replace(learn=learn, later=later)
     return LogSteps(kept, *(_throughput(np.array([step.time_s for step in steps]), ends) for steps in (learn, later)))
 
