@@ -21,7 +21,7 @@ from placewise_training.ldwp.judge import learned
 from placewise_training.ldwp.printed import train as train_ldwp_paper
 from placewise_training.ldwp.printed.export import export_ldwp_paper
 from placewise_training.ldwp.train import TorchValues
-from placewise_training.log.pipelines import centred, choice_gain, following
+from placewise_training.log.choosing.pipelines import centred, choice_gain, following
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipelines import engine
 from placewise_training.sim.pipelines.applications import PipelineWorkload

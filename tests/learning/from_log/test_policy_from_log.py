@@ -19,13 +19,13 @@ from placewise_training.policy import train as train_policy
 from placewise_training.policy.args import Args
 from placewise_training.policy.card import card
 from placewise_training.policy.export import export_policy
-from placewise_training.policy.from_log import Choice, PolicyRow, counts_of
 from placewise_training.policy.graphs import parity
+from placewise_training.policy.logged.from_log import Choice, PolicyRow, counts_of
+from placewise_training.policy.logged.weights import begun
 from placewise_training.policy.printed import train as train_printed
 from placewise_training.policy.printed.export import export_harmony_paper
 from placewise_training.policy.printed.from_log import intervals_of
 from placewise_training.policy.printed.rollouts import Step
-from placewise_training.policy.weights import begun
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from placewise_training.log.choices import Chosen, gain_of_choices, worth
+from placewise_training.log.choosing.choices import Chosen, gain_of_choices, worth
 
 TRUE = (1.0, 3.0, 2.0)  # of three placements
 P = (0.7, 0.2, 0.1)

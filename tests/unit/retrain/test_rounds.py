@@ -10,10 +10,10 @@ import pytest
 from placewise_log.store import LogError
 from placewise_training.retrain import rounds as repeating
 from placewise_training.retrain.retrain import BusyError, RetrainArgs, Retrained, alone, work_of
-from placewise_training.retrain.rounds import Round, rounds
+from placewise_training.retrain.rounds import Attempt, rounds
 
 
-class Verdict:
+class FakeVerdict:
     def __init__(self, is_promoted: bool) -> None:
         self.is_promoted = is_promoted
 
@@ -34,7 +34,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         outcome = outcomes.pop(0)
         if isinstance(outcome, BaseException):
             raise outcome
-        return Retrained(Verdict(outcome), (), args.out)  # type: ignore[arg-type]
+        return Retrained(FakeVerdict(outcome), (), args.out)  # type: ignore[arg-type]
 
     class Log:
         @staticmethod
@@ -52,7 +52,7 @@ outcomes: list[bool | BaseException] = []
 digests: list[str] = []
 
 
-def run(args: RetrainArgs, count: int) -> list[Round]:
+def run(args: RetrainArgs, count: int) -> list[Attempt]:
     return list(rounds(args, count, lambda: None, lambda *_: None))
 
 

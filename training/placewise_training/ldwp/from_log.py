@@ -27,8 +27,8 @@ from placewise_training.evaluate.regression import Ridge
 from placewise_training.lab.traced import filled
 from placewise_training.ldwp.data import Replay, excess_of, late
 from placewise_training.ldwp.net import NodeDqn
+from placewise_training.log.choosing.pipelines import PipelineStep, PipelineSteps, centred, choice_gain, following
 from placewise_training.log.later import HeldBack, gain, held_back
-from placewise_training.log.pipelines import PipelineStep, PipelineSteps, centred, choice_gain, following
 
 NodeStep = PipelineStep[Float32]
 

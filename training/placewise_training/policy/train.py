@@ -34,13 +34,13 @@ from placewise_training.lab.scalars import Scalars
 from placewise_training.log.later import HeldBack
 from placewise_training.policy.args import Args, check, method_at, reward_of
 from placewise_training.policy.checkpoint import Run, copied, keep, restore
-from placewise_training.policy.from_log import PolicyRow, episode_of, log_pi_of, log_report, log_rows, reading
 from placewise_training.policy.graphs import write_onnx
+from placewise_training.policy.logged.from_log import PolicyRow, episode_of, log_pi_of, log_report, log_rows, reading
+from placewise_training.policy.logged.weights import begun
 from placewise_training.policy.net import PolicyNet
 from placewise_training.policy.rollouts import Chunk, Conduct, Episode, jobs_of, rollout, situation
 from placewise_training.policy.teacher import Teacher
 from placewise_training.policy.updates import Replay, actor_critic, imitate, ppo
-from placewise_training.policy.weights import begun
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 

@@ -65,7 +65,7 @@ def retrain_command(
         if every:
             is_promoted = _repeated(args, every, rounds_, track, as_json_)
         else:
-            is_promoted = _told(args, retrain(args, _show), start_s, track, as_json_)
+            is_promoted = _shown(args, retrain(args, _show), start_s, track, as_json_)
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; the same command goes on where it was")
         raise typer.Exit(INTERRUPTED) from None
@@ -92,12 +92,12 @@ def _repeated(args: RetrainArgs, every_min: float, count: int, track: Path | Non
         if each.found is None:
             print(f"round {each.number}: {each.reason}", file=sys.stderr, flush=True)
         else:
-            is_promoted |= _told(args, each.found, start_s, track, as_json_)
+            is_promoted |= _shown(args, each.found, start_s, track, as_json_)
         start_s = time.time()
     return is_promoted
 
 
-def _told(args: RetrainArgs, found: Retrained, start_s: float, track: Path | None, as_json_: bool) -> bool:
+def _shown(args: RetrainArgs, found: Retrained, start_s: float, track: Path | None, as_json_: bool) -> bool:
     if track is not None:
         add_run(track, _as_run(args, found, start_s))
     if as_json_:

@@ -19,7 +19,7 @@ _ENDED: Final = "round.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class Attempt:
     """One round: its number, and what became of it; None if there was none, and why."""
 
     number: int
@@ -27,7 +27,7 @@ class Round:
     reason: str = ""
 
 
-def rounds(args: RetrainArgs, count: int, wait: Callable[[], None], show: Show) -> Iterator[Round]:
+def rounds(args: RetrainArgs, count: int, wait: Callable[[], None], show: Show) -> Iterator[Attempt]:
     """`count` rounds, 0 for no end, with `wait` between two. A log that cannot be read or holds too little yet ends its
     round alone. Raises BusyError while another process does the rounds of `args.out`, and otherwise as retrain()."""
     with alone(work_of(args.out)):
@@ -40,19 +40,19 @@ def rounds(args: RetrainArgs, count: int, wait: Callable[[], None], show: Show) 
             wait()
 
 
-def _round(args: RetrainArgs, show: Show) -> Round:
+def _round(args: RetrainArgs, show: Show) -> Attempt:
     number, start, last = standing(args)
     this = replace(args, start=start, out=numbered(args.out, number))
     try:
         digest = Manifest.read(args.log).digest
         if digest == last:
-            return Round(number, None, "the log is as it was")
+            return Attempt(number, None, "the log is as it was")
         found = retrain(this, show)
     except (LogError, ManifestError, ValueError) as error:
-        return Round(number, None, str(error))
+        return Attempt(number, None, str(error))
     text = json.dumps({"log": digest, "promoted": found.is_promoted})
     (work_of(this.out) / _ENDED).write_text(text + "\n", "utf-8")
-    return Round(number, found)
+    return Attempt(number, found)
 
 
 def standing(args: RetrainArgs) -> tuple[int, Path, str]:
@@ -60,9 +60,9 @@ def standing(args: RetrainArgs) -> tuple[int, Path, str]:
     none."""
     number, start, digest = 1, args.start, ""
     while (ended := work_of(numbered(args.out, number)) / _ENDED).is_file():
-        said = json.loads(ended.read_text("utf-8"))
-        digest = said["log"]
-        start = numbered(args.out, number) if said["promoted"] else start
+        ended_as = json.loads(ended.read_text("utf-8"))
+        digest = ended_as["log"]
+        start = numbered(args.out, number) if ended_as["promoted"] else start
         number += 1
     return number, start, digest
 

@@ -19,8 +19,8 @@ from placewise_core.view.view import ClusterView
 from placewise_training.ldwp.agent import TYPES, DqnSettings, PaperDqn, cloned_choices
 from placewise_training.ldwp.data import late
 from placewise_training.ldwp.net import FixedDqn, transferred
+from placewise_training.log.choosing.pipelines import PipelineStep, PipelineSteps, centred, choice_gain
 from placewise_training.log.later import HeldBack, gain, held_back
-from placewise_training.log.pipelines import PipelineStep, PipelineSteps, centred, choice_gain
 
 _SETTINGS = DqnSettings()
 

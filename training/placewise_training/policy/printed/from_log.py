@@ -16,7 +16,7 @@ from placewise_core.policies.printed.harmony_paper import HarmonyPaper
 from placewise_core.policies.registry import placement_policies
 from placewise_core.view.view import ClusterView
 from placewise_training.log.later import HeldBack
-from placewise_training.policy.from_log import LogPi, PolicyRow, log_rows
+from placewise_training.policy.logged.from_log import LogPi, PolicyRow, log_rows
 from placewise_training.policy.net import masked_log_probabilities
 from placewise_training.policy.printed.net import PaperPolicy
 from placewise_training.policy.printed.rollouts import ActingNet, Interval, Step

@@ -28,7 +28,7 @@ from placewise_models.reward import REWARD_MODEL, RewardRuntime
 from placewise_training.lab.scalars import Scalars
 from placewise_training.lab.traced import filled
 from placewise_training.log.later import HeldBack
-from placewise_training.policy.from_log import PolicyRow, log_report
+from placewise_training.policy.logged.from_log import PolicyRow, log_report
 from placewise_training.policy.net import masked_log_probabilities
 from placewise_training.policy.printed.from_log import Steps, intervals_of, log_decisions, log_pi_of
 from placewise_training.policy.printed.net import PaperPolicy, PaperValue

@@ -21,7 +21,7 @@ from placewise_log.reading import ExportedLog
 from placewise_log.rebuilding import NotRebuiltError
 from placewise_log.record import DecisionRecord
 from placewise_log.store import LogStore
-from placewise_training.log.choices import Chosen, gain_of_choices
+from placewise_training.log.choosing.choices import Chosen, gain_of_choices
 from placewise_training.log.index import LogIndex
 from placewise_training.log.places import Placed, Places
 

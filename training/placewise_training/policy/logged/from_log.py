@@ -1,7 +1,7 @@
 """Harmony's policy learns from a decision log: a search over the reward model teaches it on each view that was read.
 
 The outcomes come in through the reward model, which the same log has to have taught before (`train reward --log`). What
-the policy gained is judged by the outcomes themselves (log/choices.py).
+the policy gained is judged by the outcomes themselves (log/choosing/choices.py).
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from placewise_core.view.view import ClusterView
 from placewise_log.reading import ExportedLog
 from placewise_log.rebuilding import NotRebuiltError
 from placewise_training.evaluate.regression import Ridge
-from placewise_training.log.choices import Chosen, gain_of_choices
+from placewise_training.log.choosing.choices import Chosen, gain_of_choices
 from placewise_training.log.later import HeldBack, held_back
 from placewise_training.log.placed import REWARD, Option, PlacedJob, features_of, placed_jobs
 from placewise_training.policy.batches import ask, collate, log_pi_taken
