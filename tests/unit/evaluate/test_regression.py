@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from placewise_training.evaluate.checks.synthetic import WEIGHTS, synthetic_log
-from placewise_training.evaluate.regression import Ridge, cross_fitted, folds_of
+from placewise_training.evaluate.regression import cross_fitted, folds_of
+from placewise_training.log.choosing.ridge import Ridge
 
 
 def test_ridge_finds_a_line_and_ignores_a_column_that_never_changes() -> None:

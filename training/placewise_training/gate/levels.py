@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
-from placewise_training.evaluate.regression import Ridge
 from placewise_training.gate.site import Beside, SpeedRow
+from placewise_training.log.choosing.ridge import Ridge
 
 _IMPUTATIONS: Final = 4
 _MOST_BESIDE: Final = 8

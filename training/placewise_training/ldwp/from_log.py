@@ -23,11 +23,11 @@ from placewise_core.inputs.ldwp import COLUMNS, RowEncoder, shortlist
 from placewise_core.policies.ldwp import MOST_NODES
 from placewise_core.view.view import ClusterView
 from placewise_models.ldwp import LDWP_MODEL, LDWP_REPORT
-from placewise_training.evaluate.regression import Ridge
 from placewise_training.lab.traced import filled
 from placewise_training.ldwp.data import Replay, excess_of, late
 from placewise_training.ldwp.net import NodeDqn
 from placewise_training.log.choosing.pipelines import PipelineStep, PipelineSteps, centred, choice_gain, following
+from placewise_training.log.choosing.ridge import Ridge
 from placewise_training.log.later import HeldBack, gain, held_back
 
 NodeStep = PipelineStep[Float32]

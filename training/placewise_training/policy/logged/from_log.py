@@ -23,8 +23,8 @@ from placewise_core.view.standing import with_groups
 from placewise_core.view.view import ClusterView
 from placewise_log.reading import ExportedLog
 from placewise_log.rebuilding import NotRebuiltError
-from placewise_training.evaluate.regression import Ridge
 from placewise_training.log.choosing.choices import Chosen, gain_of_choices
+from placewise_training.log.choosing.ridge import Ridge
 from placewise_training.log.later import HeldBack, held_back
 from placewise_training.log.placed import REWARD, Option, PlacedJob, features_of, placed_jobs
 from placewise_training.policy.batches import ask, collate, log_pi_taken
