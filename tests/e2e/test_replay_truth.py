@@ -89,6 +89,7 @@ async def test_a_service_and_the_simulator_run_a_trace_alike() -> None:
         ("site", "consolidate", "proteus-qos", False),
         ("judge", "harmony", "none", True),
         ("site", "search", "none", True),
+        ("judge", "ldwp", "none", True),
         *[(truth, policy, "fifo", True) for truth, policy in (("judge", "consolidate"), ("site", "tetris"))],
     ],
 )
