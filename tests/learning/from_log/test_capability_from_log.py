@@ -21,6 +21,7 @@ from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.thermal import ThermalModel, peak_celsius, readings_of, thermal_state
 from placewise_core.partition.units import CPU_UNIT, units_of
 from placewise_core.view.view import ClusterView
+from placewise_log.manifest import Manifest
 from placewise_log.record import DecisionRecord, ViewRead
 from placewise_log.views import Snapshot, encode_snapshot
 from placewise_models.bundle import CAPABILITY
@@ -114,6 +115,7 @@ def learnt(out: Path, log: Path, **options: Any) -> dict[str, Any]:
     report = train(Args(out=out, log=str(log), **options), lambda *step: shown.append(step))
     assert shown == [("capability", done, 2) for done in range(3)]
     assert json.loads((out / CAPABILITY).read_text("utf-8")) == report
+    assert report["log"]["digest"] == Manifest.read(log).digest
     return report
 
 

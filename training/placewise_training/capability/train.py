@@ -22,7 +22,7 @@ from placewise_core.partition.thermal import ThermalModel, peak_celsius, thermal
 from placewise_models.bundle import CAPABILITY
 from placewise_models.folder import shipped_bundle
 from placewise_training.capability.from_log import log_shares
-from placewise_training.log.later import gain
+from placewise_training.log.later import gain, named
 from placewise_training.log.unit_rows import UnitRow
 
 SCHEMA, REPORT = "placewise.capability/1", CAPABILITY
@@ -83,7 +83,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "default_overhead_s": round(log.overhead_s, 4) or start["default_overhead_s"],
         "provenance": {"fitted_by": "placewise_training.capability.train", "start": start["provenance"]},
         "log": {
-            "where": args.log,
+            **named(args.log),
             "rows": len(log.learn),
             "counts": dict(log.counts),
             "later": later,

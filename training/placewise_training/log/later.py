@@ -49,7 +49,12 @@ class HeldBack(NamedTuple, Generic[Row]):
 
     def report(self, where: str, later: Mapping[str, Any]) -> dict[str, Any]:
         """The part of a trainer's report about the log; `later` as of gain()."""
-        return {"where": where, "rows": len(self.learn), "counts": dict(self.counts), "later": later}
+        return {**named(where), "rows": len(self.learn), "counts": dict(self.counts), "later": later}
+
+
+def named(where: str) -> dict[str, str]:
+    """How a report names a log: its place, and the digest of its manifest, "" without one. Raises LogError."""
+    return {"where": where, "digest": LogStore(where).digest}
 
 
 def held_back(

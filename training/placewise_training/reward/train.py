@@ -22,6 +22,7 @@ from placewise_core.inputs.reward import REPORTED
 from placewise_models.folder import shipped_bundle
 from placewise_training.lab.device import chosen_device
 from placewise_training.lab.scalars import Scalars
+from placewise_training.log.later import named
 from placewise_training.reward import data as reward_samples
 from placewise_training.reward.data import Sample, collate, fingerprint, judging_situation, training_situation
 from placewise_training.reward.from_log import LogSamples, gain_of, log_samples
@@ -318,7 +319,7 @@ def _judge(args: Args, run: _Run, data: _Data, practice: Sequence[Sequence[Sampl
         before = begun(Path(args.start) if args.start else shipped_bundle()).to(run.device)
         later = gain_of(before, run.net, data.log, run.device)
         report["log"] = {
-            "where": args.log,
+            **named(args.log),
             "samples": len(data.logged),
             "counts": dict(data.log.counts),
             "later": later,

@@ -13,7 +13,7 @@ import numpy as np
 from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.subtasks.completed_metrics import LEAST_KNOWN
 from placewise_core.subtasks.metrics import METRICS
-from placewise_training.log.later import gain, held_back
+from placewise_training.log.later import gain, held_back, named
 from placewise_training.log.subtask_metrics import AT_LEAST, AT_MOST, VALUE, MetricEntries, MetricEntry
 
 _ROUNDS = 50  # of EM
@@ -108,7 +108,7 @@ def _report(
 ) -> dict[str, Any]:
     errors = [entry_errors(kept, found) for found in (before, after)]
     later = gain(errors[0], errors[1], np.array([entry.time_s for entry in kept]))
-    return {"where": where, "kinds": len(log.kinds), "counts": dict(log.counts), "later": later}
+    return {**named(where), "kinds": len(log.kinds), "counts": dict(log.counts), "later": later}
 
 
 def entry_errors(entries: Sequence[MetricEntry], found: FloatArray) -> FloatArray:
