@@ -59,17 +59,17 @@ def test_a_float32_may_differ_in_its_last_place_elsewhere(
 
 
 @pytest.mark.parametrize(
-    ("exp", "is_alike"),
+    ("exp", "units"),
     [
-        ({"dd": {"current": "X86_V4", "available": "X86_V4 X86_V3"}}, True),
-        ({"d": {"current": "AVX512_SKX", "available": "AVX512_SKX"}}, True),
-        ({"dd": {"current": "X86_V3", "available": "X86_V4 X86_V3"}}, False),
-        ({"dd": {"current": "", "available": ""}}, False),
+        ({"dd": {"current": "X86_V4", "available": "X86_V4 X86_V3"}}, "avx512"),
+        ({"d": {"current": "AVX512_SKX", "available": "AVX512_SKX"}}, "avx512"),
+        ({"dd": {"current": "X86_V3", "available": "X86_V4 X86_V3"}}, "avx2"),
+        ({"dd": {"current": "", "available": ""}}, ""),
     ],
 )
-def test_numpy_is_asked_how_it_rounds(monkeypatch: pytest.MonkeyPatch, exp: object, is_alike: bool) -> None:
+def test_numpy_is_asked_how_it_rounds(monkeypatch: pytest.MonkeyPatch, exp: object, units: str) -> None:
     monkeypatch.setattr(rows, "opt_func_info", lambda **_: {"exp": exp})
-    assert rows.rounds_alike() is is_alike
+    assert rows.vector_units() == units
 
 
 @pytest.mark.parametrize(

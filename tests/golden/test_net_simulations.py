@@ -3,6 +3,9 @@
 import pytest
 from tests.golden.net import rows, simulations
 
+if not simulations.FILE:
+    pytest.skip("no hashes were recorded for this processor's vector units", allow_module_level=True)
+
 _SIMULATED = {row["id"]: row for row in rows.read(simulations.FILE)}
 
 

@@ -35,7 +35,10 @@ def _parts() -> dict[str, Callable[[], int]]:
             file, asyncio.run(queues.admitted(policy))
         )
     parts["partitions"] = lambda: rows.write(queues.PARTITIONED, asyncio.run(queues.partitioned()))
-    parts["simulations"] = lambda: rows.write(simulations.FILE, map(simulations.simulated, simulations.contenders()))
+    if simulations.FILE:
+        parts["simulations"] = lambda: rows.write(
+            simulations.FILE, map(simulations.simulated, simulations.contenders())
+        )
     return parts
 
 
