@@ -233,10 +233,10 @@ class Gateway:
         self.telemetry.afterwards.add(self._count, call, self.clock.monotonic_s() - call.start_s)
 
     def _count(self, call: "Call", seconds: float) -> None:
-        if self.audit is not None:
-            self.audit.finished(call)
         self.telemetry.rpc(call.rpc.name, call.reason, seconds)
         self._show_in_flight()
+        if self.audit is not None:
+            self.audit.finished(call)
 
     def _show_in_flight(self) -> None:
         self._shows_in_flight = False
