@@ -163,10 +163,13 @@ async def test_the_way_of_a_place_is_short(walk: Walk) -> None:
     assert {"service/api/calls/rpcs.py", "service/engine/place/placing.py"} < walk.way
     assert any(name.startswith("core/policies/") for name in walk.way)
     assert len(walk.way) <= MOST_ON_THE_WAY, sorted(walk.way)
-    assert (len(walk.way), len(walk.run)) == FILES[walk.policy], (sorted(walk.way), sorted(walk.run))
-    with_candidates = len(walk.way_with_candidates), len(walk.run_with_candidates)
+    way, most_run = FILES[walk.policy]  # a file that only fills a cache does not run where it is filled already
+    assert len(walk.way) == way, sorted(walk.way)
+    assert most_run - 2 <= len(walk.run) <= most_run, sorted(walk.run)
     is_search = walk.policy == "search"
-    assert with_candidates == (FILES_OF_SEARCH_AND_ITS_CANDIDATES if is_search else FILES[walk.policy])
+    way, most_run = FILES_OF_SEARCH_AND_ITS_CANDIDATES if is_search else FILES[walk.policy]
+    assert len(walk.way_with_candidates) == way, sorted(walk.way_with_candidates)
+    assert most_run - 2 <= len(walk.run_with_candidates) <= most_run, sorted(walk.run_with_candidates)
     assert set(walk.changed) <= HANDED_OVER, walk.changed
 
 
