@@ -77,6 +77,25 @@ class Telemetry:
         self._alternatives_shed = self._counter(
             "placewise_alternatives_shed_total", "Decisions logged without their alternatives, as there was no time."
         )
+        self._shed = self._counter("placewise_shed_total", "Requests refused because too many were in flight.", "rpc")
+        self._refused = self._counter(
+            "placewise_refused_total", "Requests and connections refused for a limit.", "face", "limit"
+        )
+        self._in_flight = self._gauge("placewise_in_flight_requests", "Requests being worked on.", mode="livesum")
+        self._queues = _Queues()
+        self.registry.register(self._queues)
+        self._view_lag = self._gauge(
+            "placewise_view_lag_seconds", "Age of the newest event a view has not seen.", "cluster", mode="livemax"
+        )
+        self._add_trials()
+        self._add_drift()
+        self._add_health()
+        self._children: dict[tuple[str, ...], Any] = {}
+        self.afterwards = Afterwards()
+        self._tracing = _Tracing(otel) if otel and otel.endpoint else None
+
+    def _add_trials(self) -> None:
+        """Shadows and canaries."""
         self._shadow_decisions = self._counter(
             "placewise_shadow_decisions_total", "Jobs that a shadow decided about.", "bundle", "policy", "agreement"
         )
@@ -104,6 +123,8 @@ class Telemetry:
             "guard",
             mode="livemax",
         )
+
+    def _add_drift(self) -> None:
         self._forecast_ratio = self._histogram(
             "placewise_forecast_ratio",
             "Speed of a job's first report of progress over the speed that its placement was to have.",
@@ -125,16 +146,9 @@ class Telemetry:
             "kind",
             "name",
         )
-        self._shed = self._counter("placewise_shed_total", "Requests refused because too many were in flight.", "rpc")
-        self._refused = self._counter(
-            "placewise_refused_total", "Requests and connections refused for a limit.", "face", "limit"
-        )
-        self._in_flight = self._gauge("placewise_in_flight_requests", "Requests being worked on.", mode="livesum")
-        self._queues = _Queues()
-        self.registry.register(self._queues)
-        self._view_lag = self._gauge(
-            "placewise_view_lag_seconds", "Age of the newest event a view has not seen.", "cluster", mode="livemax"
-        )
+
+    def _add_health(self) -> None:
+        """Credentials, the store's disk, audit."""
         self._credentials_stale = self._gauge(
             "placewise_credentials_stale_seconds",
             "How long a file of credentials could not be used; 0 while it can.",
@@ -148,9 +162,6 @@ class Telemetry:
             "placewise_audit_unwritten_total", "Audit records that could not be written when they were due."
         )
         self._audit_lost = self._counter("placewise_audit_lost_total", "Audit records lost.")
-        self._children: dict[tuple[str, ...], Any] = {}
-        self.afterwards = Afterwards()
-        self._tracing = _Tracing(otel) if otel and otel.endpoint else None
 
     def decision(self, rpc: str, policy: str, outcome: str, is_fallback: bool, seconds: float) -> None:
         """One decision: its latency, outcome, and whether a heuristic stood in."""

@@ -286,7 +286,7 @@ def check_limits(job: Job, given: Admission) -> None:
 
 def check_nodes_of_heads(world: World, queue: str, before: QueueState, job: Job, given: Admission) -> None:
     """Its shape fits beside the nodes that the heads of other queues keep from it, and its own queue's head, if this
-    request does not find that anew."""
+    request does not find that again."""
     heads = {name: head for name, head in world.view.heads.items() if name != queue}
     asked = {each.id for each in world.jobs[queue]}
     if before.head is not None and before.head.job not in asked:

@@ -6,15 +6,19 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-class Bounded(dict[_Key, _Value]):
-    """A dict that forgets all it holds before it takes a new key beyond `most`. For values that can be computed again:
-    most of its keys do not come again, so it does not track which ones do."""
-
+class _OfAtMost(dict[_Key, _Value]):
     __slots__ = ("_most",)
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
+
+
+class Bounded(_OfAtMost[_Key, _Value]):
+    """A dict that forgets all it holds before it takes a new key beyond `most`. For values that can be computed again:
+    most of its keys do not come again, so it does not track which ones do."""
+
+    __slots__ = ()
 
     def __setitem__(self, key: _Key, value: _Value) -> None:
         if len(self) >= self._most and key not in self:
@@ -28,15 +32,11 @@ class Bounded(dict[_Key, _Value]):
         return other
 
 
-class Latest(dict[_Key, _Value]):
+class Latest(_OfAtMost[_Key, _Value]):
     """A dict of the latest `most` keys: a new key beyond them displaces the oldest one. A key keeps its age when it is
     assigned again."""
 
-    __slots__ = ("_most",)
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
+    __slots__ = ()
 
     def __setitem__(self, key: _Key, value: _Value) -> None:
         if len(self) >= self._most and key not in self:

@@ -72,7 +72,7 @@ class _Turns(asyncio.Lock):
 
 @frozen
 class _AdmitCall:
-    """One call: its command, view and policy, its start and its deadline, whether its log says what it saw."""
+    """One call: its command, view and policy, its start and its deadline, whether its record has an observation."""
 
     command: AdmitCommand
     live: LiveView

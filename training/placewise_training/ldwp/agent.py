@@ -97,7 +97,7 @@ class PaperDqn:
             self._learn(net)
 
     def take(self, state: Vector, action: int, throughput: float) -> None:
-        """The task went to a node, whoever chose it: Q learning is off policy."""
+        """The task went to a node. Any chooser will do, as Q learning is off policy."""
         self._last = (state, action, throughput)
 
     def follow(self, net: FixedDqn, state: Vector, action: int, throughput: float) -> None:
@@ -106,7 +106,7 @@ class PaperDqn:
         self.take(state, action, throughput)
 
     def interrupt(self) -> None:
-        """What comes next does not follow from what was last."""
+        """Ends the chain: the next state does not follow from the last one."""
         self._last = self._observed = None
 
     def net_for(self, names: tuple[str, ...]) -> FixedDqn:
@@ -154,7 +154,7 @@ class PaperDqn:
 
 @dataclass(slots=True)
 class Logged:
-    """Another chooser's decisions as the paper's DQN would have seen them: what pre-training learns from."""
+    """Another chooser's decisions as the paper's DQN would have seen them, for pre-training."""
 
     chooser: NodeChooser
     states: list[Vector] = field(default_factory=list)

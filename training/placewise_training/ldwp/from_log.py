@@ -1,8 +1,8 @@
 """Transitions of LDWP's net from a decision log, and how much better it chooses on later decisions than another.
 
-Q learning is off policy: whoever decided, the transition is one. A log's return is no yardstick, as its later decisions
-are mostly others than the net's; nor are temporal differences alone, which fall for a net that learned nothing but to
-give all states one value.
+Q learning is off policy, so the decisions of any policy give transitions. A log's return is no yardstick, as its later
+decisions are mostly others than the net's. Nor are temporal differences alone: they also fall for a net that only learned
+to give all states one value.
 """
 
 import json
@@ -71,7 +71,7 @@ def rewards_of(steps: Sequence[NodeStep], balance: float) -> FloatArray:
 
 
 def replay_of(steps: Sequence[NodeStep], balance: float) -> Replay:
-    """Their transitions. The last of a cluster is followed by itself: what came then is unknown, and not nothing."""
+    """Their transitions. The last of a cluster is followed by itself, as its successor is unknown."""
     after = following(steps)
     widest = max(len(step.state) for step in steps)
     rows = np.zeros((len(steps), widest, len(COLUMNS)), np.float32)
