@@ -1,8 +1,8 @@
 """Transitions of LDWP's net from a decision log, and how much better it chooses on later decisions than another.
 
 Q learning is off policy, so the decisions of any policy give transitions. A log's return is no yardstick, as its later
-decisions are mostly others than the net's. Nor are temporal differences alone: they also fall for a net that only learned
-to give all states one value.
+decisions are mostly others than the net's. Nor are temporal differences alone: they also fall for a net that only
+learned to give all states one value.
 """
 
 import json
