@@ -15,7 +15,6 @@ from placewise_core.gang import why
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.policies import explore
-from placewise_core.policies.search import BestOfK
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.view.heads import barred
 from placewise_core.view.standing import with_groups
@@ -177,12 +176,12 @@ def _layout(view: ClusterView) -> list[object]:
 def _stopped(policy: PlacementPolicy, stop: explore.Stop | None) -> PlacementPolicy:
     if stop is None:
         return policy
-    if stop.asked is not None and isinstance(policy, BestOfK):
+    if stop.asked is not None:
         policy = policy.stopped_after(stop.asked)
-    return _Late(policy) if stop.is_late else policy
+    return _OutOfTime(policy) if stop.is_late else policy
 
 
-class _Late(PlacementPolicy):
+class _OutOfTime(PlacementPolicy):
     """A policy that has no time left."""
 
     def __init__(self, policy: PlacementPolicy) -> None:

@@ -1,6 +1,7 @@
 """The learned placement policies that a bundle has nets for. The service and the simulator both build them here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.harmony import Harmony
@@ -18,6 +19,7 @@ from placewise_core.policies.registry import (
     ldwp_policy,
     search_policy,
 )
+from placewise_core.policies.search import BestOfK
 from placewise_models.bundle import Bundle
 
 # As their papers print them. Without a net for the cluster they answer by a heuristic, and say so.
@@ -25,30 +27,46 @@ PRINTED_POLICIES = (HarmonyPaper.name, LdwpPaper.name)
 LEARNED_POLICIES = (HARMONY_POLICY, SEARCH_POLICY, LDWP_POLICY, *PRINTED_POLICIES)
 
 
-def learned_policies(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) -> dict[str, PlacementPolicy]:
-    """New policies by name, of LEARNED_POLICIES those that the bundle has nets for. The heuristics propose to the
-    search and answer in place of a net that cannot."""
-    found: dict[str, PlacementPolicy] = {}
-    harmony = None
+@dataclass(slots=True)
+class LearnedPolicies:
+    """Of LEARNED_POLICIES those that a bundle has nets for, by name. `harmony` and `search` are the two among them that
+    answer more than `propose`; None without a net."""
+
+    by_name: dict[str, PlacementPolicy] = field(default_factory=dict)
+    harmony: Harmony | None = None
+    search: BestOfK | None = None
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The most important one first."""
+        return [name for name in LEARNED_POLICIES if name in self.by_name]
+
+
+def learned_policies(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) -> LearnedPolicies:
+    """New policies on the nets of a bundle. The heuristics propose to the search and answer in place of a net that
+    cannot."""
+    learned = LearnedPolicies()
+    found = learned.by_name
     if bundle.policy is not None:
-        harmony = found[HARMONY_POLICY] = harmony_policy(bundle.policy, heuristics)
+        found[HARMONY_POLICY] = learned.harmony = harmony_policy(bundle.policy, heuristics)
     if bundle.ldwp is not None:
         found[LDWP_POLICY] = ldwp_policy(bundle.ldwp, heuristics)
     if bundle.reward is not None:
-        found[SEARCH_POLICY] = search_policy(bundle.reward, heuristics, harmony=harmony)
+        found[SEARCH_POLICY] = learned.search = search_policy(bundle.reward, heuristics, harmony=learned.harmony)
     if bundle.harmony_paper is not None:
         found[HarmonyPaper.name] = HarmonyPaper(bundle.harmony_paper, heuristics[PROPOSERS[0]])
     if bundle.ldwp_paper is not None:
         found[LdwpPaper.name] = LdwpPaper(bundle.ldwp_paper, heuristics[DEFAULT_POLICY])
-    return found
+    return learned
 
 
 def bundle_explorer(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) -> PlacementPolicy | None:
     """The policy that explores under the bundle's name: the first of LEARNED_POLICIES that it has nets for, if any."""
-    found = learned_policies(bundle, heuristics)
-    policy = next((found[name] for name in LEARNED_POLICIES if name in found), None)
-    if policy is not None:
-        policy.name = bundle.name
+    learned = learned_policies(bundle, heuristics)
+    if not learned.names:
+        return None
+    policy = learned.by_name[learned.names[0]]
+    policy.name = bundle.name
     return policy
 
 
@@ -60,11 +78,10 @@ def printed_without_nets(heuristics: Mapping[str, PlacementPolicy]) -> dict[str,
     }
 
 
-def explorers(policies: Mapping[str, PlacementPolicy]) -> dict[str, PlacementPolicy]:
+def explorers(policies: Mapping[str, PlacementPolicy], harmony: Harmony | None) -> dict[str, PlacementPolicy]:
     """Policies that may explore, by name: all of these, `random` without its dead ends, and draws from Harmony's net if
     there is one."""
     found = {**policies, RandomAhead.name: RandomAhead()}
-    harmony = policies.get(HARMONY_POLICY)
-    if isinstance(harmony, Harmony):
+    if harmony is not None:
         found[HarmonyDraw.name] = HarmonyDraw(harmony)
     return found

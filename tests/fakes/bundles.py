@@ -10,6 +10,7 @@ from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, Manifest, write_manifest
 from placewise_models.folder import shipped_bundle
+from placewise_models.learned import LearnedPolicies
 from placewise_service.engine.shadows import PolicySet, Shadows
 
 
@@ -39,4 +40,6 @@ def no_shadows() -> Shadows:
     def refused(bundle: Bundle) -> PolicySet:
         raise BundleError(f"{bundle.name} has no policies here")
 
-    return Shadows(PolicySet({}, (), InterferenceSource(packaged_tables().interference), declared_speed), refused)
+    return Shadows(
+        PolicySet({}, LearnedPolicies(), InterferenceSource(packaged_tables().interference), declared_speed), refused
+    )

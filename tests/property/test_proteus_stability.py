@@ -112,7 +112,7 @@ def test_what_takes_every_free_gpu_is_not_stable_at_that_load() -> None:
     class UnstableError(Exception):
         pass
 
-    class Watched:
+    class Watched(AdmissionPolicy):
         name = "watched"
 
         def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:

@@ -36,6 +36,32 @@ def test_probes_for_abilities() -> None:
     assert len(PROBES) <= 1
 
 
+def derived(roots: set[str]) -> set[str]:
+    """Names of the classes that derive from these, at any distance, and of these."""
+    classes = [node for _, tree in parsed(r"\bclass ") for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    found, before = roots, set[str]()
+    while found != before:
+        before = found
+        found = roots | {each.name for each in classes if not before.isdisjoint(map(ast.unparse, each.bases))}
+    return found
+
+
+def test_no_policy_is_asked_what_class_it_is_of() -> None:
+    """What differs between policies is stated by each, or is known to whoever built it."""
+    policies = derived({"PlacementPolicy", "AdmissionPolicy", "PartitionPolicy", "SubtaskScheduler"})
+    assert {"BestOfK", "Harmony", "Proteus", "Fifo", "Oracle"} < policies
+    asked = {
+        (path.name, kind)
+        for path, tree in parsed(r"\bisinstance\(")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+        for kind in ast.unparse(node.args[1]).strip("()").replace(",", " ").replace("|", " ").split()
+        if kind in policies
+    }
+    # The best placement that a simulation allows has to see that simulation: experiments alone play it.
+    assert asked == {("compare.py", "Oracle"), ("runs.py", "Oracle")}
+
+
 def test_no_protocol_can_be_asked_for_at_run_time() -> None:
     """`isinstance` needs a Protocol that is marked so."""
     names = [path.name for path, tree in parsed("runtime_checkable") for node in ast.walk(tree)

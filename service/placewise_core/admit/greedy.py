@@ -4,7 +4,7 @@ These policies keep no queue: they answer from the view alone, so asking twice w
 and the Lyapunov state goes back untouched. Jobs that already hold resources keep them.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -16,7 +16,7 @@ from placewise_core.admit import blockers
 from placewise_core.admit.backfill import Backfill
 from placewise_core.admit.exploring import Draws
 from placewise_core.admit.facts import FactsCache, PlatformFacts
-from placewise_core.admit.policy import AdmitContext
+from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.admit.pool import NO_OPTIONS, Options, Pool
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.bounded import Bounded
@@ -117,10 +117,10 @@ class Round:
         return THETA * gpus / (facts.nodes * facts.gpus_per_node) + (1.0 - THETA) * nodes / facts.nodes
 
 
-class GreedyAdmission(ABC):
+class GreedyAdmission(AdmissionPolicy):
     """Orders the waiting jobs, gives each the shape `choose` wants, until one does not get it."""
 
-    name: str
+    explores_itself = True
     # True: the first job that does not get its resources ends the round. False: later ones may pass it.
     stops_at_first_wait = True
     # True: jobs are tried in the order of the request, so those behind the first that waits need not be looked at.
@@ -147,7 +147,6 @@ class GreedyAdmission(ABC):
 
     @property
     def stops_in_order(self) -> bool:
-        """True if the first of the request that waits ends the round, whatever comes behind it."""
         return self.keeps_order and self.stops_at_first_wait and not self.backfills
 
     def slack_s(self, waiting: Waiting, latency_s: float, state: Round) -> float:

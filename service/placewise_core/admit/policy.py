@@ -1,6 +1,7 @@
 """The Protocol of every admission policy, and its inputs. Never touches the state of a queue itself."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -68,14 +69,22 @@ class AdmitContext:
 
 
 class AdmissionPolicy(Protocol):
-    """Says ADMIT or WAIT for every job of a queue, with the shape of those admitted.
+    """Says ADMIT or WAIT for every job of a queue, with the shape of those admitted. Policies derive from it, and state
+    what differs from the usual.
 
     Pure: it returns the queue's next state instead of changing it; the caller commits that by compare-and-set and asks
     again if another replica was faster. Asking twice in one slot gives the same answer and moves Q and Z once.
+    `explores_itself`: it draws job by job as `context.exploration` says, or needs no exploration.
     """
 
     name: str
+    explores_itself: bool = False
 
+    @property
+    def stops_in_order(self) -> bool:
+        """True if the first of the request that waits ends the round, whatever comes behind it."""
+        return False
+
+    @abstractmethod
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
         """One Admission per job, in the order of `jobs`; `plan.queue is queue` if nothing changed."""
-        ...

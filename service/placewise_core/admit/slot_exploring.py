@@ -11,7 +11,6 @@ import numpy as np
 
 from placewise_core.admit import blockers
 from placewise_core.admit.exploring import DrawnAnswer, Draws
-from placewise_core.admit.greedy import GreedyAdmission
 from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext
 from placewise_core.admit.pool import Options, Pool, promised
 from placewise_core.domain.cluster import QueueState
@@ -23,8 +22,8 @@ from placewise_core.view.view import ClusterView
 def admit(
     policy: AdmissionPolicy, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext
 ) -> AdmitPlan:
-    """The policy's plan, explored if the context says so. Greedy policies draw job by job themselves."""
-    if context.exploration.rate <= 0 or isinstance(policy, GreedyAdmission):
+    """The policy's plan, explored if the context says so."""
+    if context.exploration.rate <= 0 or policy.explores_itself:
         return policy.admit(jobs, view, queue, context)
     unexplored = replace(context, exploration=NOT_EXPLORED)
     plan = policy.admit(jobs, view, queue, unexplored)

@@ -51,6 +51,11 @@ class PlacementPolicy(Protocol):
         and raises nothing; usually there is nothing to do."""
         return
 
+    def stopped_after(self, asked: int) -> "PlacementPolicy":
+        """The policy as if the clock had stopped it after it had asked so many others for proposals: to repeat a
+        decision. Usually itself, as it asks none."""
+        return self
+
     def probability(
         self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
     ) -> float:

@@ -46,8 +46,7 @@ def placement_policies(
         BinPacking(),
         Tetris(),
         Tiresias(known.skew),
-        LeastInterference("lif-linear", known.lif_linear),
-        LeastInterference("lif-quadratic", known.lif_quadratic),
+        *least_interference(known),
         Consolidate(),
         Random(),
         ExpectedCompletionTime(known.gpu_speeds),
@@ -58,6 +57,14 @@ def placement_policies(
     if len(found) < len(policies):
         raise ValueError("two placement policies have the same name: rename one")
     return found
+
+
+def least_interference(tables: PlacementTables) -> Sequence[LeastInterference]:
+    """Harmony's two baselines that predict slowdowns."""
+    return (
+        LeastInterference("lif-linear", tables.lif_linear),
+        LeastInterference("lif-quadratic", tables.lif_quadratic),
+    )
 
 
 def harmony_policy(net: PolicyNet, policies: Mapping[str, PlacementPolicy]) -> Harmony:

@@ -142,7 +142,6 @@ class BestOfK(PlacementPolicy):
         return found.taken(proposals[k][1], {**found.info, **named})
 
     def stopped_after(self, asked: int) -> "BestOfK":
-        """The search as if the clock had stopped it after so many proposers: to repeat a decision."""
         other = copy.copy(self)
         other._proposers = self._proposers[:asked]
         return other

@@ -25,6 +25,7 @@ from placewise_models.bundle import CAPABILITY, THROUGHPUT, Bundle, BundleError
 from placewise_models.folder import DEFAULT_BUNDLE, shipped_bundles
 from placewise_models.learned import (
     LEARNED_POLICIES,
+    LearnedPolicies,
     bundle_explorer,
     explorers,
     learned_policies,
@@ -131,7 +132,7 @@ class _Policies:
         self.admission: dict[str, AdmissionPolicy] = {}
         self.partition: dict[str, PartitionPolicy] = {}
         self.subtasks = subtask_schedulers()
-        self.learned: list[str] = []
+        self.learned = LearnedPolicies()
         self._speed: ThroughputSpeed
 
     @property
@@ -167,10 +168,11 @@ class _Policies:
         for name in LEARNED_POLICIES:
             self.placement.pop(name, None)
         learned = learned_policies(bundle, self.placement)
-        self.learned[:] = [name for name in LEARNED_POLICIES if name in learned]
-        self.placement.update(printed_without_nets(self.placement) | learned)
+        self.learned.by_name = learned.by_name
+        self.learned.harmony, self.learned.search = learned.harmony, learned.search
+        self.placement.update(printed_without_nets(self.placement) | learned.by_name)
         self.explorers.clear()
-        self.explorers.update(explorers(self.placement))
+        self.explorers.update(explorers(self.placement, learned.harmony))
 
     def __call__(self, job: Job, assignments: Sequence[Assignment]) -> float:
         """Speed of a placed job with its GPUs to itself, by the bundle in force."""

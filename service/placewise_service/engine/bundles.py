@@ -129,7 +129,7 @@ class SharedBundles:
             if self._registry.bundle_of(cluster).digest == bundle.digest:
                 raise InvalidRequestError(f"the bundle {name!r} answers all jobs there: name another", "name")
             serving = self._registry.serving(bundle)
-            if not serving.policies.learned:
+            if not serving.policies.learned.by_name:
                 raise InvalidRequestError(f"the bundle {name!r} has no net that places jobs: name another", "name")
             chosen = self._canary_choice(bundle, rule, choice.canaries.get(cluster))
             change = self._change(
@@ -157,7 +157,7 @@ class SharedBundles:
         their own; "" ends that. Raises InvalidRequestError for a policy that is no heuristic."""
         async with self._lock:
             policies = self._registry.policies_of(cluster)
-            check_policy_exists(policy, policies.placement.keys() - set(policies.learned), "policy")
+            check_policy_exists(policy, policies.placement.keys() - policies.learned.by_name.keys(), "policy")
             kind = ChangeKind.KILLED if policy else ChangeKind.KILL_ENDED
             change = self._change(kind, cluster, caller, policy=policy)
             await self._publish(lambda found: found.with_kill(cluster, policy), change)
@@ -445,7 +445,7 @@ def _refused(name: str, error: PlacewiseError) -> str:
 def _checked(shadow: Shadow, policies: PolicySet) -> Shadow:
     """The same. Raises InvalidRequestError for a policy that does not exist, or that its own bundle has no net for."""
     check_policy_exists(shadow.policy, {*policies.placement, *policies.of_other_calls}, "policy")
-    resting = {*policies.learned, *policies.admission, *policies.partition, *COMPLETED}
+    resting = {*policies.learned.by_name, *policies.admission, *policies.partition, *COMPLETED}
     if shadow.bundle is not None and shadow.policy and shadow.policy not in resting:
         raise InvalidRequestError(
             f"the bundle {shadow.bundle.name!r} has no net for {shadow.policy!r}: leave the bundle out", "policy"

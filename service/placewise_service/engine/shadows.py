@@ -1,7 +1,7 @@
 """Who decides in the shadow of which cluster's answers, in this process. A shadow never answers."""
 
 import enum
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 
 from placewise_core.admit.policy import AdmissionPolicy
@@ -10,10 +10,10 @@ from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.gang.neighbours import SoloSpeed
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.partition.policy import PartitionPolicy
-from placewise_core.policies.search import BestOfK
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.subtasks.iawp import SubtaskScheduler
 from placewise_models.bundle import Bundle, BundleError
+from placewise_models.learned import LearnedPolicies
 
 
 class LeftOut(enum.StrEnum):
@@ -39,10 +39,10 @@ class Agreement(enum.StrEnum):
 @frozen
 class PolicySet:
     """The policies of a bundle, by call and name, and the predictions that placements and their answers rest on.
-    `learned` names the placement policies that rest on nets of the bundle, the most important one first."""
+    `learned` are the placement policies that rest on nets of the bundle."""
 
     placement: Mapping[str, PlacementPolicy]
-    learned: Sequence[str]
+    learned: LearnedPolicies
     interference: InterferenceSource
     solo_speed: SoloSpeed
     explorers: Mapping[str, PlacementPolicy] = field(default_factory=dict)
@@ -54,12 +54,6 @@ class PolicySet:
     def of_other_calls(self) -> Collection[str]:
         """Names of the policies of AdmitOrWait, Partition and scope NODE."""
         return {*self.admission, *self.partition, *self.subtasks}
-
-    @property
-    def reward_model(self) -> BestOfK | None:
-        """The search, which scores by the bundle's reward model; None without one."""
-        search = self.placement.get(BestOfK.name)
-        return search if isinstance(search, BestOfK) else None
 
 
 @frozen
@@ -73,7 +67,7 @@ class Shadow:
 
     def policy_for(self, answered: str, policies: PolicySet) -> PlacementPolicy | None:
         """Of the shadow's `policies`, the one that decides where `answered` did; None if they lack it."""
-        learned = policies.learned
+        learned = policies.learned.names
         name = self.policy or (answered if answered in learned else next(iter(learned), ""))
         return policies.placement.get(name)
 
@@ -119,7 +113,7 @@ class Shadows:
             policies = next(kept, None) or self.built(bundle)
         except BundleError as error:
             raise InvalidRequestError(str(error), "name") from error
-        if not policies.learned:
+        if not policies.learned.by_name:
             raise InvalidRequestError(f"the bundle {bundle.name!r} has no net that places jobs: name another", "name")
         return Shadow(policies, bundle, policy)
 

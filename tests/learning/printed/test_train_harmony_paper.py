@@ -81,7 +81,7 @@ def test_a_bundle_with_the_net_serves_it(run: Path, tmp_path: Path) -> None:
     bundle = load(folder)
     assert bundle.harmony_paper is not None
     assert bundle.harmony_paper.nodes == 6
-    policy = learned_policies(bundle, placement_policies())["harmony-paper"]
+    policy = learned_policies(bundle, placement_policies()).by_name["harmony-paper"]
     reasons: set[str] = set()
     propose = policy.propose
 

@@ -40,7 +40,7 @@ def bundle_of(run: Path, folder: Path) -> Bundle:
 
 def reasons_of(bundle: Bundle, nodes: int) -> set[str]:
     """Why the policy of a bundle fell back, over a simulation on that many nodes."""
-    policy = learned_policies(bundle, placement_policies())["ldwp-paper"]
+    policy = learned_policies(bundle, placement_policies()).by_name["ldwp-paper"]
     reasons: set[str] = set()
     propose = policy.propose
 

@@ -17,7 +17,7 @@ from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.inputs.cluster import STEP_FEATURES
 from placewise_core.inputs.reward import PartTokens
-from placewise_core.policies.search import BestOfK, progress
+from placewise_core.policies.search import progress
 from placewise_core.policies.studies.alternatives import Studied, studied
 from placewise_log.record import DecisionRecord, decode_entry, encode
 from placewise_service.declog.tables import row_of
@@ -69,8 +69,8 @@ async def test_alternatives_are_of_the_view_that_was_decided_on() -> None:
             await ask_place(engine, place(make_job(other, gpus=2.0)))
         await answer_is_on_its_way()
         record = (await records_of(engine))[0]
-        search = engine._placing.placer.policies["search"]
-    assert isinstance(search, BestOfK)
+        search = engine._parts.registry.policies_of(CLUSTER).learned.search
+    assert search is not None
     found = record.alternatives
     assert found
     assert {each.nodes for each in found} <= {("n0",), ("n1",), ("n2",)}, "nothing was taken then"

@@ -109,7 +109,7 @@ async def test_each_bundles_reward_model_has_columns_of_its_own(
         shadow = engine._parts.registry.shadows.of(cluster)
         assert shadow is not None
         assert shadow.policies is not None
-        model = shadow.policies.reward_model
+        model = shadow.policies.learned.search
         monkeypatch.setattr(model, "_scorer", Faster(model._scorer, factor))  # type: ignore[union-attr]
         engine._shadowed._rests_until_s = 0.0
         command = PlaceCommand(cluster, (make_job("a", 2, single_gpu_s=60.0),), policy="load-balance")

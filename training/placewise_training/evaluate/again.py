@@ -6,7 +6,7 @@ policy in the log would have; the probability of such a placement is that of exp
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -27,10 +27,9 @@ from placewise_log.reading import ExportedLog
 from placewise_log.rebuilding import NotRebuiltError
 from placewise_log.record import Draw, Parts, Tensor
 from placewise_models.bundle import Bundle
-from placewise_models.learned import explorers
 from placewise_training.evaluate.logged import Usable
 from placewise_training.log.placed import Option, PlacedJob
-from placewise_training.sim.policies import placement_policy, policies_of
+from placewise_training.sim.policies import explorers_of, placement_policy
 
 NEAR_LIMIT_CELSIUS: Final = 5.0
 _CELSIUS: Final = [TELEMETRY_COLUMNS.index(name) for name in ("cpu_celsius", "gpu_celsius", "limit_celsius")]
@@ -78,8 +77,7 @@ class AskedAgain:
         self._policy = placement_policy(candidate.policy, candidate.bundle)
         if self._policy.is_drawing:
             raise ValueError(f"{candidate.policy} draws its placements: only policies that do not can be asked again")
-        self._in_force: Mapping[str, PlacementPolicy] = policies_of(incumbent)
-        self._explorers = explorers(self._in_force)
+        self._explorers = explorers_of(incumbent)  # the policies in force are among them
         self._log = ExportedLog(directory)
         self._interference = InterferenceSource(packaged_tables().interference, candidate.bundle.sharing)
         self._encoder = PartEncoder(most_witnesses=WITNESSES)
@@ -98,7 +96,7 @@ class AskedAgain:
         job = with_groups(placed.job, view)
         placed = replace(placed, job=job)
         proposal, seconds = self._timed(self._policy, placed, view)
-        in_force = self._in_force.get(placed.policy)
+        in_force = self._explorers.get(placed.policy)
         incumbent_s = self._timed(in_force, placed, view)[1] if in_force is not None else float("nan")
         nodes = {task.node for task in proposal.assignments} if proposal is not None else ()
         self.conduct.answers.append(

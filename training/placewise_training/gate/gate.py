@@ -13,7 +13,7 @@ import numpy as np
 
 from placewise_log.store import LogStore
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
-from placewise_models.learned import LEARNED_POLICIES, explorers
+from placewise_models.learned import LEARNED_POLICIES
 from placewise_training.drift.compare import Drift, drift_of_log
 from placewise_training.evaluate.again import Candidate
 from placewise_training.evaluate.estimators import doubly_robust
@@ -36,7 +36,7 @@ from placewise_training.gate.simulated import (
 from placewise_training.gate.site import site_log
 from placewise_training.gate.speed import SiteFit
 from placewise_training.log.placed import REWARD, PlacedJob, placed_jobs
-from placewise_training.sim.policies import opened, placement_policy, policies_of
+from placewise_training.sim.policies import explorers_of, opened, placement_policy, policies_of
 
 _LEAST_IN_SLICE: Final = 40  # decisions of a slice on the judging stretch, for an estimate of it
 _LEAST_BLOCKS: Final = 6
@@ -195,7 +195,7 @@ def _simulated(args: GateArgs, candidate: Candidate, incumbent: Bundle, usable: 
     except ValueError as error:
         return _Simulated([agreed, Check("simulation credible", False, f"simulation not credible: {error}")])
     shares = simulation.shares()
-    known = explorers(policies_of(incumbent))
+    known = explorers_of(incumbent)
     named = {name: (share, known[name]) for name, share in shares.items() if name and name in known}
     checked = simulation.check(lambda: Mixture(placement_policy(usable.in_force, incumbent), named))
     facts = {

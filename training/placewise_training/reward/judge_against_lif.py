@@ -23,8 +23,9 @@ from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.inputs.reward import WITNESSES, PartEncoder, PartTokens
-from placewise_core.policies.profiled.lif import LeastInterference
-from placewise_core.policies.registry import placement_policies
+from placewise_core.policies.profiled.tables import packaged_tables
+from placewise_core.policies.random_fit import Random
+from placewise_core.policies.registry import least_interference
 from placewise_core.policies.search import SpeedScorer
 from placewise_core.speed.linear_speed import linear_speed, reported_speed
 from placewise_core.view.view import ClusterView
@@ -41,7 +42,6 @@ from placewise_training.sim.workloads import HarmonyWorkload
 
 FIRST_SEED = 10_000  # evaluation counts from here (docs/truths.md)
 KINDS = ("all", "new", "reported", "unreported")
-LIF = ("lif-linear", "lif-quadratic")
 _WITHIN = 0.1
 
 Use = tuple[float, ...]  # per node of the job: the share of its cores that others have
@@ -62,11 +62,10 @@ class Watcher(PlacementPolicy):
     name = "watcher"
 
     def __init__(self, scorer: SpeedScorer) -> None:
-        policies = placement_policies()
         self.seen: list[Seen] = []
         self.simulation: Simulation | None = None
-        self._random = policies["random"]
-        self._lif = {name: policy for name in LIF if isinstance(policy := policies[name], LeastInterference)}
+        self._random = Random()
+        self._lif = {policy.name: policy for policy in least_interference(packaged_tables())}
         self._scorer = scorer
         self._encoder = PartEncoder(most_witnesses=WITNESSES)
 

@@ -14,7 +14,7 @@ from placewise_core.speed.throughput import ThroughputModel
 from placewise_models import bundle as bundles
 from placewise_models.bundle import THROUGHPUT, Bundle
 from placewise_models.folder import shipped_bundle
-from placewise_models.learned import LEARNED_POLICIES, learned_policies
+from placewise_models.learned import LEARNED_POLICIES, explorers, learned_policies
 
 
 class NeedsBundleError(Exception):
@@ -47,7 +47,14 @@ def throughput_model(bundle: Bundle | None = None) -> ThroughputModel:
 def policies_of(bundle: Bundle) -> dict[str, PlacementPolicy]:
     """New instances by name: the heuristics, and the learned ones that the bundle has nets for."""
     heuristics = placement_policies()
-    return heuristics | learned_policies(bundle, heuristics)
+    return heuristics | learned_policies(bundle, heuristics).by_name
+
+
+def explorers_of(bundle: Bundle) -> dict[str, PlacementPolicy]:
+    """These and those that only explore, by name."""
+    heuristics = placement_policies()
+    learned = learned_policies(bundle, heuristics)
+    return explorers(heuristics | learned.by_name, learned.harmony)
 
 
 def placement_policy(name: str, bundle: Bundle | None = None) -> PlacementPolicy:

@@ -15,7 +15,7 @@ import numpy as np
 from placewise_core.admit import blockers
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policies.lyapunov import advanced, drift_plus_penalty, joined, without
-from placewise_core.admit.policy import AdmitContext
+from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.admit.pool import Options, Pool, promised
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.bounded import Bounded
@@ -55,7 +55,7 @@ _Costs = Bounded[tuple[object, ...], tuple[FloatArray, float]]
 _Decided = dict[JobId, tuple[_Scores, Pool]]  # each job with its scores and pool
 
 
-class ProteusPaper:
+class ProteusPaper(AdmissionPolicy):
     """Equations (1)–(8), (14), (15). Three corrections of the print: times over τ, one decision a slot, no Comm on one
     GPU."""
 

@@ -4,7 +4,7 @@ Order, as Tetris defines it: alignment a = Σ over the nodes taken of (GPUs aske
 (ā/p̄)·(−p) with p the work that remains, so that short jobs go first among equals. A job that does not fit is passed.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +15,7 @@ from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.slices import spaced
 
 
-class _Tetris(GreedyAdmission, ABC):
+class _Tetris(GreedyAdmission):
     stops_at_first_wait = False
 
     @abstractmethod

@@ -75,9 +75,11 @@ class Studied:
     tokens: PartTokens | None
 
 
-def studied(study: Study, policies: Mapping[str, PlacementPolicy], slices: Slices) -> Studied:
+def studied(
+    study: Study, policies: Mapping[str, PlacementPolicy], reward_model: BestOfK | None, slices: Slices
+) -> Studied:
     """The placement chosen, and every other one that the policy in force, an explorer or one of ASKED gives; none for
-    a job that found no place."""
+    a job that found no place. `reward_model`: the search, which forecasts each; None without one."""
     context, drawn = study.context(slices), study.drawn
     if drawn is None:
         return Studied((), None)
@@ -90,7 +92,7 @@ def studied(study: Study, policies: Mapping[str, PlacementPolicy], slices: Slice
         proposal = given[id(each)]
         if proposal is not None and not proposal.is_fallback:
             found.setdefault(action_of(proposal.assignments), (each.name, proposal))
-    judged, has_spread = _judged(study, [proposal for _, proposal in found.values()], policies, slices)
+    judged, has_spread = _judged(study, [proposal for _, proposal in found.values()], reward_model, slices)
     scores = judged.scores if judged is not None else None
     rows = []
     for k, (action, (name, proposal)) in enumerate(found.items()):
@@ -137,11 +139,10 @@ def _probabilities(study: Study, drawn: Drawn, gives: Mapping[int, float | None]
 
 
 def _judged(
-    study: Study, proposals: Sequence[Proposal], policies: Mapping[str, PlacementPolicy], slices: Slices
+    study: Study, proposals: Sequence[Proposal], search: BestOfK | None, slices: Slices
 ) -> tuple[Judged | None, bool]:
     """The reward model's forecasts and whether it knows their spread; none without a model, or if it fails."""
-    search = policies.get(BestOfK.name)
-    if not isinstance(search, BestOfK):
+    if search is None:
         return None, False
     try:
         return search.judge(study.job, proposals, study.view, slices), search.has_spread

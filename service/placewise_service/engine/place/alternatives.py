@@ -1,18 +1,17 @@
 """Completes the record of a decision with its alternatives and forecasts, once it was answered."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from placewise_core.basics.slices import Slices
-from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.inputs.reward import PartTokens
-from placewise_core.policies.harmony import Harmony
 from placewise_core.policies.harmony_draw import retraced
 from placewise_core.policies.studies.alternatives import Alternative, Study, studied
 from placewise_log.record import DecisionRecord, Parts, Steps, Tensor
 from placewise_service.declog.sink import DecisionSink
+from placewise_service.engine.shadows import PolicySet
 
 
 class AlternativesStudy:
@@ -22,7 +21,7 @@ class AlternativesStudy:
         self,
         record: DecisionRecord,
         studies: Sequence[Study],
-        policies: Mapping[str, PlacementPolicy],
+        policies: PolicySet,
         sink: DecisionSink,
         on_shed: Callable[[], None],
     ) -> None:
@@ -41,7 +40,7 @@ class AlternativesStudy:
         parts: list[Parts] = []
         steps: list[Steps] = []
         for study in self._studies:
-            result = studied(study, self._policies, slices)
+            result = studied(study, self._policies.placement, self._policies.learned.search, slices)
             alternatives.extend(result.alternatives)
             if result.tokens is not None:
                 parts.append(_parts(study, result.tokens))
@@ -57,8 +56,8 @@ class AlternativesStudy:
         self._sink.offer(self._record)
 
     def _steps(self, study: Study, slices: Slices) -> Steps | None:
-        harmony = self._policies.get(Harmony.name)
-        if not isinstance(harmony, Harmony) or study.drawn is None:
+        harmony = self._policies.learned.harmony
+        if harmony is None or study.drawn is None:
             return None
         tasks = study.drawn.proposal.assignments
         found = retraced(harmony, tasks, study.job, study.view, study.context(slices))

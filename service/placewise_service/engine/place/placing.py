@@ -124,7 +124,7 @@ class Placing:
         registry, cluster, name = self.parts.registry, asked.command.cluster, asked.policy.name
         if heuristic := registry.kill_of(cluster):
             placer = replace(asked.placer, explorers=ChainMap({}))
-            is_learned = name in registry.policies_of(cluster).learned
+            is_learned = name in registry.policies_of(cluster).learned.by_name
             policy = StandIn(placer.policies[heuristic], name) if is_learned else asked.policy
             return replace(asked, placer=placer, policy=policy)
         canary = registry.canary_of(cluster)
@@ -426,8 +426,8 @@ class Placing:
             self.parts.sink.offer(record)
 
     def _alternatives(self, record: DecisionRecord, studies: Sequence[Study]) -> AlternativesStudy:
-        telemetry, policies = self.parts.telemetry, self.placer_for(record.cluster).policies
-        return AlternativesStudy(record, studies, policies, self.parts.sink, telemetry.alternatives_shed)
+        policies = self.parts.registry.policies_of(record.cluster)
+        return AlternativesStudy(record, studies, policies, self.parts.sink, self.parts.telemetry.alternatives_shed)
 
 
 def _bundle_of(draft: Draft) -> Bundle | None:

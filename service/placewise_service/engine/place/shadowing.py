@@ -118,7 +118,7 @@ class _ShadowStudy:
         if policy is None:
             return None
         inputs = ShadowInputs(
-            policy, policies.interference, policies.solo_speed, active.reward_model, policies.reward_model
+            policy, policies.interference, policies.solo_speed, active.learned.search, policies.learned.search
         )
         seed = study.seed or self._answered.seed
         return study, policy.name, shadowed(study, inputs, seed, self._of.clock.monotonic_s, slices)

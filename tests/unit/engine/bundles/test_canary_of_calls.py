@@ -10,7 +10,7 @@ from tests.fakes.bundles import copy_bundle
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_admit, logged
 
-from placewise_core.admit.policy import AdmitContext
+from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, QueueSettings, QueueState
 from placewise_core.domain.commands import AdmitCommand, PartitionCommand
@@ -66,7 +66,7 @@ class Fails(SplitsNone):
         raise RuntimeError("as the test asked")
 
 
-class AdmitsNone:
+class AdmitsNone(AdmissionPolicy):
     """An admission policy that lets every job wait."""
 
     name = "fifo-strict"

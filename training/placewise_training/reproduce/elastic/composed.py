@@ -23,7 +23,7 @@ def admission(method: str) -> AdmissionPolicy:
     return ShortestFirst(policy) if method.endswith(SHORTEST) else policy
 
 
-class ShortestFirst:
+class ShortestFirst(AdmissionPolicy):
     """Shortest remaining time on one GPU first. The jobs of these experiments declare their true times, which a host
     seldom knows: a bound."""
 

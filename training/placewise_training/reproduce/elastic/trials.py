@@ -70,7 +70,7 @@ class JobLog:
         return [end / 3600.0 for end in ends], [(i + 1) / len(ends) for i in range(len(ends))]
 
 
-class TimedAdmission:
+class TimedAdmission(AdmissionPolicy):
     """An admission policy with a stopwatch: CPU seconds spent in it."""
 
     def __init__(self, policy: AdmissionPolicy) -> None:

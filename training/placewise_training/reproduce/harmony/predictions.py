@@ -15,7 +15,8 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.inputs.reward import WITNESSES, PartEncoder, PartTokens
 from placewise_core.policies.profiled.lif import LeastInterference
-from placewise_core.policies.registry import placement_policies
+from placewise_core.policies.profiled.tables import packaged_tables
+from placewise_core.policies.registry import least_interference
 from placewise_core.policies.search import SpeedScorer
 from placewise_core.speed.linear_speed import linear_speed
 from placewise_core.view.view import ClusterView
@@ -171,7 +172,4 @@ def _predicted(sample: SpeedSample, method: str) -> float:
 
 @functools.cache
 def _lif(name: str) -> LeastInterference:
-    policy = placement_policies()[name]
-    if not isinstance(policy, LeastInterference):
-        raise TypeError(f"{name} is not a model of interference")
-    return policy
+    return next(policy for policy in least_interference(packaged_tables()) if policy.name == name)

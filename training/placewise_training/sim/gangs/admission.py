@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise_core.admit.greedy import GreedyAdmission
 from placewise_core.admit.head import renewed
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
@@ -36,7 +35,7 @@ class Admitter:
         self._blocked = set[str]()
         self._waits: dict[str, _Waits] = {}
         self._heads_changed = 0
-        self._is_in_order = isinstance(policy, GreedyAdmission) and policy.stops_in_order
+        self._is_in_order = policy.stops_in_order
         self._rng = np.random.default_rng(seed)
 
     def released(self) -> None:
