@@ -293,7 +293,7 @@ class Telemetry:
         """Audit records that were lost."""
         self._audit_lost.inc(count)
 
-    def refused(self, face: str, limit: str) -> None:
+    def count_refused(self, face: str, limit: str) -> None:
         """A request or a connection went over a limit and was refused or closed."""
         self._child("refused", self._refused, face, limit).inc()
 

@@ -163,7 +163,7 @@ class JobShares:
             step.is_shown |= node in nodes and step.began_s >= started_s - _CLOCKS_S
             step.is_confirmed = step.is_shown
 
-    def done(self, job: SlurmJob) -> None:
+    def finish(self, job: SlurmJob) -> None:
         """The job has finished: `take` gives its times, at once or when accounting has answered."""
         shared = self._shared.get(job.id)
         if shared is None or shared.ended is not None:

@@ -470,7 +470,7 @@ def _at_least(slots: IntArray) -> IntArray:
     return counts[::-1].cumsum()[::-1]
 
 
-def promised(jobs: Sequence[Job], pool: Pool, shapes: dict[str, Shape], slices: Slices = ONE_SLICE) -> None:
+def take_promised(jobs: Sequence[Job], pool: Pool, shapes: dict[str, Shape], slices: Slices = ONE_SLICE) -> None:
     """Takes the shapes promised to jobs that have not started yet from the pool."""
     for job in spaced(jobs, slices, 1):
         shape = shapes.get(job.id)

@@ -12,7 +12,7 @@ import numpy as np
 from placewise_core.admit import blockers
 from placewise_core.admit.exploring import DrawnAnswer, Draws
 from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext
-from placewise_core.admit.pool import Options, Pool, promised
+from placewise_core.admit.pool import Options, Pool, take_promised
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, Verdict
 from placewise_core.domain.job import Job, Shape
@@ -63,7 +63,7 @@ def _pool_for(job: Job, jobs: Sequence[Job], view: ClusterView, queue: QueueStat
     pool = Pool.free(view, context.now_s)
     shapes = {name: Shape(nodes, per_node) for name, (nodes, per_node, _) in queue.admitted.items()}
     others = [other for other in jobs if other.id in shapes and other.id not in (*view.jobs, job.id)]
-    promised(others, pool, shapes, context.slices)
+    take_promised(others, pool, shapes, context.slices)
     return pool
 
 

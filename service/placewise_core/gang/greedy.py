@@ -271,7 +271,7 @@ class _Turns:
             left -= 1
             if left:
                 gang.context.slices.pause()
-                self._taken(m)
+                self._refresh(m)
         return True
 
     def _chosen(self) -> int:
@@ -295,7 +295,7 @@ class _Turns:
         self._scores = self._scorer.scores(self._offer)
         return np.where(self._open, self._scores[0], _LOWEST)
 
-    def _taken(self, m: int) -> None:
+    def _refresh(self, m: int) -> None:
         """After node m got tasks of the group."""
         is_open = self._open[m] = self._gang.fits_on(self._group, m)
         if not self._is_by_node:

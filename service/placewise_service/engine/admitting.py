@@ -315,7 +315,7 @@ class Admitting:
             self.parts.asked.admit(command.cluster, decision)
         if draft.arm is not None and draft.is_logged and not command.is_dry_run:
             self.parts.count(record, _outcome(decision))
-            self.watching.called(record, draft.arm)
+            self.watching.count_call(record, draft.arm)
             hand_on, telemetry = self.parts.sink.offer, self.parts.telemetry
             is_drawn = draft.is_drawn
             self.mixing.offer(CallMixture(record, draft.arm, draft.question, hand_on, telemetry, is_drawn=is_drawn))

@@ -257,7 +257,7 @@ class Engine:
             self._parts.log(record, decision.plan.outcome)
         else:
             self._parts.count(record, decision.plan.outcome)
-            self._watching.called(record, arm)
+            self._watching.count_call(record, arm)
             hand_on, telemetry = self._parts.sink.offer, self._parts.telemetry
             self._mixing.offer(CallMixture(record, arm, question, hand_on, telemetry))
         offer(self._shadowing, PartitionQuestion, question, record)
@@ -308,14 +308,14 @@ class Engine:
         live = await self._parts.views.get(cluster)
         await self._parts.hear_time(live, now_s)
         if self._parts.registry.canaries:
-            self._watching.reported(cluster, events)
+            self._watching.count_reports(cluster, events)
         total = ReportOutcome(0, 0, 0)
         for portion in portions(events):
             outcome, changes = await self._reporter.job_events(cluster, live, portion, self._parts.now_s(live))
             self._parts.telemetry.overcommits(cluster, len(outcome.overcommits))
             live.show(changes)
             total = total.followed_by(outcome)
-            await live.shown()
+            await live.wait_shown()
         return total
 
     async def get_cluster(self, cluster: str) -> ClusterSnapshot:
@@ -392,7 +392,7 @@ class Engine:
         """Shows the caller's report to its next decision on this replica."""
         live = await self._parts.views.get(cluster)
         live.show(events)
-        await live.shown()
+        await live.wait_shown()
 
     def _queues(self) -> Iterator[tuple[str, QueueState]]:
         for live in self._parts.views:

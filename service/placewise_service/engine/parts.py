@@ -99,7 +99,7 @@ class EngineParts:
         if asked_s is None:
             raise InvalidRequestError("must be given: the cluster's time is its host's (host_clock)", "now")
         if asked_s > host_s:
-            await self.swept(live, asked_s)
+            await self.sweep(live, asked_s)
 
     def elapsed_ms(self, started_s: float) -> float:
         return (self.clock.monotonic_s() - started_s) * 1000.0
@@ -170,7 +170,7 @@ class EngineParts:
         left_s = deadline_s - self.clock.monotonic_s()
         if left_s <= 0:
             raise DeadlineExceededError("the deadline passed before the decision was repeated")
-        await live.changed(min(_CATCH_UP_S, left_s))
+        await live.wait_changed(min(_CATCH_UP_S, left_s))
 
     async def remembered(
         self, cluster: str, request_id: str, is_dry_run: bool, decision: Decision, fingerprint: bytes
@@ -184,7 +184,7 @@ class EngineParts:
             return decision
         return await decode_repeat(first, type(decision), request_id)
 
-    async def swept(self, live: LiveView, host_time_s: float | None = None) -> None:
+    async def sweep(self, live: LiveView, host_time_s: float | None = None) -> None:
         """Has the store move the host's clock, if that is asked for, and release expired reservations; waits until the
         view has applied all earlier events.
 
@@ -198,7 +198,7 @@ class EngineParts:
         for _ in range(_SWEEP_ROUNDS):
             if live.view.version >= result.version:
                 return
-            await live.changed(_CATCH_UP_S)
+            await live.wait_changed(_CATCH_UP_S)
         raise StaleSnapshotError("the view has not caught up with the state: try again", {"cluster": live.cluster})
 
 

@@ -116,7 +116,7 @@ class LiveView:
                 self.view.add_job(job)
         on_it = [job for job in self._assumed.values() if self.view.jobs.get(job.id) is job]
         self.notes.begin(self.view, on_it, self._clock.now_s())
-        self._heard()
+        self._note_heard()
         return True
 
     async def tail(self) -> None:
@@ -126,7 +126,7 @@ class LiveView:
                 async for position, batch in self._store.tail(self.cluster, self._position):
                     events = await batch.after(await self._applied()) if batch else ()
                     is_quiet, self._position = position == self._position, position
-                    self._heard()
+                    self._note_heard()
                     if is_quiet:  # nothing was read that a rest could gather more of
                         self.apply(())
                         continue
@@ -257,7 +257,7 @@ class LiveView:
             self._renewal = None
             self._advance()
 
-    async def shown(self) -> None:
+    async def wait_shown(self) -> None:
         """Returns when every event that was applied can be seen: a large one takes a moment."""
         while (renewal := self._renewal) is not None:
             await asyncio.shield(renewal)
@@ -308,7 +308,7 @@ class LiveView:
     def open(self) -> None:
         self._opened.set()
 
-    async def opened(self, timeout_s: float) -> None:
+    async def wait_opened(self, timeout_s: float) -> None:
         """Returns when the view is open, or raises DeadlineExceededError after the timeout."""
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
@@ -338,7 +338,7 @@ class LiveView:
         finally:
             self.settle(left, is_held=False)
 
-    async def changed(self, timeout_s: float) -> None:
+    async def wait_changed(self, timeout_s: float) -> None:
         """Returns after the next batch of events, or after the timeout."""
         changed = self._changed = self._changed or asyncio.Event()
         self._is_awaited.set()
@@ -353,7 +353,7 @@ class LiveView:
                 await self._is_awaited.wait()
         self._is_awaited.clear()
 
-    def _heard(self) -> None:
+    def _note_heard(self) -> None:
         self._heard_s = self._clock.monotonic_s()
         self.is_lost = False
 
@@ -386,10 +386,10 @@ class Views:
         opening = self._opening.get(cluster)
         if opening is None:
             opening = self._opening[cluster] = asyncio.create_task(self._load(cluster), name=f"load {cluster}")
-            opening.add_done_callback(partial(self._opened, cluster))
+            opening.add_done_callback(partial(self._end_opening, cluster))
         return await asyncio.shield(opening)
 
-    def _opened(self, cluster: str, opening: asyncio.Task[LiveView]) -> None:
+    def _end_opening(self, cluster: str, opening: asyncio.Task[LiveView]) -> None:
         del self._opening[cluster]
         if not opening.cancelled():
             opening.exception()  # looked at, should everybody who waited for it have left

@@ -39,7 +39,6 @@ from placewise_log.changes import (
     with_running_state,
 )
 from placewise_log.sums import DamagedError, check_event, summed
-from placewise_service.state.holdings import Hold, NodeCapacity
 from placewise_service.state.store import ActiveChoice, BundleChange, BundleChoice, CanaryChoice, ShadowChoice
 
 # Nodes per chunk of a report's body: a chunk is packed, and decoded, in about a millisecond.
@@ -72,14 +71,6 @@ decode_metrics = _metrics.decode
 def encode_record(record: Recorded) -> bytes:
     """A record under a name of its own: with a sum."""
     return summed(_encoder.encode(record))
-
-
-def encode_holds(holds: Sequence[Hold]) -> bytes:
-    return _encoder.encode(holds)
-
-
-def encode_capacity(capacity: NodeCapacity) -> bytes:
-    return _encoder.encode(capacity)
 
 
 def array_of(items: Sequence[bytes]) -> bytes:

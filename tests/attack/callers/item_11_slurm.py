@@ -61,7 +61,8 @@ async def main():
     now[0] += 5000.0
     say("share end 7 3 n1 0")
     ended = SlurmJob(7, "COMPLETED", nodes="n1", start_time_s=5000, end_time_s=5010)
-    done = shares.done(ended if hasattr(shares, "see") else 7)
+    finish = shares.finish if hasattr(shares, "finish") else shares.done
+    done = finish(ended if hasattr(shares, "see") else 7)
     if hasattr(shares, "take"):
         done = next((told for _, told in shares.take()), None)
     print("FIGURES", kept, sum(outcome.seconds for outcome in done.outcomes) if done else 0)
@@ -96,7 +97,8 @@ async def main():
             if hasattr(shares, "see"):
                 shares.see(running)
     ended = SlurmJob(7, "COMPLETED", nodes="n1", start_time_s=1000, end_time_s=1100)
-    done = shares.done(ended if hasattr(shares, "see") else 7)
+    finish = shares.finish if hasattr(shares, "finish") else shares.done
+    done = finish(ended if hasattr(shares, "see") else 7)
     if hasattr(shares, "take"):
         while shares.lookups._due:
             await shares.lookups.look(shares.learn)

@@ -188,7 +188,7 @@ async def test_a_stranger_with_a_certificate_is_named_by_it(tmp_path: Path) -> N
     shown = Credentials(subjects=("cn:intern", "dns:h"), peer="10.0.0.1:1")
     with pytest.raises(UnauthenticatedError):
         identity.authenticate(shown)
-    CallAudit(found.append, lambda: NOW_S).refused("GetCluster", "UNAUTHENTICATED", shown)
+    CallAudit(found.append, lambda: NOW_S).record_refusal("GetCluster", "UNAUTHENTICATED", shown)
     assert (found[0].subject, found[0].peer) == ("certificate of cn:intern, dns:h", "10.0.0.1:1")
 
 
@@ -197,11 +197,11 @@ async def test_a_flood_of_strangers_is_counted_in_few_records() -> None:
     now_s = NOW_S
     audit = CallAudit(found.append, lambda: now_s)
     for _ in range(1000):
-        audit.refused("Place", "UNAUTHENTICATED", Credentials(peer="10.0.0.1:1"))
-    audit.refused("GetCluster", "UNAUTHENTICATED", Credentials())
+        audit.record_refusal("Place", "UNAUTHENTICATED", Credentials(peer="10.0.0.1:1"))
+    audit.record_refusal("GetCluster", "UNAUTHENTICATED", Credentials())
     assert len(found) == 20
     now_s += 1.0
-    audit.refused("Place", "UNAUTHENTICATED", Credentials())
+    audit.record_refusal("Place", "UNAUTHENTICATED", Credentials())
     assert len(found) == 21
     await asyncio.sleep(0)
     audit.flush()

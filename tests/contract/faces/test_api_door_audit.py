@@ -137,9 +137,9 @@ async def test_a_flood_at_the_door_is_few_records_and_leaves_those_of_calls_alon
     records: list[AuditRecord] = []
     audit = CallAudit(records.append, lambda: NOW_S)
     for port in range(1000):
-        audit.turned_away("http", "malformed", f"10.0.0.1:{port}")
+        audit.record_turned_away("http", "malformed", f"10.0.0.1:{port}")
     assert len(records) == 20
-    audit.refused("Place", "UNAUTHENTICATED", Credentials(peer="10.0.0.2:1"))
+    audit.record_refusal("Place", "UNAUTHENTICATED", Credentials(peer="10.0.0.2:1"))
     assert records[20:] == [AuditRecord(NOW_S, "Place", "UNAUTHENTICATED", peer="10.0.0.2:1")]
     audit.flush()
     assert records[21:] == [AuditRecord(NOW_S, "http", "malformed", count=980)]

@@ -325,8 +325,8 @@ async def stored(cluster: str, service: Service) -> Iterator[tuple[str, bytes]]:
     found += [(f"job {job.id}", codec.encode_record(job)) for job in records.jobs]
     found += [(f"queue {name}", codec.encode_record(queue)) for name, queue in records.queues.items()]
     found += [("settings", codec.encode_record(records.settings))]
-    found += [(f"capacity {node.id}", codec.encode_capacity(capacity_of(node))) for node in records.nodes]
-    found += [(f"holds {job.id}", codec.encode_holds(holds_of(job))) for job in records.jobs]
+    found += [(f"capacity {node.id}", codec.encode(capacity_of(node))) for node in records.nodes]
+    found += [(f"holds {job.id}", codec.encode(holds_of(job))) for job in records.jobs]
     return iter(found)
 
 

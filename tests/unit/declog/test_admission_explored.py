@@ -48,7 +48,7 @@ async def test_replicas_and_polls_within_the_slot_have_one_draw() -> None:
         await engine.update_settings(CLUSTER, exploring(0.7))
         live = await other._parts.views.get(CLUSTER)
         while live.view.version < (await engine.get_cluster(CLUSTER)).view.version:
-            await live.changed(1.0)
+            await live.wait_changed(1.0)
         found = []
         for i in range(40):
             jobs = elastic(f"a{i}"), make_job(f"b{i}")
@@ -139,7 +139,7 @@ async def test_a_policy_of_one_decision_a_slot_draws_at_the_first_question_for_e
             first = await ask_admit(engine, command)
             live = await other._parts.views.get(CLUSTER)
             while live.view.version < (await engine.get_cluster(CLUSTER)).view.version:
-                await live.changed(1.0)
+                await live.wait_changed(1.0)
             again = await ask_admit(other, command)
             (given,), (same,) = first.plan.admissions, again.plan.admissions
             assert given.draw is not None

@@ -103,7 +103,7 @@ async def test_place_names_the_decision_that_admitted_its_jobs(replicas: int) ->
         placing = engine if replicas == 1 else other
         live = await placing._parts.views.get(CLUSTER)
         while live.view.version < (await engine.get_cluster(CLUSTER)).view.version:
-            await live.changed(1.0)
+            await live.wait_changed(1.0)
         await ask_place(placing, place(shaped, make_job("b")))
         records = await records_of(placing)
     (placed,) = [record for record in records if record.place is not None]

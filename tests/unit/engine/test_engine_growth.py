@@ -51,7 +51,7 @@ async def test_an_idle_queue_is_forgotten_by_every_replica_and_a_used_one_stays(
         for replica in (engine, other):
             live = await replica._parts.views.get(CLUSTER)
             while live.view.version < version:
-                await live.changed(1.0)
+                await live.wait_changed(1.0)
             assert set(live.view.queues) == {"used"}
         await ask_admit(engine, AdmitCommand(CLUSTER, "idle", (make_job("b"),)))
         assert set((await engine.get_cluster(CLUSTER)).view.queues) == {"idle", "used"}
@@ -77,7 +77,7 @@ async def test_rows_that_no_job_uses_are_forgotten_by_every_replica_and_used_one
         for replica in (engine, other):
             live = await replica._parts.views.get(CLUSTER)
             while live.view.version < version:
-                await live.changed(1.0)
+                await live.wait_changed(1.0)
             assert set(live.view.subtask_profiles) == {"kind-used"}
             assert set(live.view.co_runs.kinds) == {row_kind("model-used")}
             assert live.view.co_runs.known_with(()).of("model-idle", "") == {}

@@ -50,7 +50,7 @@ async def test_an_own_event_that_is_shown_soon_is_there_for_the_next_look() -> N
     live.show_soon(_event(live, 1, _running("a", 0)))
     assert set(live.view.jobs) == {"a"}
     event = _event(live, 1, _running("b", 1))
-    waiting = asyncio.create_task(live.changed(60.0))
+    waiting = asyncio.create_task(live.wait_changed(60.0))
     await asyncio.sleep(0)
     live.show_soon(event)
     await asyncio.wait_for(waiting, 1.0)  # also if nobody looks
@@ -150,7 +150,7 @@ async def test_a_decision_that_waits_for_the_tail_ends_its_rest(monkeypatch: pyt
             await store.reserve("c", ReserveRequest((_running(name, gpu),), ttl_s=60.0))
             async with asyncio.timeout(5.0):
                 while name not in live.view.jobs:
-                    await live.changed(1.0)
+                    await live.wait_changed(1.0)
     finally:
         await opened.close()
 
@@ -175,7 +175,7 @@ async def test_the_tail_is_in_the_way_of_no_answer(monkeypatch: pytest.MonkeyPat
         await store.reserve("c", ReserveRequest((_running("b", 1),), ttl_s=60.0))
         async with asyncio.timeout(5.0):
             while "b" not in live.view.jobs:
-                await live.changed(1.0)
+                await live.wait_changed(1.0)
         assert live.view.free_gpus()[0] == 2
     finally:
         await opened.close()

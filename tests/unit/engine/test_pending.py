@@ -114,7 +114,7 @@ async def test_a_caller_that_is_cancelled_before_it_waits_leaves_nothing_that_th
         live = await engine._parts.views.get(CLUSTER)
         async with asyncio.timeout(10.0):
             while live._assumed:
-                await live.changed(0.01)
+                await live.wait_changed(0.01)
         assert int(live.view.free_gpus().sum()) == 4
 
 

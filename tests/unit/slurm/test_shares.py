@@ -65,7 +65,7 @@ def ended(lasted_s: float = 100) -> SlurmJob:
 
 
 def took(shares: JobShares, lasted_s: float = 100) -> dict[str, float]:
-    shares.done(ended(lasted_s))
+    shares.finish(ended(lasted_s))
     return taken(shares)
 
 

@@ -66,7 +66,7 @@ class Site:
         self.woken += 1
 
     async def settle(self, lasted_s: float = 100) -> dict[str, float]:
-        self.shares.done(ended(lasted_s))
+        self.shares.finish(ended(lasted_s))
         await self.look(5)
         return taken(self.shares)
 
@@ -164,7 +164,7 @@ async def test_a_step_that_is_recorded_late_is_waited_for(site: Site) -> None:
     await site.look(2)
     site.clock.now_s += 10
     site.hear("end")
-    site.shares.done(ended())
+    site.shares.finish(ended())
     await site.look(2)
     site.steps = [shown(ended_s=site.clock() + WALL_OFFSET_S)]
     await site.look()
@@ -240,7 +240,7 @@ async def test_a_job_that_has_ended_is_kept_until_its_steps_are_known(site: Site
     site.hear("begin")
     site.clock.now_s += 2
     site.hear("end")
-    site.shares.done(ended())
+    site.shares.finish(ended())
     site.shares.clean(set())
     site.steps = [shown(ended_s=BEGAN_S + 2)]
     await site.look()

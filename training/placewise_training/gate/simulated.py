@@ -191,7 +191,7 @@ class SiteSimulation:
         ends: dict[str, tuple[float, str]] = {}
         gpu_models = {spec.id: spec.gpu_model for spec in self._nodes}
 
-        def heard(now_s: float, what: str, job: SimJob, places: tuple[str, ...]) -> None:
+        def note_end(now_s: float, what: str, job: SimJob, places: tuple[str, ...]) -> None:
             if what == "finish":
                 ends[job.id] = now_s, gpu_models[min(places)]
 
@@ -199,7 +199,7 @@ class SiteSimulation:
             discipline=self._order,
             belief=packaged_tables().interference,
             reports_progress=True,
-            observers=(heard,),
+            observers=(note_end,),
         )
         Simulation(self._nodes, jobs, self._speed(fit, seed), policy, options=options, seed=seed).run_until(until_s)
         return ends

@@ -90,7 +90,7 @@ def site_log(store: LogStore, cluster: str, before_s: float, reward: str) -> Sit
     rewards = differing = 0
     with LogIndex(store, reward) as index:
         places = Places(store, index)
-        places.declared()
+        places.read_declared()
         known = _Known(index, gpu_models(store))
         for placed in places:
             if placed.record.cluster != cluster or placed.run is None:

@@ -41,7 +41,7 @@ class CoRunRows:
     def __iter__(self) -> Iterator[CoRunRow]:
         """Raises LogError."""
         models, places, left_out = gpu_models(self.store), Places(self.store, self.index), Counter[str]()
-        places.declared()
+        places.read_declared()
         for placed in places:
             if not placed.job.gpu_sharing.allowed or placed.run is None:
                 continue

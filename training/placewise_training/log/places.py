@@ -54,7 +54,7 @@ class Places:
                 continue
             yield from self._placed(record)
 
-    def declared(self) -> None:
+    def read_declared(self) -> None:
         """One pass over the decisions, so that the index knows what each job declares."""
         for record in self._records():
             rows = ((record.decision_id, job.id, _declared(job)) for job in record.jobs)

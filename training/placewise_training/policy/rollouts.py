@@ -194,7 +194,7 @@ class Actor(PlacementPolicy):
             return self._explored(job, view, context)
         proposal = self._decode(job, view, context) or self._fallback.propose(job, view, context)
         if proposal is not None and self._speeds is not None:
-            self._speeds.placed(job, proposal, view)
+            self._speeds.note_placed(job, proposal, view)
         return proposal
 
     def taught(self, job: Job, view: ClusterView, context: PlaceContext) -> Chunk | None:
@@ -258,7 +258,7 @@ class Actor(PlacementPolicy):
         finally:
             self._guide = []
         if proposal is not None and self._speeds is not None:
-            self._speeds.placed(job, proposal, view)
+            self._speeds.note_placed(job, proposal, view)
         return proposal
 
     def _tick(self, now_s: float, view: ClusterView) -> None:
@@ -312,7 +312,7 @@ class PredictedSpeeds:
             if held.job.total_epochs > 0
         }
 
-    def placed(self, job: Job, proposal: Proposal, view: ClusterView) -> None:
+    def note_placed(self, job: Job, proposal: Proposal, view: ClusterView) -> None:
         tokens = self._encoder.encode(job, [proposal.assignments], view)
         speeds = self._scorer.speeds(tokens)[0]
         jobs = (job, *(held.job for held in tokens.neighbours))

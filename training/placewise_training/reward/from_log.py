@@ -46,7 +46,7 @@ class RewardRows:
     def __iter__(self) -> Iterator[RewardRow]:
         """Raises LogError."""
         places = Places(self.store, self.index)
-        places.declared()
+        places.read_declared()
         left_out: Counter[str] = Counter()
         for placed in places:
             parts = next((each for each in placed.record.parts if each.job_id == placed.job.id), None)

@@ -124,7 +124,7 @@ class GangBinder:
         if current is not None and not current.pods[pod.uid].node:
             self._pods.put(dataclasses.replace(current.pods[pod.uid], node=node))
             self._poke_soon()
-        self._writer.scheduled(pod, node, decision_id)
+        self._writer.report_scheduled(pod, node, decision_id)
 
 
 def _planned_targets(gang: Gang) -> list[Target]:

@@ -39,15 +39,15 @@ class NodeMirror:
         self.nodes.clear()
         for item in items:
             self._put(item)
-        self._changed()
+        self._note_change()
 
     def change(self, item: Mapping[str, Any]) -> None:
         if self._put(item):
-            self._changed()
+            self._note_change()
 
     def remove(self, item: Mapping[str, Any]) -> None:
         self.nodes.pop(item["metadata"]["name"], None)
-        self._changed()
+        self._note_change()
 
     def gpus(self, name: str) -> int:
         """GPUs of a node; 0 for one that is not known."""
@@ -71,7 +71,7 @@ class NodeMirror:
         self.nodes[node.id] = node
         return is_new
 
-    def _changed(self) -> None:
+    def _note_change(self) -> None:
         self._has_changed = True
         self._notify()
 

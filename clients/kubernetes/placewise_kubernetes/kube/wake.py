@@ -58,7 +58,7 @@ class PodWriter:
             self._start(self._patch(pod, {"status": {"conditions": [condition]}}))
         self.explain(pods, text)
 
-    def scheduled(self, pod: Pod, node: str, decision_id: str) -> None:
+    def report_scheduled(self, pod: Pod, node: str, decision_id: str) -> None:
         """The event with the pod's node; a little later, so that it delays no binding."""
         text = f"Successfully assigned {pod.path} to {node} (decision {decision_id})"
         self._start(self._event(pod, "Normal", "Scheduled", text, _EVENT_DELAY_S))

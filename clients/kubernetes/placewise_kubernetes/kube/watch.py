@@ -63,12 +63,12 @@ class Reflector:
         items, version = await self._client.list_all(self._path)
         self._sink.replace(items)
         self._version = version
-        self._recovered()
+        self._note_recovery()
         self.synced.set()
 
     async def _watch(self) -> None:
         async for kind, item in self._client.watch(self._path, self._version):
-            self._recovered()
+            self._note_recovery()
             if kind == OPENED:
                 continue
             self._version = item["metadata"]["resourceVersion"]
@@ -77,7 +77,7 @@ class Reflector:
             elif kind != "BOOKMARK":
                 self._sink.change(item)
 
-    def _recovered(self) -> None:
+    def _note_recovery(self) -> None:
         self.is_broken = False
         self._failed = 0
 

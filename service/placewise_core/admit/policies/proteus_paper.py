@@ -16,7 +16,7 @@ from placewise_core.admit import blockers
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policies.lyapunov import advanced, drift_plus_penalty, joined, without
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
-from placewise_core.admit.pool import Options, Pool, promised
+from placewise_core.admit.pool import Options, Pool, take_promised
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
@@ -222,7 +222,7 @@ def _open_pool(jobs: Sequence[Job], state: QueueState, view: ClusterView, contex
     pool = Pool.free(view, context.now_s)
     if state.admitted:
         shapes = {job: Shape(nodes, per_node) for job, (nodes, per_node, _) in state.admitted.items()}
-        promised([job for job in jobs if job.id in shapes], pool, shapes, context.slices)
+        take_promised([job for job in jobs if job.id in shapes], pool, shapes, context.slices)
     return pool
 
 

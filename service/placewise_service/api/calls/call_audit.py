@@ -50,7 +50,7 @@ class CallAudit:
         self._in_calls = _Budget()
         self._counted: dict[tuple[str, str], int] = {}
 
-    def finished(self, call: FinishedCall) -> None:
+    def record_call(self, call: FinishedCall) -> None:
         """Puts a call on record if it belongs there."""
         message = call.message
         if not _is_recorded(call):
@@ -65,11 +65,13 @@ class CallAudit:
             call.request_id,
         )
 
-    def refused(self, name: str, reason: str, credentials: Credentials, principal: Principal | None = None) -> None:
+    def record_refusal(
+        self, name: str, reason: str, credentials: Credentials, principal: Principal | None = None
+    ) -> None:
         """Puts on record that somebody was refused who did not come as far as a call of the contract."""
         self._record(name, reason, credentials, principal)
 
-    def turned_away(self, face: str, limit: str, peer: str = "") -> None:
+    def record_turned_away(self, face: str, limit: str, peer: str = "") -> None:
         """Records that a face refused or closed a connection, or a request before a call of it began. `limit` is
         as in placewise_refused_total; `peer` is its address and port, "" if unknown."""
         if limit == _IDLE:

@@ -102,16 +102,16 @@ class _Count:
         for field in kind.fields:
             if field.limit == 0:
                 if message.HasField(field.name):
-                    self._held(getattr(message, field.name), field, f"{at}{field.name}")
+                    self._count_held(getattr(message, field.name), field, f"{at}{field.name}")
                 continue
             items = getattr(message, field.name)
             if count := len(items):
                 self._add(count, count, field, f"{at}{field.name}", f", found {count}")
                 if field.holds is not None:
                     for i, item in enumerate(items):
-                        self._held(item, field, f"{at}{field.name}[{i}]")
+                        self._count_held(item, field, f"{at}{field.name}[{i}]")
 
-    def _held(self, message: Any, field: _Field, at: str) -> None:
+    def _count_held(self, message: Any, field: _Field, at: str) -> None:
         if field.holds is not None:
             self.of_message(message, field.holds, f"{at}.")
 

@@ -67,7 +67,7 @@ class Gateway:
         # Each returns a problem that should keep calls away until an operator solves it; "" for none.
         self.checks: list[Callable[[], str]] = [authenticator.problem]
         self.context = CallContext(engine, clock, _request_limits(limits, max_reserve_ttl_s))
-        self.json = JsonCodec(limits.json_objects, partial(telemetry.refused, "http"))
+        self.json = JsonCodec(limits.json_objects, partial(telemetry.count_refused, "http"))
         self._in_flight = 0
         self._shows_in_flight = False  # soon: one look serves all calls that begin until then
         self._held: dict[str, int] = {}  # in flight, by the caller's name
@@ -95,19 +95,19 @@ class Gateway:
             principal.require(scope, None)
         except PlacewiseError as error:
             if self.audit is not None:
-                self.telemetry.afterwards.add(self.audit.refused, name, error.reason, credentials, principal)
+                self.telemetry.afterwards.add(self.audit.record_refusal, name, error.reason, credentials, principal)
             raise
 
     def record_refusal(self, name: str, reason: str, credentials: Credentials) -> None:
         """Puts on record that a request was refused before it became a call."""
         if self.audit is not None:
-            self.audit.refused(name, reason, credentials)
+            self.audit.record_refusal(name, reason, credentials)
 
-    def turned_away(self, face: str, limit: str, peer: str = "") -> None:
+    def note_turned_away(self, face: str, limit: str, peer: str = "") -> None:
         """Counts a connection, or a request before its call began, that was refused; puts it on record."""
-        self.telemetry.refused(face, limit)
+        self.telemetry.count_refused(face, limit)
         if self.audit is not None:
-            self.audit.turned_away(face, limit, peer)
+            self.audit.record_turned_away(face, limit, peer)
 
     def enter(
         self, rpc: Rpc, credentials: Credentials, deadline_s: float, trace: Mapping[str, str] | None = None
@@ -132,7 +132,7 @@ class Gateway:
             _admit_scope(call.principal, rpc)
         except PlacewiseError as error:
             call.reason = error.reason
-            self._finished(call)
+            self._finish(call)
             raise
 
     async def parsed(self, rpc: Rpc, raw: bytes) -> Message:
@@ -157,7 +157,7 @@ class Gateway:
     def check_size(self, size: int) -> None:
         """Raises InvalidRequestError for a message over the limit."""
         if size > self.limits.message_bytes:
-            self.telemetry.refused("all", "message_bytes")
+            self.telemetry.count_refused("all", "message_bytes")
             raise InvalidRequestError(f"the message has {size} bytes; the limit is {self.limits.message_bytes}")
 
     async def drain(self, timeout_s: float) -> bool:
@@ -215,7 +215,7 @@ class Gateway:
 
     def _shed(self, rpc: Rpc, limit: str) -> None:
         self.telemetry.shed(rpc.name)
-        self.telemetry.refused("all", limit)
+        self.telemetry.count_refused("all", limit)
 
     def _leave(self, call: "Call") -> None:
         self._in_flight -= 1
@@ -226,9 +226,9 @@ class Gateway:
             self._give_share_back(call.principal.name)
         if call.room_bytes:
             self._room.give_back(call.distinct_caller, call.room_bytes)
-        self._finished(call)
+        self._finish(call)
 
-    def _finished(self, call: "Call") -> None:
+    def _finish(self, call: "Call") -> None:
         """Runs at the end of every call: answered, refused, failed or left by its caller."""
         self.telemetry.afterwards.add(self._count, call, self.clock.monotonic_s() - call.start_s)
 
@@ -236,7 +236,7 @@ class Gateway:
         self.telemetry.rpc(call.rpc.name, call.reason, seconds)
         self._show_in_flight()
         if self.audit is not None:
-            self.audit.finished(call)
+            self.audit.record_call(call)
 
     def _show_in_flight(self) -> None:
         self._shows_in_flight = False

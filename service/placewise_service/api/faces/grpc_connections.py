@@ -95,7 +95,7 @@ class GrpcConnections:
             os.close(self._folder)
             self._folder = -1
 
-    def called(self, peer: str) -> None:
+    def note_call(self, peer: str) -> None:
         """The peer (as gRPC says it) has begun a call that is authorised."""
         self._called_s[peer] = self._loop.time()
 

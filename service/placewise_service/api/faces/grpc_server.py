@@ -67,7 +67,7 @@ class GrpcFace:
         self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._streams: set[asyncio.Task[None]] = set()
         most = connection_limit(gateway.limits.connections)
-        self._connections = GrpcConnections(gateway.limits, most, partial(gateway.turned_away, "grpc"))
+        self._connections = GrpcConnections(gateway.limits, most, partial(gateway.note_turned_away, "grpc"))
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_gone_caller)
         self._server = grpc.aio.server()
         self._server._server = _Calls(self._connections, _options(gateway.limits, most, shares_port))  # type: ignore[attr-defined]
@@ -136,7 +136,7 @@ class GrpcFace:
             try:
                 caller, trace = of_context(gateway, context), trace_of_context(gateway, context)
                 with gateway.enter(rpc, caller, self._deadline_s(context), trace) as call:
-                    connections.called(context.peer())
+                    connections.note_call(context.peer())
                     raw = await self._reader.read(context)
                     call.make_room(len(raw))
                     is_small = len(raw) <= ASIDE_BYTES
@@ -165,7 +165,7 @@ class GrpcFace:
         except PlacewiseError as error:
             _refused(context, error)
             return
-        self._connections.called(context.peer())
+        self._connections.note_call(context.peer())
         async with asyncio.TaskGroup() as work:
             reader = work.create_task(self._read(requests, context, caller, slots, answers, work))
             self._streams.add(reader)
@@ -259,7 +259,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     async def _refuse(self, requests: Any, context: Context) -> bytes:
         peer = context.peer()
-        self._gateway.turned_away("grpc", "header_bytes", peer.partition(":")[2])
+        self._gateway.note_turned_away("grpc", "header_bytes", peer.partition(":")[2])
         self._connections.end_stranger(peer)
         self._free_refused()
         limit = self._gateway.limits.metadata_bytes
@@ -310,7 +310,7 @@ class _MessageReader:
             if task not in self._late:
                 raise
             task.uncancel()
-            self._telemetry.refused("grpc", "body_time")
+            self._telemetry.count_refused("grpc", "body_time")
             raise InvalidRequestError(f"the message took more than {self._limit_s:g} s") from None
         finally:
             del self._began_s[task]

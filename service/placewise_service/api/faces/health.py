@@ -24,7 +24,7 @@ class HealthFace:
     def __init__(self, gateway: Gateway, settings: ServerSettings, shares_port: bool = False) -> None:
         bound = bound_socket(settings.health_host, settings.health_port or 0, shares_port)
         self.port: int = bound.getsockname()[1]
-        refused = partial(gateway.turned_away, "health")
+        refused = partial(gateway.note_turned_away, "health")
         self._listener = Listener(bound, health_app(gateway), gateway.limits, _MOST_CONNECTIONS, refused)
 
     async def start(self) -> None:

@@ -127,7 +127,7 @@ class Listener:
                 continue
             task = asyncio.get_running_loop().create_task(self._welcome(accepted))
             self._handshakes[task] = peer
-            task.add_done_callback(partial(self._welcomed, accepted))
+            task.add_done_callback(partial(self._end_welcome, accepted))
 
     def _accept_again(self) -> None:
         if self._socket.fileno() >= 0:
@@ -151,7 +151,7 @@ class Listener:
             self._connection, accepted, ssl=self._context, ssl_handshake_timeout=limit_s
         )
 
-    def _welcomed(self, accepted: socket.socket, task: "asyncio.Task[None]") -> None:
+    def _end_welcome(self, accepted: socket.socket, task: "asyncio.Task[None]") -> None:
         peer = self._handshakes.pop(task)
         if task.cancelled():
             accepted.close()

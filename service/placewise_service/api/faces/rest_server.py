@@ -30,7 +30,7 @@ class RestFace:
             ConnectFace(gateway, rest_app(gateway, hosts), hosts),
             gateway.limits,
             connection_limit(gateway.limits.connections),
-            partial(gateway.turned_away, "http"),
+            partial(gateway.note_turned_away, "http"),
             certificates.context() if certificates is not None else None,
         )
 

@@ -69,8 +69,8 @@ def place(
     _bench("Place", workload, rounds, concurrency, replicas, is_json, bundles)
 
 
-@app.command()
-def learned(
+@app.command("learned")
+def measure_learned(
     nodes: NodesOption = 30,
     jobs: JobsOption = 32,
     tasks: TasksOption = 4,

@@ -63,7 +63,7 @@ class DayJoin:
             decided, reported = self._decided.take(i), self._reported.take(i)
             fresh, again = unrepeated(reported)
             for file, job_id in zip(again.column("file").to_pylist(), again.column("job_id").to_pylist(), strict=True):
-                self._repeated(self._outcomes[file], job_id)
+                self._count_repeat(self._outcomes[file], job_id)
             yield self._bucket(i, decided, fresh, clock, dangling_after_s), progress_of(fresh)
 
     def reward(self, tables: Iterable[pa.Table]) -> None:
@@ -109,7 +109,7 @@ class DayJoin:
         if len(firsts) < len(rows):
             for row, file in zip(rows, decided.column("file").to_pylist(), strict=True):
                 if rows[firsts[row.key]] is not row:
-                    self._repeated(self._decisions[file], row.key.job_id)
+                    self._count_repeat(self._decisions[file], row.key.job_id)
             decided, rows = _taken(decided, rows, sorted(firsts.values()))
         fates = Fates(rows)
         for report in reports_of(reported):
@@ -132,7 +132,7 @@ class DayJoin:
         runs = [run for row, each in zip(rows, found, strict=True) if (run := run_row(row, each)) is not None]
         return _table(runs, RUNS_SCHEMA)
 
-    def _repeated(self, path: Path, job_id: str) -> None:
+    def _count_repeat(self, path: Path, job_id: str) -> None:
         self.counts["REPEATED"] += 1
         self._problems.note(path, "rows that the log has already, counted once", f"job {job_id}")
 

@@ -75,7 +75,7 @@ class Watching:
         self._watches: dict[str, _Watch] = {}
         self._wakes = asyncio.Event()
 
-    def decided(self, record: DecisionRecord, arming: Arming) -> None:
+    def count_place(self, record: DecisionRecord, arming: Arming) -> None:
         """Counts the jobs of a Place that was answered."""
         watch = self._watches.setdefault(arming.canary.rule.salt, _Watch())
         known = set(record.asked.repeats) if record.asked is not None else set()
@@ -100,7 +100,7 @@ class Watching:
             if is_placed:
                 watch.jobs[job.id] = trial
 
-    def called(self, record: DecisionRecord, arm: CallArm) -> None:
+    def count_call(self, record: DecisionRecord, arm: CallArm) -> None:
         """Counts an AdmitOrWait or a Partition that was answered. By job, jobs of an AdmitOrWait count for no guard:
         those of one slot have one arm, and so are no draws of their own."""
         rule = arm.canary.rule
@@ -119,7 +119,7 @@ class Watching:
         if len(found) == 1 and new:
             self._note_latency(watch, trial, (f"{record.rpc} {record.meta.policy}", 1), record.meta.decide_ms)
 
-    def reported(self, cluster: str, events: Sequence[JobEvent]) -> None:
+    def count_reports(self, cluster: str, events: Sequence[JobEvent]) -> None:
         """Counts the first report of progress of each job that was decided here."""
         canary = self._registry.canary_of(cluster)
         watch = self._watches.get(canary.rule.salt) if canary is not None else None

@@ -207,7 +207,7 @@ class Placing:
                     return standing.decision
                 attempts += not over  # a repeated decision has as many attempts as a first one
                 over, settled = standing.answer, standing.settled
-                await self.parts.swept(live)
+                await self.parts.sweep(live)
             elif isinstance(result, Conflict):
                 self.parts.telemetry.conflict(command.cluster)
                 conflicts += ((result.node, result.reason),)
@@ -228,7 +228,7 @@ class Placing:
         now = await self.parts.store.look_up(live.cluster, known)
         holding = {job_id: held(job) for job_id, job in now.items() if job is not None}
         if len(holding) < len(known):
-            await self.parts.swept(live)
+            await self.parts.sweep(live)
         return holding
 
     async def _result(self, asked: _PlaceCall, attempt: _Attempt) -> ReserveResult | None:
@@ -288,7 +288,7 @@ class Placing:
         """The draft, and the seed it was drawn with."""
         command, live, policy = asked.command, asked.live, asked.policy
         if live.is_closed:
-            await live.opened(asked.deadline_s - self.parts.clock.monotonic_s())
+            await live.wait_opened(asked.deadline_s - self.parts.clock.monotonic_s())
         seed, view = seed_of(command.seed), live.view
         context = PlaceContext(
             now_s=self.parts.now_s(live, command.now_s),
@@ -408,7 +408,7 @@ class Placing:
         )
         self.parts.count(record, _outcome(decision.decisions))
         if draft.arming is not None and draft.arming.taken and not draft.arming.is_tried:
-            self.watching.decided(record, draft.arming)
+            self.watching.count_place(record, draft.arming)
             hand_on = partial(self._complete, draft)
             self.mixing.offer(MixtureStudy(record, draft.studies, draft.arming, hand_on, self.parts.telemetry))
         else:

@@ -57,14 +57,14 @@ class Shadowing:
         policies = self.policies_of(shadow, record.cluster)
         if shadow.policy and shadow.policy not in policies.placement:
             is_of_another_call = shadow.policy in policies.of_other_calls
-            self.left_out(draft.decided, LeftOut.CALL if is_of_another_call else LeftOut.POLICY)
+            self.count_left_out(draft.decided, LeftOut.CALL if is_of_another_call else LeftOut.POLICY)
             return
         if not draft.is_shadowed:
-            self.left_out(draft.decided, LeftOut.BUSY)
+            self.count_left_out(draft.decided, LeftOut.BUSY)
             return
-        self.left_out(draft.decided - len(draft.studies), LeftOut.JOBS)
+        self.count_left_out(draft.decided - len(draft.studies), LeftOut.JOBS)
         if any(shadow.policy_for(study.policy.name, policies) is None for study in draft.studies):
-            self.left_out(len(draft.studies), LeftOut.POLICY)
+            self.count_left_out(len(draft.studies), LeftOut.POLICY)
             return
         self.studying.offer(_ShadowStudy(self, shadow, record, draft.studies))
 
@@ -72,7 +72,7 @@ class Shadowing:
         """The shadow's policies: those of its bundle, else those of the bundle that answers for the cluster."""
         return shadow.policies or self.registry.policies_of(cluster)
 
-    def left_out(self, jobs: int, reason: LeftOut) -> None:
+    def count_left_out(self, jobs: int, reason: LeftOut) -> None:
         """Counts jobs that the shadow does not decide about."""
         self.telemetry.shadow_left_out(reason, jobs)
 
@@ -99,7 +99,7 @@ class _ShadowStudy:
                 self._found.append(decided)
 
     def finish(self) -> None:
-        self._of.left_out(len(self._studies) - len(self._found), LeftOut.FAILED)
+        self._of.count_left_out(len(self._studies) - len(self._found), LeftOut.FAILED)
         if not self._found:
             return
         record = self._record()
@@ -109,7 +109,7 @@ class _ShadowStudy:
             self._of.telemetry.shadow_decision(meta.bundle, policy, agreement(result.compared), result.busy_s)
 
     def shed(self) -> None:
-        self._of.left_out(len(self._studies), LeftOut.BUSY)
+        self._of.count_left_out(len(self._studies), LeftOut.BUSY)
 
     def _decided(self, study: Study, slices: Slices) -> tuple[Study, str, Shadowed] | None:
         active = self._of.registry.policies_of(self._answered.cluster)

@@ -99,13 +99,13 @@ class DriftWatch:
         """Takes an entry of the log. Never raises."""
         try:
             if isinstance(entry, OutcomeRecord):
-                self._reported(entry)
+                self._note_progress(entry)
             elif entry.place is not None and not entry.is_dry_run and not entry.shadow_of:
-                self._placed(entry)
+                self._note_placed(entry)
         except Exception:  # of no consequence for the log
             log.exception("an entry was not looked at for drift", cluster=entry.cluster)
 
-    def _placed(self, record: DecisionRecord) -> None:
+    def _note_placed(self, record: DecisionRecord) -> None:
         live = self._views.find(record.cluster)
         if live is None or record.place is None:
             return
@@ -114,13 +114,13 @@ class DriftWatch:
         repeats = set(record.asked.repeats) if record.asked is not None else set()
         for job in record.jobs:
             if job.id in decided and job.id not in repeats:
-                self._seen(record.cluster, watched, job, decided[job.id], live.view)
+                self._note_job(record.cluster, watched, job, decided[job.id], live.view)
         for row in record.placed_tokens().values():
             found = watched.columns.add(row)
             if found is not None:
                 self._telemetry.input_psi(record.cluster, *found)
 
-    def _seen(self, cluster: str, watched: _Watched, job: Job, decision: JobDecision, view: ClusterView) -> None:
+    def _note_job(self, cluster: str, watched: _Watched, job: Job, decision: JobDecision, view: ClusterView) -> None:
         known = watched.known
         if decision.predicted_speed > 0.0 and job.is_speed_in_epochs:
             watched.forecasts[job.id] = (known.bundle.name, decision.predicted_speed)
@@ -129,7 +129,7 @@ class DriftWatch:
         for gpu_type in {canonical(each) for each in _gpu_types(decision, view)} - known.gpu_types:
             self._unseen(cluster, watched, "gpu_type", gpu_type)
 
-    def _reported(self, outcome: OutcomeRecord) -> None:
+    def _note_progress(self, outcome: OutcomeRecord) -> None:
         watched, event = self._watched.get(outcome.cluster), outcome.event
         if watched is None or event.kind is not JobEventKind.PROGRESS or event.speed <= 0.0:
             return

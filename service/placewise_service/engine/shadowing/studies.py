@@ -20,9 +20,9 @@ def offer(shadowing: Shadowing, kind: type[Question], question: Question | None,
     policies = shadowing.policies_of(shadow, answered.cluster)
     name = shadow.policy_beside(answered.meta.policy, kind.names(policies), kind.resting(policies))
     if not name:
-        shadowing.left_out(jobs, LeftOut.CALL)
+        shadowing.count_left_out(jobs, LeftOut.CALL)
     elif question is None:
-        shadowing.left_out(jobs, LeftOut.BUSY)
+        shadowing.count_left_out(jobs, LeftOut.BUSY)
     else:
         shadowing.studying.offer(_Study(shadowing, shadow, name, question, answered))
 
@@ -70,7 +70,7 @@ class _Study:
     def finish(self) -> None:
         record = self._record
         if record is None:
-            self._of.left_out(len(self._answered.jobs) or 1, LeftOut.FAILED)
+            self._of.count_left_out(len(self._answered.jobs) or 1, LeftOut.FAILED)
             return
         self._of.sink.offer(record)
         busy_s = record.latency_ms / 1000.0 / len(record.compared)
@@ -78,4 +78,4 @@ class _Study:
             self._of.telemetry.shadow_decision(record.meta.bundle, self._name, agreement(compared), busy_s)
 
     def shed(self) -> None:
-        self._of.left_out(len(self._answered.jobs) or 1, LeftOut.BUSY)
+        self._of.count_left_out(len(self._answered.jobs) or 1, LeftOut.BUSY)

@@ -119,10 +119,10 @@ class PipelinedConnection:
             return self._open_connection
         if self._attempt is None:
             self._attempt = asyncio.create_task(self._connect(), name="connect to redis")
-            self._attempt.add_done_callback(self._attempted)
+            self._attempt.add_done_callback(self._end_attempt)
         return await asyncio.shield(self._attempt)
 
-    def _attempted(self, attempt: "asyncio.Task[_OpenConnection]") -> None:
+    def _end_attempt(self, attempt: "asyncio.Task[_OpenConnection]") -> None:
         self._attempt = None
         if not attempt.cancelled():
             attempt.exception()  # looked at, should everybody who waited for it have left

@@ -110,14 +110,14 @@ async def test_a_large_report_is_shown_whole_and_what_follows_waits_for_it(
     assert not live.view.observe_time_s.any(), "nothing of it can be seen before all of it can"
     other = _running("other", "n61")
     live.assume([other])  # a decision taken meanwhile
-    await live.shown()
+    await live.wait_shown()
     assert live.view.version == before + 2
     assert {"held", "other"} <= set(live.view.jobs)
     assert live.view.observe_time_s.any()
     assert prepared_by
     assert threading.get_ident() not in prepared_by
     live.apply([first])  # as the tail brings it again
-    await live.shown()
+    await live.wait_shown()
     assert live.view.version == before + 2
 
 
@@ -145,7 +145,7 @@ async def test_many_jobs_come_and_end_in_portions_each_of_them_whole() -> None:
         async with every_round(look):
             live.apply([event])
             assert live.view.version == event.version - 1
-            await live.shown()
+            await live.wait_shown()
         assert live.view.version == event.version
         assert len(live.view.jobs) == last
         assert len(set(counts)) >= 40 // 3, "at most three hundred tasks between two rounds"
@@ -162,12 +162,12 @@ async def test_a_head_that_ends_with_many_others_keeps_no_nodes() -> None:
     live.view.show_queue(QueueState("q", seq=1, head=head))
     ended = (JobId("waits"), *[gang.id for gang in gangs])
     live.apply([Event(live.view.version + 1, live.view.epoch, JobsEnded(ended, is_expiry=True))])
-    await live.shown()
+    await live.wait_shown()
     assert live.view.heads == {"q": head}, "who only lets a reservation expire still waits"
     for gang in gangs:
         live.view.add_job(gang)
     live.apply([Event(live.view.version + 1, live.view.epoch, JobsEnded(ended))])
-    await live.shown()
+    await live.wait_shown()
     assert live.view.heads == {}
 
 
@@ -180,7 +180,7 @@ async def test_who_is_assumed_while_its_earlier_self_ends_stays() -> None:
     await asyncio.sleep(0)
     again = _gang(39)
     live.assume([again])
-    await live.shown()
+    await live.wait_shown()
     assert live.view.jobs == {again.id: again}
 
 
@@ -200,7 +200,7 @@ async def test_a_view_that_was_loaded_anew_meanwhile_stays() -> None:
     await asyncio.sleep(0)
     assert await live.load()
     fresh = live.view
-    await live.shown()
+    await live.wait_shown()
     assert live.view is fresh
 
 

@@ -121,7 +121,7 @@ async def test_inputs_come_from_decisions_that_the_log_has_with_their_alternativ
 
 
 async def test_a_fault_of_the_watch_costs_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placewise_service.engine.reporting.drift.DriftWatch._placed", lambda *_: 1 / 0)
+    monkeypatch.setattr("placewise_service.engine.reporting.drift.DriftWatch._note_placed", lambda *_: 1 / 0)
     async with running_engine() as engine:
         await ask_place(engine, place(known("a")))
         assert await asyncio.wait_for(logged(engine), 10)

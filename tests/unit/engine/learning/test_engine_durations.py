@@ -96,7 +96,7 @@ async def test_admission_orders_by_learned_lengths_and_every_replica_by_the_same
         version = (await one.get_cluster(CLUSTER)).view.version
         live = await other._parts.views.get(CLUSTER)
         while live.view.version < version:
-            await live.changed(1.0)
+            await live.wait_changed(1.0)
         jobs = tuple(replace(unknown(name), model=name) for name in ("slow", "quick"))
         command = AdmitCommand(CLUSTER, "q", jobs, is_dry_run=True)
         answers = [await ask_admit(engine, command) for engine in (one, other)]

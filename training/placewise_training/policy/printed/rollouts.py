@@ -104,7 +104,7 @@ class PaperActor(PlacementPolicy):
             del self._steps[kept:]  # they lead nowhere
             proposal = self._fallback.propose(job, view, context)
         if proposal is not None and self._speeds is not None:
-            self._speeds.placed(job, proposal, view)
+            self._speeds.note_placed(job, proposal, view)
         return proposal
 
     def finish(self) -> None:

@@ -38,7 +38,7 @@ class Admitter:
         self._is_in_order = policy.stops_in_order
         self._rng = np.random.default_rng(seed)
 
-    def released(self) -> None:
+    def ask_all_again(self) -> None:
         """Something was given back: every queue is asked again."""
         self._blocked.clear()
         self._waits.clear()

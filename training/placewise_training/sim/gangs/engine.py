@@ -195,7 +195,7 @@ class Simulation:
 
     def _arrive(self, job: SimJob) -> None:
         self._push_arrival()
-        self.metrics.arrived(self.now_s)
+        self.metrics.count_arrival(self.now_s)
         self.hash.add(self.now_s, "arrive", job.number)
         if not self._could_ever_fit(job):
             self.metrics.impossible += 1
@@ -346,7 +346,7 @@ class Simulation:
         live = self._take_down(job_id)
         job = live.sim
         ideal_s = job.ideal_s or job.samples / self._alone_rate(live)
-        self.metrics.finished(
+        self.metrics.count_end(
             self.now_s,
             job.submit_time_s,
             live.start_s - job.submit_time_s,
@@ -380,14 +380,14 @@ class Simulation:
                 self.nodes[part.node].remove(job_id)
                 self._dirty[part.node] = None
         self.view.apply_change(JobsEnded((JobId(job_id),)))
-        self._released()
+        self._try_all_again()
         return live
 
-    def _released(self) -> None:
+    def _try_all_again(self) -> None:
         """Jobs that did not fit may fit now."""
         self._failed.clear()
         if self.admitter is not None:
-            self.admitter.released()
+            self.admitter.ask_all_again()
 
     def _fault(self, fault: Fault) -> None:
         self._faults_left -= 1
@@ -407,7 +407,7 @@ class Simulation:
                 self.heat.remove(fault.node)
         else:
             self._set_state(fault)
-        self._released()
+        self._try_all_again()
         self._fits = {}
         self._emptied = None
         self.metrics.cluster_changed(self.now_s, self.view)
@@ -439,8 +439,8 @@ class Simulation:
         assert self.heat is not None
         self.refresh()
         self.view.apply_change(NodesReported(self.heat.report(self.now_s, self.view)))
-        self.metrics.heated(self.heat.celsius())
-        self._released()
+        self.metrics.note_heat(self.heat.celsius())
+        self._try_all_again()
         if self._more_arrivals or self.running or (self.waiting and not self._is_hopeless()):
             self.events.push(self.now_s + self.options.telemetry_every_s, EventKind.TELEMETRY)
 

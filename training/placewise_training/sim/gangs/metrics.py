@@ -102,14 +102,14 @@ class MetricsCollector:
         self._totals = _Totals()
         self._capacity_gpus = self._capacity_cores = 0.0
 
-    def arrived(self, now_s: float) -> None:
+    def count_arrival(self, now_s: float) -> None:
         self.jobs += 1
         if self.first_submit_s == math.inf:
             self.first_submit_s = now_s
             for average in (self._gpu, self._cpu, self._balance, self._fragmented):
                 average.restart(now_s)
 
-    def finished(
+    def count_end(
         self, now_s: float, submit_s: float, queued_s: float, ideal_s: float, deadline_s: float, queue: str
     ) -> None:
         jct = now_s - submit_s
@@ -150,7 +150,7 @@ class MetricsCollector:
         self._balance.set(now_s, 1.0 - totals.spread)
         self._fragmented.set(now_s, totals.stranded_gpus / totals.free_gpus if totals.free_gpus else 0.0)
 
-    def heated(self, celsius: list[float]) -> None:
+    def note_heat(self, celsius: list[float]) -> None:
         """Temperatures of all nodes at one moment."""
         self.peak_celsius = max(self.peak_celsius, *celsius)
         self.spread_celsius = max(self.spread_celsius, max(celsius) - min(celsius))
