@@ -158,6 +158,8 @@ def gives(
     """The probability with which the explorer gives the placement chosen; `given` is its own proposal."""
     if given is None:
         return None
+    if given is chosen:
+        return given.propensity
     if given.propensity < 1.0:
         return explorer.probability(chosen.assignments, job, view, context)
-    return float(given is chosen or action_of(given.assignments) == action_of(chosen.assignments))
+    return float(action_of(given.assignments) == action_of(chosen.assignments))

@@ -28,16 +28,18 @@ class RandomAhead(Random):
             return None
         if all(gang.is_countable(group) for group in gang.job.groups):
             return _drawn_by_plan(gang, given)
-        if not can_fit(gang.job, gang.view, gang.context) or _rest(_copy(gang)) is None:
+        rest = _rest(_copy(gang)) if can_fit(gang.job, gang.view, gang.context) else None
+        if rest is None:
             return None
         propensity = 1.0
         for group in gang.groups():
             while gang.remaining_of(group):
-                nodes = _open_ended(gang, group)
-                propensity /= len(nodes)
-                m = _chosen(gang, group, nodes, given)
+                rests = _open_ended(gang, group, rest)
+                propensity /= len(rests)
+                m = _chosen(gang, group, list(rests), given)
                 if m < 0 or not gang.take(group, m):
                     return None
+                rest = rests[m]
         return Proposal(gang.assignments(), propensity)
 
 
@@ -66,21 +68,20 @@ def _chosen(gang: Gang, group: TaskGroup, nodes: Sequence[int], given: Mapping[s
     return m if m in nodes else -1
 
 
-def _open_ended(gang: Gang, group: TaskGroup) -> Sequence[int]:
-    """Nodes for the group's next task after which best fit completes the gang. Best fit completes it now, so at least
-    one does."""
-    wanted = gang.wanted(group)
-    assert wanted is not None
-    own = _rest(_copy(gang))
-    assert own
+def _open_ended(gang: Gang, group: TaskGroup, rest: list[int]) -> dict[int, list[int]]:
+    """Nodes for the group's next task after which best fit completes the gang, ascending, each with the nodes of the
+    tasks after it. `rest`: best fit's own from this task on. It places these one by one, so the first of them is open,
+    and the others are what it gives after that one."""
+    rests: dict[int, list[int] | None] = {rest[0]: rest[1:]}
     most = _WALKED // gang.job.task_count**2
-    if most <= 1:
-        return own[:1]
-    nodes: list[int] = gang.takers(group, gang.mask_of(group, wanted)).nonzero()[0].tolist()
-    if len(nodes) > most:
-        spread = np.linspace(0, len(nodes) - 1, most)[1:].astype(int).tolist()
-        nodes = sorted({own[0], *(nodes[i] for i in spread)})
-    return [m for m in nodes if _rest(_copy(gang, (group, m))) is not None]
+    if most > 1:
+        wanted = gang.wanted(group)
+        assert wanted is not None
+        nodes: list[int] = gang.takers(group, gang.mask_of(group, wanted)).nonzero()[0].tolist()
+        if len(nodes) > most:
+            nodes = [nodes[i] for i in np.linspace(0, len(nodes) - 1, most)[1:].astype(int).tolist()]
+        rests = {m: _rest(_copy(gang, (group, m))) for m in nodes if m != rest[0]} | rests
+    return {m: found for m, found in sorted(rests.items()) if found is not None}
 
 
 def _copy(gang: Gang, *more: tuple[TaskGroup, int]) -> Gang:
