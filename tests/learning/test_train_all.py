@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer
 
+from placewise_service.cli import invoke
 from placewise_training.lab.register import ALL, Trainer, run_all
 from placewise_training.train_cli import train_app
 
@@ -31,7 +32,7 @@ def a_trainer(name: str, args: type[Any], ran: list[Any], error: BaseException |
         if error:
             raise error
         ran.append(given)
-        given.out.mkdir(parents=True)
+        given.out.mkdir(parents=True, exist_ok=True)
         (given.out / "report.json").write_text("{}", "utf-8")
 
     return Trainer(name, "help", args, train, "report.json", ("a",), lambda report: [("1",)], lambda report: "card")
@@ -72,6 +73,25 @@ def test_a_trainer_that_cannot_resume_does_not_offer_it(tmp_path: Path, capsys: 
     with pytest.raises(typer.Exit):
         run_all([a_trainer("broken", FewArgs, [], KeyboardInterrupt())], tmp_path, None, {}, lambda _: None)
     assert capsys.readouterr().err.strip() == "stopped"
+
+
+@pytest.mark.parametrize("name", ["reward", "policy", "ldwp"])
+def test_going_on_without_a_checkpoint_is_refused_before_anything_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert invoke(["train", name, "--resume", "--out", str(tmp_path)]) == 2
+    said = f"placewise: {tmp_path} has no {name}.pt to go on from: leave --resume away, or name another --out"
+    assert capsys.readouterr().err.splitlines() == [said]
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_goes_on_from_the_checkpoints_and_begins_the_rest(tmp_path: Path) -> None:
+    ran: list[Any] = []
+    trainers = [replace(a_trainer(name, Args, ran), checkpoint="net.pt") for name in ("begun", "not begun")]
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "net.pt").touch()
+    run_all(trainers, tmp_path, None, {"resume": True}, lambda _: None)
+    assert [(given.out.name, given.resume) for given in ran] == [("begun", True), ("not begun", False)]
 
 
 def test_every_shipped_model_has_a_trainer() -> None:

@@ -19,6 +19,7 @@ from placewise_training.ldwp.printed.export import export_ldwp_paper
 from placewise_training.policy import args as policy_args
 from placewise_training.policy import card as policy_card
 from placewise_training.policy import train as train_policy
+from placewise_training.policy.checkpoint import CHECKPOINT as POLICY_CHECKPOINT
 from placewise_training.policy.export import export_policy
 from placewise_training.policy.printed import card as printed_card
 from placewise_training.policy.printed import train as train_printed
@@ -144,6 +145,7 @@ TRAINERS = (
         reward_card.card,
         figures={reward_card.CALIBRATION: reward_card.draw_calibration},
         export=export_reward,
+        checkpoint=train_reward.CHECKPOINT,
     ),
     Trainer(
         "policy",
@@ -156,6 +158,7 @@ TRAINERS = (
         _policy_rows,
         policy_card.card,
         export=export_policy,
+        checkpoint=POLICY_CHECKPOINT,
     ),
     Trainer(
         "harmony-paper",
@@ -179,6 +182,7 @@ TRAINERS = (
         _ldwp_rows,
         ldwp_card.card,
         export=export_ldwp,
+        checkpoint=train_ldwp.CHECKPOINT,
     ),
     Trainer(
         "ldwp-paper",

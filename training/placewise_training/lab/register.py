@@ -26,6 +26,12 @@ Report = Mapping[str, Any]
 Show = Callable[[str, int, int], None]
 
 
+class MissingCheckpointError(Exception):
+    """There is nothing to go on from."""
+
+    exit_code = 2
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trainer:
     """One command. `args` is a dataclass with the field `out`; every field has help in its metadata.
@@ -33,6 +39,7 @@ class Trainer:
     `train` leaves the file `report` in `out`. `export` makes the bundle's files there, if there are any. `rows` are the
     lines of the table on the terminal, under `columns`; `stage` begins the titles that `train` shows. `card` makes the
     text of the model card, `figures` draw the files that stand beside it. With `needs_log` it has no default data.
+    `checkpoint` is the file in `out` without which `--resume` has nothing to go on from, "" if there is none.
     """
 
     name: str
@@ -47,10 +54,14 @@ class Trainer:
     export: Callable[[Path, Path], Path | Sequence[Path]] | None = None
     stage: str = ""
     needs_log: bool = False
+    checkpoint: str = ""
 
     def run(self, args: Any, card: Path | None, track: Path | None = None, *, as_json: bool) -> None:
         """Trains, exports, writes the card, records the run in the file store `track`, and prints. Raises typer.Exit
-        after Ctrl-C."""
+        after Ctrl-C, MissingCheckpointError."""
+        if getattr(args, "resume", False) and not self.is_begun(args.out):
+            said = f"{args.out} has no {self.checkpoint} to go on from: leave --resume away, or name another --out"
+            raise MissingCheckpointError(said)
         start_s = time.time()
         try:
             with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
@@ -71,6 +82,10 @@ class Trainer:
             sys.stdout.write("\n")
         else:
             self._print(report, files)
+
+    def is_begun(self, out: Path) -> bool:
+        """Whether a run in this folder can go on."""
+        return not self.checkpoint or (out / self.checkpoint).is_file()
 
     def _as_run(self, args: Any, report: Report, files: Sequence[Path], start_s: float) -> Run:
         """Options and seed are parameters, hashes of data are tags; the files made, report, card and figures are
@@ -150,7 +165,8 @@ def run_all(
     show: Callable[[str], None],
     track: Path | None = None,
 ) -> None:
-    """Runs every trainer, each into its own folder under `out`. An option of `passed` goes to those that have it.
+    """Runs every trainer, each into its own folder under `out`. An option of `passed` goes to those that have it;
+    `resume` to those that have begun.
 
     Trainers that need a log are left out. Raises the error of a trainer that fails; those after it are not run.
     """
@@ -158,6 +174,8 @@ def run_all(
         show(trainer.name)
         known = {field.name for field in dataclasses.fields(trainer.args)}
         given = {name: value for name, value in passed.items() if name in known}
+        if "resume" in given:
+            given["resume"] = given["resume"] and trainer.is_begun(out / trainer.name)
         card = cards / f"{trainer.name}.md" if cards else None
         trainer.run(trainer.args(out=out / trainer.name, **given), card, track, as_json=False)
 
