@@ -187,7 +187,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "s since 1970",
             "start, as the host reported it, also before the decision; null if not reported",
         ),
-        "end_time_s": ("s since 1970", "end; null if not reported"),
+        "end_time_s": ("s since 1970", "end, at most a second before the decision; null if not reported"),
         "end": ("", 'FINISHED, FAILED, CANCELLED, SHARE_FINISHED or SUBTASK_FINISHED; "" before the end'),
         "predicted_speed": (
             "epochs/s",
@@ -253,7 +253,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "cluster": ("", "cluster"),
         "nodes": ("", "nodes that the host put it on; as decided, if it named none"),
         "start_time_s": ("s since 1970", "start, and not before the decision"),
-        "end_time_s": ("s since 1970", "end; null if not reported"),
+        "end_time_s": ("s since 1970", "end, at most a second before the decision; null if not reported"),
         "end": ("", "FINISHED, FAILED or CANCELLED; null before the end"),
         "last_heard_time_s": ("s since 1970", "the last report"),
         "is_open": ("", "its `status` is OPEN"),

@@ -2,7 +2,7 @@
 
 Status of a row:
 
-    OBSERVED   the host reported an end
+    OBSERVED   the host reported an end, not from before the decision
     OPEN       no end yet, and the time-out has not passed since the last word of the job
     DANGLING   no end, and the time-out has passed: the host forgot, or was never able, to report
     NOT_HELD   nothing to wait for: the answer was WAIT or NO_FIT, a dry run, a shadow's, or a repeat of an earlier
@@ -19,8 +19,16 @@ from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.decision import Outcome, Verdict
 
-_ENDS = frozenset({JobEventKind.FINISHED, JobEventKind.FAILED, JobEventKind.CANCELLED})
-_PART_ENDS = frozenset({JobEventKind.SHARE_FINISHED, JobEventKind.SUBTASK_FINISHED})
+_ENDS = frozenset(
+    {
+        JobEventKind.FINISHED,
+        JobEventKind.FAILED,
+        JobEventKind.CANCELLED,
+        JobEventKind.SHARE_FINISHED,
+        JobEventKind.SUBTASK_FINISHED,
+    }
+)
+CLOCK_S = 1.0  # by which clocks may disagree, as those of hosts that tell whole seconds do
 _HELD = frozenset({Outcome.PLACED.value, Verdict.ADMIT.value})
 
 
@@ -114,8 +122,8 @@ class Fate:
     progress: list[tuple[float, float | None, float | None]] = field(default_factory=list)
     actual_s: float | None = None
 
-    def add(self, report: Report) -> None:
-        """Folds one report in."""
+    def add(self, report: Report, decided_s: float = 0.0) -> None:
+        """Folds one report in. An end from before the decision is that of an earlier run."""
         time_s = report.time_s
         if time_s < self.first_time_s:
             self.first_time_s, self.file = time_s, report.file
@@ -123,7 +131,7 @@ class Fate:
         if report.kind == JobEventKind.STARTED and not 0 < self.start_time_s <= time_s:
             self.start_time_s = time_s
             self.placement, self.nodes = report.placement, report.nodes
-        elif report.kind in _ENDS or report.kind in _PART_ENDS:
+        elif report.kind in _ENDS and time_s >= decided_s - CLOCK_S:
             if not self.end or (time_s, report.kind) < (self.end_time_s, self.end):
                 self.end_time_s, self.end = time_s, report.kind
             self.actual_s = report.actual_s or self.actual_s
@@ -195,6 +203,7 @@ class Fates:
         rows = tuple(rows)
         self.orphans: list[Report] = []
         self._known = {row.key.job for row in rows}
+        self._decided_s = {row.key: row.time_s for row in rows}
         refused = {row.key: Key(row.first_refusal, row.key.job_id) for row in rows if row.first_refusal}
         self._repeats = {**repeats(rows), **refused}
         self._by_key: dict[Key, Fate] = {}
@@ -216,7 +225,8 @@ class Fates:
             key = self._subtasks.get((key.decision_id, key.job_id, key.subtask), latest)
         if key.job not in self._known:
             self.orphans.append(report)
-        self._by_key.setdefault(self._repeats.get(key, key), Fate()).add(report)
+        key = self._repeats.get(key, key)
+        self._by_key.setdefault(key, Fate()).add(report, self._decided_s.get(key, 0.0))
 
     def found(self, row: Decided, now_s: float, dangling_after_s: float) -> Found:
         """What became of a row."""

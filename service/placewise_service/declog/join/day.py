@@ -29,12 +29,11 @@ from placewise_service.declog.join.flatten import (
     unrepeated,
 )
 from placewise_service.declog.join.runs import REWARDED, run_row
-from placewise_service.declog.outcomes import Decided, Fates, Found
+from placewise_service.declog.outcomes import CLOCK_S, Decided, Fates, Found
 from placewise_service.declog.problems import FileProblemError, Problems, check_schema
 from placewise_service.declog.tables import DECISIONS, OUTCOMES, SCHEMAS
 
 _BATCH: Final = 8192
-_CLOCK_S: Final = 1.0  # by which clocks may disagree without being mentioned
 
 
 class DayJoin:
@@ -138,7 +137,7 @@ class DayJoin:
 
     def _check_clock(self, row: Decided, found: Found) -> None:
         fate = found.fate
-        if fate.first_time_s < row.time_s - _CLOCK_S:
+        if fate.first_time_s < row.time_s - CLOCK_S:
             what = "jobs reported from before their decision: the clocks disagree"
         elif 0 < fate.end_time_s < fate.start_time_s:
             what = "jobs ended before they started: the clocks disagree"

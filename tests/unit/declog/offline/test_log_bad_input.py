@@ -1,6 +1,6 @@
 """Files and reports that are malformed: one line names each, the rest goes on, nothing is lost."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +119,25 @@ async def test_clocks_that_disagree_are_named(tmp_path: Path, start_s: float, en
     (path,) = files(tmp_path, "outcomes/*/*.parquet")
     assert line.startswith(f"{path}: 1 jobs {said}: the clocks disagree (first: job j1)")
     assert report.problems == []
+
+
+@pytest.mark.parametrize(
+    ("ends_s", "status", "end_s"),
+    [
+        ((-60.0,), "OPEN", None),  # of an earlier run of the job, or by a clock that is a minute behind
+        ((-60.0, 20.0), "OBSERVED", 20.0),
+        ((20.0, -60.0), "OBSERVED", 20.0),
+        ((-0.5,), "OBSERVED", -0.5),  # by a host that tells whole seconds
+    ],
+)
+async def test_an_end_from_before_the_decision_is_no_end_of_it(
+    tmp_path: Path, ends_s: Sequence[float], status: str, end_s: float | None
+) -> None:
+    ends = [outcome(1, JobEventKind.FINISHED, NOON_S + each_s) for each_s in ends_s]
+    report = await run(FakeRing(decision(1), *ends), tmp_path)
+    (row,) = job_rows(tmp_path)
+    assert (row["status"], row["end_time_s"]) == (status, end_s and NOON_S + end_s)
+    assert bool(report.notes) == (-60.0 in ends_s)
 
 
 async def test_outcomes_of_unknown_decisions_are_named(tmp_path: Path) -> None:
