@@ -59,9 +59,9 @@ class Trainer:
     def run(self, args: Any, card: Path | None, track: Path | None = None, *, as_json: bool) -> None:
         """Trains, exports, writes the card, records the run in the file store `track`, and prints. Raises typer.Exit
         after Ctrl-C, MissingCheckpointError."""
-        if getattr(args, "resume", False) and not self.is_begun(args.out):
-            said = f"{args.out} has no {self.checkpoint} to go on from: leave --resume away, or name another --out"
-            raise MissingCheckpointError(said)
+        if not self.is_begun(args.out) and args.resume:
+            problem = f"{args.out} has no {self.checkpoint} to go on from"
+            raise MissingCheckpointError(f"{problem}: leave --resume away, or name another --out")
         start_s = time.time()
         try:
             with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
