@@ -45,9 +45,11 @@ class Refusals:
 
     def take_up(self, command: AdmitCommand, plan: AdmitPlan, meta: DecisionMeta) -> int:
         """Remembers a decision that is logged; how many refusals of its queue were left out since the last one."""
-        content = _content_of(command, plan, meta) if _is_refusal(plan) else b""
-        self._last[_question(command)] = (content, meta.decision_id if content else "")
-        return self._left_out.pop((command.cluster, command.queue), 0)
+        if _is_refusal(plan):
+            self._last[_question(command)] = (_content_of(command, plan, meta), meta.decision_id)
+        elif self._last:
+            self._last.pop(_question(command), None)
+        return self._left_out.pop((command.cluster, command.queue), 0) if self._left_out else 0
 
 
 def refusal_of(record: DecisionRecord) -> str:
@@ -59,7 +61,7 @@ def refusal_of(record: DecisionRecord) -> str:
 
 
 def _is_refusal(plan: AdmitPlan) -> bool:
-    return all(given.verdict is Verdict.WAIT for given in plan.admissions)
+    return Verdict.ADMIT not in [given.verdict for given in plan.admissions]
 
 
 def _question(command: AdmitCommand) -> _Question:

@@ -141,7 +141,16 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     trained_s = state.earlier_s + time.process_time() - began
     keep(args, state, trained_s)
     state.net.load_state_dict(state.best_net)
-    report = {
+    report = _report(args, state, rounds, trained_s)
+    report["metrics"] = judged(TorchValues(state.net), args.judged_seeds, args.judged_tasks, show)
+    if log:
+        report["log"] = log_report(args.log, log, begun(args.start or shipped_bundle()), state.net, args)
+    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    return report
+
+
+def _report(args: Args, state: State, rounds: int, trained_s: float) -> dict[str, Any]:
+    return {
         "schema": SCHEMA,
         "columns": list(COLUMNS),
         "seed": args.seed,
@@ -151,12 +160,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "samples": {"decisions": rounds * args.tasks},
         "seconds": {"cpu": round(trained_s, 1)},
         "validation": {"best": state.best, "history": state.history},
-        "metrics": judged(TorchValues(state.net), args.judged_seeds, args.judged_tasks, show),
     }
-    if log:
-        report["log"] = log_report(args.log, log, begun(args.start or shipped_bundle()), state.net, args)
-    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
-    return report
 
 
 def _log(args: Args) -> HeldBack[NodeStep] | None:

@@ -5,9 +5,9 @@ answered, and is marked.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import pyarrow.compute as pc
 
@@ -34,6 +34,16 @@ class Placed(NamedTuple):
     run: Logged | None
 
 
+class Bound(Protocol):
+    """A row of a log. With `is_bound` its job took at least so long."""
+
+    @property
+    def is_bound(self) -> bool: ...
+
+
+RowT = TypeVar("RowT", bound=Bound)
+
+
 @dataclass(slots=True)
 class Places:
     """`counts` has, after an iteration, the rows that it gave (`placed`, of which `overridden`, `unfinished` and
@@ -53,6 +63,17 @@ class Places:
             if record.scope == Scope.NODE or record.place is None:
                 continue
             yield from self._placed(record)
+
+    def rows(self, row_of: Callable[[Placed], RowT | str]) -> Iterator[RowT]:
+        """What `row_of` makes of each job. Those of which it makes none count by the reason that it gives, rows that
+        are bounds as `bounds`."""
+        for placed in self:
+            found = row_of(placed)
+            if isinstance(found, str):
+                self.counts[found] += 1
+            else:
+                self.counts["bounds"] += found.is_bound
+                yield found
 
     def read_declared(self) -> None:
         """One pass over the decisions, so that the index knows what each job declares."""

@@ -4,6 +4,7 @@ batch. Of jobs that had their nodes to themselves meanwhile; parameter servers a
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from placewise_core.domain.job import Architecture, Job
@@ -36,18 +37,11 @@ class ThroughputRows:
 
     def __iter__(self) -> Iterator[ThroughputRow]:
         """Raises LogError."""
-        models, places = gpu_models(self.store), Places(self.store, self.index)
-        left_out: Counter[str] = Counter()
-        for placed in places:
-            found = self._row(placed, models)
-            if isinstance(found, str):
-                left_out[found] += 1
-            else:
-                left_out["bounds"] += found.is_bound
-                yield found
-        self.counts = places.counts + left_out
+        places = Places(self.store, self.index)
+        yield from places.rows(partial(self._row, gpu_models(self.store)))
+        self.counts = +places.counts
 
-    def _row(self, placed: Placed, models: Mapping[NodeKey, str]) -> ThroughputRow | str:
+    def _row(self, models: Mapping[NodeKey, str], placed: Placed) -> ThroughputRow | str:
         """The row, or why there is none."""
         job, logged, cluster = placed.job, placed.run, placed.record.cluster
         if job.architecture is Architecture.PARAMETER_SERVER or job.batch_size <= 0 or job.dataset_size <= 0:

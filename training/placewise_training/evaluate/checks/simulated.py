@@ -110,14 +110,14 @@ def played(
     policy, runs = Mixed(site, seed, forced), dict[str, _Run]()
     versions: dict[str, int] = {}
 
-    def note_end(now_s: float, what: str, job: SimJob, places: tuple[str, ...]) -> None:
+    def note_event(now_s: float, what: str, job: SimJob, places: tuple[str, ...]) -> None:
         if what == "finish":
             runs[job.id].end_s = now_s
         elif what == "start":
             runs[job.id] = _Run(frozenset(places), [(now_s, 0.0, 0.0)])
 
     jobs = HarmonyWorkload(jobs=site.jobs).generate(truth, seed)
-    options = SimOptions(observers=(note_end,))
+    options = SimOptions(observers=(note_event,))
     simulation = Simulation(harmony_cluster(site.nodes), jobs, truth, policy, options=options, seed=seed)
     while len(simulation.events):
         if until in runs and simulation.events.next_time_s > runs[until].start_s + site.horizon_s:

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -59,17 +60,11 @@ class PipelineSteps(Generic[State]):
 
     def __iter__(self) -> Iterator[PipelineStep[State]]:
         """Raises LogError."""
-        places, left_out, log = Places(self.store, self.index), Counter[str](), ExportedLog(self.store.where)
-        for placed in places:
-            found = self._step(placed, log)
-            if isinstance(found, str):
-                left_out[found] += 1
-            else:
-                left_out["bounds"] += found.is_bound
-                yield found
-        self.counts = places.counts + left_out
+        places = Places(self.store, self.index)
+        yield from places.rows(partial(self._step, ExportedLog(self.store.where)))
+        self.counts = +places.counts
 
-    def _step(self, placed: Placed, log: ExportedLog) -> PipelineStep[State] | str:
+    def _step(self, log: ExportedLog, placed: Placed) -> PipelineStep[State] | str:
         """The step, or why there is none."""
         job, logged, record = placed.job, placed.run, placed.record
         if not job.subtasks:
