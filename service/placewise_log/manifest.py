@@ -1,6 +1,6 @@
 """The manifest of an exported log: which files it has, their hashes, and up to when. A training names it as its data.
 
-    manifest = Manifest.read(Path("DIR"))
+    manifest = LogManifest.read(Path("DIR"))
     manifest.check(Path("DIR"))
     manifest.digest
 
@@ -34,7 +34,7 @@ class LogFile:
 
 
 @frozen
-class Manifest:
+class LogManifest:
     """`files` by their path in the directory. `watermark` has for each cluster the position up to which its log is in
     here; `made_time_s` is the store's time of the export, epoch seconds. `dropped` counts by cluster and log the
     entries that were lost before any export had them, since the cluster was made. `host_times_s` has the times of
@@ -54,7 +54,7 @@ class Manifest:
         return hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
-    def read(cls, directory: Path) -> "Manifest":
+    def read(cls, directory: Path) -> "LogManifest":
         """That of a directory. Raises ManifestError if it has none, or one that cannot be read."""
         path = directory / NAME
         try:
@@ -63,7 +63,7 @@ class Manifest:
             raise ManifestError(f"{path}: missing; `placewise log export` writes it") from None
 
     @classmethod
-    def parse(cls, text: str, source: str) -> "Manifest":
+    def parse(cls, text: str, source: str) -> "LogManifest":
         """The manifest in a text. Raises ManifestError, which names the source."""
         try:
             found: dict[str, Any] = json.loads(text)
@@ -79,11 +79,11 @@ class Manifest:
         directory: Path,
         watermark: Mapping[str, str],
         made_time_s: float,
-        before: "Manifest",
+        before: "LogManifest",
         *,
         dropped: Mapping[str, Mapping[str, int]],
         host_times_s: Mapping[str, float],
-    ) -> "Manifest":
+    ) -> "LogManifest":
         """That of the files there are. Files as `before` has them are not hashed again."""
         files = {}
         for path in sorted(directory.glob("*/date=*/*.parquet")):

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from placewise_log.manifest import NAME as MANIFEST
-from placewise_log.manifest import Manifest, ManifestError
+from placewise_log.manifest import LogManifest, ManifestError
 
 ROWS_AT_ONCE: Final = 1024
 _CHUNK: Final = 1 << 20
@@ -51,7 +51,7 @@ class LogStore:
         path = f"{self._folder}/{MANIFEST}"
         try:
             with self._files.open_input_stream(path) as file:
-                return Manifest.parse(file.read().decode("utf-8"), path).digest
+                return LogManifest.parse(file.read().decode("utf-8"), path).digest
         except FileNotFoundError:
             return ""
         except (ManifestError, UnicodeDecodeError, pa.ArrowException, OSError) as error:

@@ -14,7 +14,7 @@ from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.aio import AsyncClient
 from placewise_client.target import Target
 from placewise_log.reading import ExportedLog
-from placewise_service.api.identity.auth import Scope
+from placewise_service.api.identity.auth import AccessScope
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.bench.processes import redis_process, service_process
 from placewise_service.cli import invoke
@@ -90,9 +90,11 @@ async def test_an_export_through_the_api_has_the_views_of_its_decisions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokens = tmp_path / "tokens.yaml"
-    everything = create_token(tokens, "host", [Scope.DECIDE, Scope.REPORT, Scope.READ, Scope.ADMIN])
-    reader = create_token(tokens, "export", [Scope.LOG], [CLUSTER])
-    elsewhere = create_token(tokens, "elsewhere", [Scope.LOG], ["other"])
+    everything = create_token(
+        tokens, "host", [AccessScope.DECIDE, AccessScope.REPORT, AccessScope.READ, AccessScope.ADMIN]
+    )
+    reader = create_token(tokens, "export", [AccessScope.LOG], [CLUSTER])
+    elsewhere = create_token(tokens, "elsewhere", [AccessScope.LOG], ["other"])
     with redis_process() as redis:
         environment = {"PLACEWISE_REDIS_URL": redis.url, "PLACEWISE_AUTH__TOKENS_FILE": str(tokens)}
         async with (

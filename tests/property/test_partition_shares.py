@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fakes.proteus_queue import bundled, cluster_of
 
-from placewise_core.domain.cluster import Gpu, Hardware, Node, Telemetry
+from placewise_core.domain.cluster import Gpu, Hardware, Node, NodeTelemetry
 from placewise_core.domain.decision import Outcome, Reason
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import NodeId, Resources
@@ -100,7 +100,7 @@ def nodes(draw: st.DrawFn) -> tuple[Node, ...]:
     made = []
     for i in range(draw(st.integers(1, 8))):
         gpus = draw(st.integers(0, 4))
-        telemetry = Telemetry(
+        telemetry = NodeTelemetry(
             cpu_util=draw(util),
             gpu_util=draw(util),
             cpu_celsius=draw(celsius),

@@ -11,7 +11,7 @@ from tests.fakes.most_memory import MostMemory
 from tests.fakes.place_cases import arrays, context, view_of
 from tests.fakes.quick.examples import examples
 
-from placewise_core.domain.cluster import Assignment, Gpu, Node, NodeState, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, Gpu, Node, NodeState, NodeTelemetry, RunningJob
 from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.gang.gpus import gpu_model_of, pick_gpus, takers
 from placewise_core.gang.policy import Proposal
@@ -45,10 +45,10 @@ def nodes(draw: st.DrawFn) -> list[Node]:
                 telemetry=draw(
                     st.sampled_from(
                         [
-                            Telemetry(),
-                            Telemetry(observe_time_s=990.0, gpu_celsius=95, limit_celsius=90),
-                            Telemetry(observe_time_s=100.0),
-                            Telemetry(observe_time_s=990.0, gpu_celsius=50, limit_celsius=90),
+                            NodeTelemetry(),
+                            NodeTelemetry(observe_time_s=990.0, gpu_celsius=95, limit_celsius=90),
+                            NodeTelemetry(observe_time_s=100.0),
+                            NodeTelemetry(observe_time_s=990.0, gpu_celsius=50, limit_celsius=90),
                         ]
                     )
                 ),

@@ -11,7 +11,7 @@ from tests.fakes.policy_net import write_policy
 from placewise_core.gang.context import PlaceContext
 from placewise_models.printed.harmony_paper import HarmonyPaperRuntime
 from placewise_training.reproduce.claims import ClaimVerdict, judged
-from placewise_training.reproduce.design import NeedsBundleError, Outcome
+from placewise_training.reproduce.design import NeedsBundleError, TrialOutcome
 from placewise_training.reproduce.harmony import ablations as harmony_ablations
 from placewise_training.reproduce.harmony import experiments as harmony
 from placewise_training.reproduce.harmony.interference import (
@@ -71,7 +71,7 @@ def results_of(jct: dict[str, list[float]], experiment: str = "fig10") -> Result
     for setting in settings:
         for method, values in jct.items():
             for seed, value in enumerate(values):
-                results.add((experiment, setting, method), seed, Outcome({"jct": value}))
+                results.add((experiment, setting, method), seed, TrialOutcome({"jct": value}))
     return results
 
 
@@ -193,7 +193,7 @@ def test_techniques_are_judged_by_the_least_any_of_them_adds() -> None:
     for method in harmony_ablations.TECHNIQUES:
         for seed, jct in enumerate((4.0, 5.0, 6.0)):
             slower = 1.0 if method == harmony_ablations.FULL else 1.3
-            results.add(("table2", "uniform", method), seed, Outcome({"jct": jct * slower}))
+            results.add(("table2", "uniform", method), seed, TrialOutcome({"jct": jct * slower}))
     assert judged(claim, results).verdict is ClaimVerdict.REPRODUCED
     results.runs["table2", "uniform", "without exploration"] = results.runs["table2", "uniform", harmony_ablations.FULL]
     assert judged(claim, results).verdict is ClaimVerdict.PARTLY
@@ -324,10 +324,10 @@ def test_a_job_type_that_loses_is_not_hidden_by_the_others() -> None:
     for model, method in itertools.product(HARMONY_MODELS, (HARMONY, *PAPER_BASELINES)):
         for seed in range(3):
             jct = (0.5 if method == HARMONY else 1.0) * (1.0 + 0.1 * seed)
-            results.add(("fig11", model, method), seed, Outcome({"jct": jct}))
+            results.add(("fig11", model, method), seed, TrialOutcome({"jct": jct}))
     assert judged(claim, results).verdict is ClaimVerdict.REPRODUCED
-    results.add(("fig11", "ctc", HARMONY), 1, Outcome({"jct": 1.05}))
+    results.add(("fig11", "ctc", HARMONY), 1, TrialOutcome({"jct": 1.05}))
     assert judged(claim, results).verdict is ClaimVerdict.PARTLY
     for seed in range(3):
-        results.add(("fig11", "ctc", HARMONY), seed, Outcome({"jct": 2.0}))
+        results.add(("fig11", "ctc", HARMONY), seed, TrialOutcome({"jct": 2.0}))
     assert judged(claim, results).verdict is ClaimVerdict.NOT

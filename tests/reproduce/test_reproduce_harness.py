@@ -26,7 +26,7 @@ from placewise_training.reproduce.claims import (
     verdict_of,
 )
 from placewise_training.reproduce.command import reproduce_app
-from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome
+from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, TrialOutcome
 from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.statistics import Estimate
@@ -36,12 +36,12 @@ PLAIN = {"fifo-strict", "fifo-strict, consolidate", "consolidate, shortest first
 TIMES = Metric("time", "time", "min", scale=1 / 60)
 
 
-def trial(setting: str, method: str, seed: int) -> Outcome:
+def trial(setting: str, method: str, seed: int) -> TrialOutcome:
     """Ours is half of theirs, under noise that the seed gives to both."""
     if method == "learned":
         raise NeedsBundleError("needs a bundle")
     noise = 1.0 + 0.3 * seed
-    return Outcome(
+    return TrialOutcome(
         {"time": 60.0 * float(setting) * noise * (0.5 if method == "ours" else 1.0)}, {"c": ([0, 1], [1, 2])}
     )
 
@@ -92,7 +92,7 @@ def test_a_method_that_came_later_is_run_alone_and_the_rest_is_kept(
 ) -> None:
     asked: list[tuple[str, int]] = []
 
-    def watched(setting: str, method: str, seed: int) -> Outcome:
+    def watched(setting: str, method: str, seed: int) -> TrialOutcome:
         asked.append((method, seed))
         return trial(setting, method, seed)
 
@@ -127,8 +127,8 @@ def test_a_method_that_came_later_is_run_alone_and_the_rest_is_kept(
 def test_what_is_kept_of_a_seed_is_all_of_it() -> None:
     """Four figures would turn differences of a thousandth, of which paired changes consist, into steps."""
 
-    def close(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome({"time": 12345.678901234567 + (0.25 if method == "ours" else 0.0) + seed / 3.0})
+    def close(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome({"time": 12345.678901234567 + (0.25 if method == "ours" else 0.0) + seed / 3.0})
 
     made = paper(experiment(trial=close, methods=("ours", "theirs")))
     results = ran(made)
@@ -161,11 +161,11 @@ def test_a_claim_is_judged_by_its_target_and_direction() -> None:
 def test_interruption_leaves_whole_rounds_first_and_says_so() -> None:
     calls: list[tuple[str, str, int]] = []
 
-    def stopping(setting: str, method: str, seed: int) -> Outcome:
+    def stopping(setting: str, method: str, seed: int) -> TrialOutcome:
         calls.append((setting, method, seed))
         if len(calls) == 6:
             raise KeyboardInterrupt
-        return Outcome({"time": 1.0})
+        return TrialOutcome({"time": 1.0})
 
     made = paper(experiment(methods=("ours", "theirs"), trial=stopping))
     results = ran(made)
@@ -182,11 +182,11 @@ def test_ctrl_c_leaves_a_partial_file_that_replaces_no_whole_one(
     """A real SIGINT in the middle of the command."""
     calls: list[str] = []
 
-    def stopping(setting: str, method: str, seed: int) -> Outcome:
+    def stopping(setting: str, method: str, seed: int) -> TrialOutcome:
         calls.append(method)
         if len(calls) == 4:
             signal.raise_signal(signal.SIGINT)
-        return Outcome({"time": 60.0 + 60.0 * seed})
+        return TrialOutcome({"time": 60.0 + 60.0 * seed})
 
     made = paper(experiment(methods=("ours", "theirs"), trial=stopping))
     monkeypatch.setattr(registry, "load", lambda name, **options: made)
@@ -208,10 +208,10 @@ def test_what_is_done_is_kept_on_the_way_and_gone_when_all_is_there(
     """A process that is killed leaves its whole rounds."""
     kept: list[Any] = []
 
-    def looking(setting: str, method: str, seed: int) -> Outcome:
+    def looking(setting: str, method: str, seed: int) -> TrialOutcome:
         path = tmp_path / "made-up.partial.json"
         kept.append(json.loads(path.read_text()) if path.exists() else None)
-        return Outcome({"time": 60.0})
+        return TrialOutcome({"time": 60.0})
 
     made = paper(experiment(settings=("1",), methods=("ours", "theirs"), trial=looking))
     monkeypatch.setattr(registry, "load", lambda name, **options: made)
@@ -274,7 +274,7 @@ def test_a_gain_is_judged_by_the_lower_end_of_its_interval() -> None:
 
 def test_nothing_that_is_not_finite_gets_into_a_table() -> None:
     with pytest.raises(ValueError, match="e/1/ours, seed 0: not finite: time"):
-        ran(paper(experiment(trial=lambda *_: Outcome({"time": math.nan}))))
+        ran(paper(experiment(trial=lambda *_: TrialOutcome({"time": math.nan}))))
 
 
 def test_a_broken_judge_of_a_whole_run_is_a_defect_and_not_a_verdict() -> None:

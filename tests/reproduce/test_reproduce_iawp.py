@@ -7,7 +7,7 @@ import pytest
 from placewise_core.domain.job import Subtask
 from placewise_core.subtasks.metrics import METRICS, SPEEDUP
 from placewise_training.reproduce.claims import ClaimVerdict, Judgement, judged
-from placewise_training.reproduce.design import Experiment, NeedsBundleError, Outcome
+from placewise_training.reproduce.design import Experiment, NeedsBundleError, TrialOutcome
 from placewise_training.reproduce.iawp import claims as iawp_claims
 from placewise_training.reproduce.iawp import experiments as iawp
 from placewise_training.reproduce.iawp import metrics as iawp_metrics
@@ -117,7 +117,7 @@ def test_two_metrics_are_judged_as_printed_and_as_shipped() -> None:
     for method, throughput in ((WRITTEN, 1.0), (WRITTEN_NCF, 0.99), (IAWP, 2.0), (COMPLETED, 1.0)):
         for setting in ("2 × K80", "4 × K80"):
             for seed in range(3):
-                results.add(("metrics", setting, method), seed, Outcome({"throughput": throughput}))
+                results.add(("metrics", setting, method), seed, TrialOutcome({"throughput": throughput}))
     assert judged(claims["two_metrics"], results).verdict is ClaimVerdict.REPRODUCED
     assert claims["two_metrics"].text.startswith("As printed: ")
     assert judged(claims["two_metrics_shipped"], results).verdict is ClaimVerdict.NOT
@@ -132,7 +132,7 @@ def test_sharing_is_judged_on_eight_against_one() -> None:
         for setting, values in (("1", [10.0, 11.0, 12.0]), ("8", wide)):
             for method in (IAWP, WRITTEN):
                 for seed, value in enumerate(values):
-                    results.add(("width", setting, method), seed, Outcome({"throughput": value}))
+                    results.add(("width", setting, method), seed, TrialOutcome({"throughput": value}))
         return judged(claim, results).verdict
 
     assert verdict([12.0, 13.2, 14.4]) is ClaimVerdict.REPRODUCED
@@ -157,8 +157,8 @@ def test_a_busy_gpu_counts_only_above_each_baseline() -> None:
     for seed in range(3):
         for method in (iawp_claims.IAWP, *BASELINES, iawp_claims.OMITTED[0]):
             is_ours = method == iawp_claims.IAWP
-            results.add(("use", "2 × K80", method), seed, Outcome({"gpu": 1.0, "sm": 1.0 if is_ours else 0.5}))
-            results.add(("kinds", "2 × K80", method), seed, Outcome({"throughput": 2.0 if is_ours else 1.0}))
+            results.add(("use", "2 × K80", method), seed, TrialOutcome({"gpu": 1.0, "sm": 1.0 if is_ours else 0.5}))
+            results.add(("kinds", "2 × K80", method), seed, TrialOutcome({"throughput": 2.0 if is_ours else 1.0}))
     assert iawp_claims._gpu(iawp_claims.IAWP)(results).verdict is ClaimVerdict.NOT
 
 
@@ -168,7 +168,7 @@ def test_claims_of_speed_are_judged_as_printed_and_as_shipped() -> None:
     for method, throughput in ((iawp_claims.IAWP, 2.0), (iawp_claims.WRITTEN, 0.5), (iawp_claims.OMITTED[0], 1.0)):
         for size, speedup in (("10", 6.0), ("400", 9.0)):
             for seed in range(3):
-                results.add(("speedup", size, method), seed, Outcome({"speedup": throughput * speedup}))
+                results.add(("speedup", size, method), seed, TrialOutcome({"speedup": throughput * speedup}))
     assert judged(claims["speedup"], results).verdict is ClaimVerdict.PARTLY
     assert judged(claims["speedup_shipped"], results).verdict is ClaimVerdict.REPRODUCED
     for key in ("gpu", "speedup", "size"):

@@ -7,7 +7,7 @@ import pytest
 
 from placewise_core.domain.job import Job, JobId, Subtask
 from placewise_training.reproduce.claims import ClaimVerdict, judged
-from placewise_training.reproduce.design import NeedsBundleError, Outcome
+from placewise_training.reproduce.design import NeedsBundleError, TrialOutcome
 from placewise_training.reproduce.harmony.runs import FIRST_SEED
 from placewise_training.reproduce.ldwp import convergence as ldwp_convergence
 from placewise_training.reproduce.ldwp import experiments as ldwp
@@ -167,7 +167,7 @@ def loads_of(ours: list[float], best: list[float], loads: tuple[str, ...] = ("0.
     for method, values in {**rows, WRITTEN: ours, LDWP: [value / 10 for value in ours]}.items():
         for load in loads:
             for seed, value in enumerate(values):
-                outcome = Outcome({"rate 10": value, "rate 60": value, "nodes 10": value})
+                outcome = TrialOutcome({"rate 10": value, "rate 60": value, "nodes 10": value})
                 results.add(("loads", load, method), seed, outcome)
     return results
 
@@ -202,7 +202,7 @@ def test_a_gain_is_the_mean_over_all_loads_and_names_each() -> None:
     results = loads_of([48.0, 52.8, 50.0], [40.0, 44.0, 42.0])
     for method, outcomes in ((m, results.runs["loads", "2", m]) for m in (WRITTEN,)):
         for seed, outcome in outcomes.items():
-            results.runs["loads", "2", method][seed] = Outcome(dict.fromkeys(outcome.values, 0.1))
+            results.runs["loads", "2", method][seed] = TrialOutcome(dict.fromkeys(outcome.values, 0.1))
     found = judged(claim_named("average"), results)
     assert found.verdict is ClaimVerdict.NOT
     assert "vs random" in found.ours

@@ -8,15 +8,15 @@ import pytest
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
-from placewise_core.domain.decision import Outcome as Decided
 from placewise_core.domain.decision import PartitionPlan, Verdict
+from placewise_core.domain.decision import TrialOutcome as Decided
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job, JobId, Priority
 from placewise_core.partition.policy import PartitionContext
 from placewise_core.view.view import ClusterView
 from placewise_training.reproduce.claims import ClaimVerdict, judged
-from placewise_training.reproduce.design import Outcome
+from placewise_training.reproduce.design import TrialOutcome
 from placewise_training.reproduce.elastic import qos
 from placewise_training.reproduce.elastic.believed import BelievedSpeed
 from placewise_training.reproduce.elastic.measured_costs import ALPHA_NETWORKS, alpha_figure, computed_millions
@@ -246,9 +246,9 @@ def test_claims_about_qos_are_judged_as_printed_and_as_shipped() -> None:
     for method, rate in rates.items():
         for seed in range(3):
             values = {"qos_rate": rate, "makespan": 1.0 - rate, "decide_ms": 2000.0 * rate}
-            results.add(("density", "20", method), seed, Outcome(values))
+            results.add(("density", "20", method), seed, TrialOutcome(values))
             for setting, scale in (("5/35/60", 1.0), ("30/50/20", 1.5 - rate)):
-                results.add(("shares", setting, method), seed, Outcome({"qos_rate": scale * rate}))
+                results.add(("shares", setting, method), seed, TrialOutcome({"qos_rate": scale * rate}))
     for key, printed, shipped in (
         ("qos_rate", ClaimVerdict.REPRODUCED, ClaimVerdict.NOT),
         ("makespan", ClaimVerdict.REPRODUCED, ClaimVerdict.NOT),

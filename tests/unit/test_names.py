@@ -9,7 +9,10 @@ from functools import cache
 from tests.fakes.quick.sources import PRODUCT, ROOT, parsed
 
 FOLDERS = (*PRODUCT, ROOT / "tests")
-ONCE = {"Bundle", "Capacity", "Ledger", "Oracle", "Plan", "Round", "Verdict"}
+ONCE = {
+    *("Bundle", "Candidate", "Capacity", "Ledger", "Manifest", "Oracle", "Plan", "Round", "Scope", "Telemetry"),
+    "Verdict",
+}
 GONE = {"Office", "Desk", "Common", "Served", "Link", "Wire", "Gate"}
 # Imperatives that look like participles, and participles that do not end in "ed".
 VERBS = {"embed", "feed", "need", "proceed", "seed", "shed", "succeed"}

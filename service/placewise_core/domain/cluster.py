@@ -44,7 +44,7 @@ class Hardware:
 
 
 @frozen
-class Telemetry:
+class NodeTelemetry:
     """Last measurements; shares of 1, Gbit/s, °C, watts. `observe_time_s` = 0 means never observed."""
 
     cpu_util: float = UNKNOWN
@@ -74,7 +74,7 @@ class Node:
     max_jobs_per_gpu: int = 0
     rack: str = ""
     hardware: Hardware = Hardware()
-    telemetry: Telemetry = Telemetry()
+    telemetry: NodeTelemetry = NodeTelemetry()
     state: NodeState = NodeState.READY
     labels: Mapping[str, str] = field(default_factory=dict)
 

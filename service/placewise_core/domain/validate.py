@@ -26,7 +26,7 @@ from placewise_core.domain.checks import (
     check_time,
     check_unique,
 )
-from placewise_core.domain.cluster import Assignment, ClusterSettings, Node, QueueSettings, Telemetry
+from placewise_core.domain.cluster import Assignment, ClusterSettings, Node, NodeTelemetry, QueueSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand, PlaceCommand, Scope
 from placewise_core.domain.divisible import ShareProgress
 from placewise_core.domain.errors import InvalidRequestError
@@ -41,7 +41,7 @@ MAX_LAYERS = 4096  # of one job
 _MAX_COUNT = 1_000_000
 _MOST_RELATIVE_SPEED = 2.0  # a little over 1 is noise; more than twice as fast beside co-tenants is a mistake
 
-NO_TELEMETRY = Telemetry()  # of a node that reports none
+NO_TELEMETRY = NodeTelemetry()  # of a node that reports none
 
 # A cluster's name stands inside the braces of its Redis keys and in URL paths.
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -386,7 +386,7 @@ def _check_gpus(node: Node, field: str, limits: Limits) -> None:
         check_reading(gpu.celsius, _COLDEST, _HOTTEST, f"{at}.celsius")
 
 
-def _check_telemetry(telemetry: Telemetry, field: str) -> None:
+def _check_telemetry(telemetry: NodeTelemetry, field: str) -> None:
     if telemetry is NO_TELEMETRY:
         return
     for name in _UTILS:

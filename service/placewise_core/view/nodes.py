@@ -16,7 +16,7 @@ import numpy as np
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
-from placewise_core.domain.cluster import Assignment, Node, NodeState, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, Node, NodeState, NodeTelemetry, RunningJob
 from placewise_core.domain.job import Job, JobId, Resources, quantise
 
 # Rows of the resource arrays; further rows are the extended resources of the cluster, sorted by name.
@@ -407,7 +407,7 @@ class NodeArrays:
         )
 
 
-def telemetry_row(telemetry: Telemetry) -> tuple[float, ...]:
+def telemetry_row(telemetry: NodeTelemetry) -> tuple[float, ...]:
     """(T,) in the order of TELEMETRY_COLUMNS; NaN where unknown."""
     return tuple(getattr(telemetry, name) for name in TELEMETRY_COLUMNS)
 

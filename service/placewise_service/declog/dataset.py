@@ -27,9 +27,9 @@ import pyarrow as pa
 
 from placewise_log.logs import Log, LogState
 from placewise_log.manifest import NAME as MANIFEST
-from placewise_log.manifest import Manifest, ManifestError
+from placewise_log.manifest import LogManifest, ManifestError
 from placewise_service.declog.files import durable_writer, write_durably
-from placewise_service.declog.join.clock import Clock
+from placewise_service.declog.join.clock import LogClock
 from placewise_service.declog.join.log import LogJoin
 from placewise_service.declog.problems import Problems
 from placewise_service.declog.seen import SeenIds
@@ -108,14 +108,14 @@ class Dataset:
     def join_all(self, *, now_s: float, dangling_after_s: float) -> Counter[str]:
         """Rebuilds the derived tables of every day that needs it; the counts of LogJoin.run. `now_s` is the store's
         time, that of clusters whose host tells none."""
-        clock = Clock(now_s, self._host_times_s(self._manifest()))
+        clock = LogClock(now_s, self._host_times_s(self._manifest()))
         return LogJoin(self.directory, self.problems).run(clock, dangling_after_s=dangling_after_s)
 
     def write_manifest(self, made_time_s: float) -> str:
         """Writes the manifest of what there is now; its digest."""
         before = self._manifest()
         dropped = {cluster: {log.value: of[log].dropped for log in of} for cluster, of in self._states.items()}
-        manifest = Manifest.of(
+        manifest = LogManifest.of(
             self.directory,
             self._positions(),
             made_time_s,
@@ -126,14 +126,14 @@ class Dataset:
         write_durably(self.directory / MANIFEST, manifest.text())
         return manifest.digest
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self) -> LogManifest:
         """The last one; an empty one if there is none, or one that cannot be read."""
         try:
-            return Manifest.read(self.directory)
+            return LogManifest.read(self.directory)
         except ManifestError:
-            return Manifest()
+            return LogManifest()
 
-    def _host_times_s(self, before: Manifest) -> dict[str, float]:
+    def _host_times_s(self, before: LogManifest) -> dict[str, float]:
         """Of clusters whose host tells the time: now, or at the last export if this one does not read their log."""
         known = {cluster: time_s for cluster, time_s in before.host_times_s.items() if cluster not in self._states}
         given = {cluster: of[Log.DECISIONS].host_time_s for cluster, of in self._states.items()}

@@ -21,7 +21,7 @@ from placewise_core.domain.errors import UnauthenticatedError
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.docs.routes import ROUTES
-from placewise_service.api.identity.auth import Authenticator, Credentials, Scope
+from placewise_service.api.identity.auth import AccessScope, Authenticator, Credentials
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.audit import AuditRecord
 from placewise_service.settings import LimitSettings
@@ -71,7 +71,7 @@ PLACE = "/v1/clusters/prod/jobs:place"
 
 
 async def test_a_record_names_the_caller_and_what_was_done(tmp_path: Path) -> None:
-    token = create_token(tmp_path / "t", "slurm", [Scope.DECIDE, Scope.ADMIN])
+    token = create_token(tmp_path / "t", "slurm", [AccessScope.DECIDE, AccessScope.ADMIN])
     async with recorded(by_tokens(tmp_path / "t")) as at:
         assert await at.rest("POST", PLACE, question("", ""), token) == 200
         [made] = at.take()
@@ -143,7 +143,7 @@ async def test_a_change_that_fails_is_on_record_with_its_reason() -> None:
 
 
 async def test_every_refusal_is_on_record_with_who_was_refused(tmp_path: Path) -> None:
-    reader = create_token(tmp_path / "t", "reader", [Scope.READ], ["prod"])
+    reader = create_token(tmp_path / "t", "reader", [AccessScope.READ], ["prod"])
     async with recorded(by_tokens(tmp_path / "t")) as at:
         assert await at.rest("GET", "/v1/clusters/prod", token="pw_wrong") == 401
         assert await at.rest("GET", "/v1/clusters/other", token=reader) == 403
@@ -172,7 +172,7 @@ async def test_a_reader_who_is_refused_for_overload_is_on_record() -> None:
 
 
 async def test_no_token_and_no_body_is_on_record(tmp_path: Path) -> None:
-    token = create_token(tmp_path / "t", "slurm", [Scope.DECIDE])
+    token = create_token(tmp_path / "t", "slurm", [AccessScope.DECIDE])
     async with recorded(by_tokens(tmp_path / "t")) as at:
         await at.rest("POST", PLACE, question("a-secret-model"), token)
         await at.rest("POST", PLACE, question("a-secret-model"), "pw_wrong")

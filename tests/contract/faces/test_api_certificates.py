@@ -25,7 +25,7 @@ from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.faces.tls import Certificates, grpc_credentials
-from placewise_service.api.identity.auth import Authenticator, Credentials, Scope
+from placewise_service.api.identity.auth import AccessScope, Authenticator, Credentials
 from placewise_service.api.identity.certificates import CertificateFile, subjects_of_der, subjects_of_pem
 from placewise_service.api.identity.identity import Identity
 from placewise_service.api.identity.token_changes import create_token
@@ -131,7 +131,7 @@ async def test_the_names_in_a_certificate_say_what_it_may_do(tmp_path: Path) -> 
 
 async def test_a_token_beside_it_decides(tmp_path: Path) -> None:
     path, clock = tmp_path / "tokens.yaml", ManualClock()
-    token = create_token(path, "elsewhere", [Scope.READ], ["other"])
+    token = create_token(path, "elsewhere", [AccessScope.READ], ["other"])
     (tmp_path / "certificates.yaml").write_text(yaml.safe_dump({"certificates": [READER]}))
     both = Identity(
         clock,
@@ -148,7 +148,7 @@ async def test_a_token_beside_it_decides(tmp_path: Path) -> None:
 
 async def test_a_certificate_without_a_file_of_certificates_opens_nothing(tmp_path: Path) -> None:
     path, clock = tmp_path / "tokens.yaml", ManualClock()
-    token = create_token(path, "reader", [Scope.READ])
+    token = create_token(path, "reader", [AccessScope.READ])
     async with secured(Identity(clock, TokenFile(path, clock, KEEP_S)), tmp_path) as at:
         assert await at.codes(at.authority.issue("reader")) == UNKNOWN
         assert await at.codes(at.authority.issue("reader"), token) == OK

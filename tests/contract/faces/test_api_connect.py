@@ -30,7 +30,7 @@ from placewise_service.api.docs.routes import ROUTES, Route
 from placewise_service.api.faces.connect import ConnectFace
 from placewise_service.api.faces.rest import rest_app
 from placewise_service.api.faces.rest_server import RestFace
-from placewise_service.api.identity.auth import Open, Scope
+from placewise_service.api.identity.auth import AccessScope, Open
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LOOPBACK, LimitSettings, ServerSettings
 from placewise_service.telemetry import Telemetry
@@ -296,8 +296,8 @@ async def test_a_body_over_the_limit_is_refused_in_words() -> None:
 
 
 async def test_tokens_are_asked_for(tmp_path: Path) -> None:
-    reader = create_token(tmp_path / "t", "reader", [Scope.READ])
-    decider = create_token(tmp_path / "t", "decider", [Scope.DECIDE])
+    reader = create_token(tmp_path / "t", "reader", [AccessScope.READ])
+    decider = create_token(tmp_path / "t", "decider", [AccessScope.DECIDE])
     async with faces(await engine_with_node(), authenticator=by_tokens(tmp_path / "t", SystemClock())) as running:
         for header in (None, "", "Bearer", "Bearer wrong", f"Basic {decider}", decider):
             refused = await ask(running, **({} if header is None else {"authorization": header}))

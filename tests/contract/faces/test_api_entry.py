@@ -12,7 +12,7 @@ from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_service.api.calls.gateway import Gateway
-from placewise_service.api.identity.auth import Scope
+from placewise_service.api.identity.auth import AccessScope
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LimitSettings
 
@@ -25,11 +25,11 @@ def tokens(tmp_path: Path) -> dict[str, str]:
     """Tokens by name; the file is at "path"."""
     path = tmp_path / "tokens.yaml"
     made = {
-        "reader": create_token(path, "reader", [Scope.READ]),
-        "elsewhere": create_token(path, "elsewhere", [Scope.DECIDE], ["other"]),
-        "decider": create_token(path, "decider", [Scope.DECIDE]),
-        "other": create_token(path, "other", [Scope.DECIDE]),
-        "third": create_token(path, "third", [Scope.DECIDE]),
+        "reader": create_token(path, "reader", [AccessScope.READ]),
+        "elsewhere": create_token(path, "elsewhere", [AccessScope.DECIDE], ["other"]),
+        "decider": create_token(path, "decider", [AccessScope.DECIDE]),
+        "other": create_token(path, "other", [AccessScope.DECIDE]),
+        "third": create_token(path, "third", [AccessScope.DECIDE]),
     }
     return {**made, "path": str(path)}
 

@@ -19,7 +19,7 @@ from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.health import HealthFace
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.faces.tls import Certificates
-from placewise_service.api.identity.auth import Authenticator, Open, Scope
+from placewise_service.api.identity.auth import AccessScope, Authenticator, Open
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
 from placewise_service.telemetry import Telemetry
@@ -65,7 +65,7 @@ async def test_health_needs_neither_certificate_nor_token(kind: str, tmp_path: P
     cert, key = authority.write(tmp_path, "server")
     ca = tmp_path / "ca.pem"
     ca.write_bytes(authority.pem)
-    create_token(tmp_path / "t", "reader", [Scope.READ])
+    create_token(tmp_path / "t", "reader", [AccessScope.READ])
     tls = {
         "tls": TlsSettings(cert_file=cert, key_file=key),
         "mtls": TlsSettings(cert_file=cert, key_file=key, client_ca_file=ca),

@@ -22,7 +22,7 @@ from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.pages import allowed_hosts
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.faces.tls import Certificates
-from placewise_service.api.identity.auth import Authenticator, Open, Scope
+from placewise_service.api.identity.auth import AccessScope, Authenticator, Open
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
 from placewise_service.telemetry import Telemetry
@@ -102,7 +102,7 @@ async def test_a_page_whose_name_was_pointed_here_deletes_nothing() -> None:
 
 async def test_where_a_token_is_demanded_any_name_will_do(tmp_path: Path) -> None:
     """No page has the token."""
-    token = create_token(tmp_path / "t", "reader", [Scope.READ])
+    token = create_token(tmp_path / "t", "reader", [AccessScope.READ])
     async with compose(by_tokens(tmp_path / "t")) as (_, port, _engine), httpx.AsyncClient() as http:
         headers = {"host": "placewise.example", "authorization": f"Bearer {token}"}
         assert (await http.get(f"http://127.0.0.1:{port}{CLUSTER}", headers=headers)).status_code == 200

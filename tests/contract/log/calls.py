@@ -16,7 +16,7 @@ from tests.contract.log.replicas import CLUSTER, EXPLORING, MODELS, POLICIES, Ho
 
 from placewise_core.admit.registry import admission_policies
 from placewise_core.basics.clock import SystemClock
-from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings, Telemetry
+from placewise_core.domain.cluster import ClusterSettings, Node, NodeTelemetry, QueueSettings
 from placewise_core.domain.commands import (
     AdmitCommand,
     JobEvent,
@@ -241,7 +241,7 @@ class PartitionHost(Host):
     def node(self, i: int, now_s: float) -> Node:
         draw = self.draw
         heat = {"cpu_celsius": draw.uniform(40.0, 80.0), "gpu_celsius": draw.uniform(40.0, 85.0), "limit_celsius": 90.0}
-        told = Telemetry(cpu_util=draw.random(), ambient_celsius=25.0, observe_time_s=now_s, **heat)
+        told = NodeTelemetry(cpu_util=draw.random(), ambient_celsius=25.0, observe_time_s=now_s, **heat)
         return replace(super().node(i, now_s), telemetry=told)
 
     @property

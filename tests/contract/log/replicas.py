@@ -16,7 +16,7 @@ from tests.fakes.cluster import make_node
 from tests.fakes.servers.redis_server import RedisServer
 
 from placewise_core.basics.clock import SystemClock
-from placewise_core.domain.cluster import Assignment, ClusterSettings, ExplorerSettings, Node, Telemetry
+from placewise_core.domain.cluster import Assignment, ClusterSettings, ExplorerSettings, Node, NodeTelemetry
 from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand, Scope
 from placewise_core.domain.decision import Outcome, PlaceDecision
 from placewise_core.domain.errors import PlacewiseError
@@ -33,7 +33,7 @@ from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.state.redis.connection import RedisOptions
 from placewise_service.state.redis.redis_store import RedisStore
-from placewise_service.telemetry import Telemetry as Metrics
+from placewise_service.telemetry import NodeTelemetry as Metrics
 
 CLUSTER = "lab"
 NODES, GPUS = 12, 4
@@ -166,7 +166,7 @@ class Host:
 
     def node(self, i: int, now_s: float) -> Node:
         node = make_node(f"n{i}", self.gpus, gpu_model=GPU_MODELS[i % 3], max_jobs_per_gpu=3, rack=f"r{i % 4}")
-        return replace(node, telemetry=Telemetry(cpu_util=self.draw.random(), observe_time_s=now_s))
+        return replace(node, telemetry=NodeTelemetry(cpu_util=self.draw.random(), observe_time_s=now_s))
 
 
 class CrowdedHost(Host):

@@ -22,7 +22,7 @@ from tests.fakes.state import (
     task,
 )
 
-from placewise_core.domain.cluster import ClusterSettings, Gpu, NodeState, QueueState, Telemetry
+from placewise_core.domain.cluster import ClusterSettings, Gpu, NodeState, NodeTelemetry, QueueState
 from placewise_core.domain.events import Event, NodesReported
 from placewise_service.state.store import Reserved, ReserveRequest, StateStore
 
@@ -42,7 +42,7 @@ async def test_a_cluster_begins_with_its_first_report(harness: Harness) -> None:
 
 
 async def test_nodes_come_back_as_reported(harness: Harness) -> None:
-    telemetry = Telemetry(cpu_util=0.25, gpu_celsius=71.5, observe_time_s=1_700_000_000.125)
+    telemetry = NodeTelemetry(cpu_util=0.25, gpu_celsius=71.5, observe_time_s=1_700_000_000.125)
     reported = replace(
         node(), telemetry=telemetry, labels={"zone": "é"}, rack="r1", gpus=(Gpu(0, "T4", 16.0, util=0.5), Gpu(2, "T4"))
     )

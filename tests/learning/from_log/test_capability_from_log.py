@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.declog import NOON_S, decision_id, outcome
 from tests.fakes.logs.simulated_log import LoggedRing
 
-from placewise_core.domain.cluster import Gpu, Hardware, Node, Telemetry
+from placewise_core.domain.cluster import Gpu, Hardware, Node, NodeTelemetry
 from placewise_core.domain.commands import JobEventKind, ShareOutcome
 from placewise_core.domain.decision import DecisionMeta, Outcome, PartitionDecision, PartitionPlan, Share
 from placewise_core.domain.divisible import DivisibleTask
@@ -21,7 +21,7 @@ from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.thermal import ThermalModel, peak_celsius, readings_of, thermal_state
 from placewise_core.partition.units import CPU_UNIT, units_of
 from placewise_core.view.view import ClusterView
-from placewise_log.manifest import Manifest
+from placewise_log.manifest import LogManifest
 from placewise_log.record import DecisionRecord, ViewRead
 from placewise_log.views import Snapshot, encode_snapshot
 from placewise_models.bundle import CAPABILITY
@@ -58,7 +58,7 @@ def drawn_view(rng: np.random.Generator) -> ClusterView:
     nodes = []
     for i, (gib, ghz) in enumerate(((16.0, 1.8), (80.0, 1.2), (0.0, 0.0), (0.0, 0.0))):
         util = rng.uniform(0.0, 0.8, 4).tolist()
-        telemetry = Telemetry(
+        telemetry = NodeTelemetry(
             cpu_util=util[0], memory_util=util[1], gpu_util=util[2], gpu_memory_util=util[3],
             cpu_celsius=float(rng.uniform(30, 50)), gpu_celsius=float(rng.uniform(30, 50)) if gib else float("nan"),
             ambient_celsius=AMBIENT, observe_time_s=NOON_S,
@@ -115,7 +115,7 @@ def learnt(out: Path, log: Path, **options: Any) -> dict[str, Any]:
     report = train(Args(out=out, log=str(log), **options), lambda *step: shown.append(step))
     assert shown == [("capability", done, 2) for done in range(3)]
     assert json.loads((out / CAPABILITY).read_text("utf-8")) == report
-    assert report["log"]["digest"] == Manifest.read(log).digest
+    assert report["log"]["digest"] == LogManifest.read(log).digest
     return report
 
 

@@ -18,7 +18,7 @@ from placewise_core.domain.commands import JobEventKind, PlaceCommand, Scope, Su
 from placewise_core.domain.decision import DecisionMeta, JobDecision, Outcome, PlaceDecision
 from placewise_core.domain.job import Job, JobId, NodeId, Role, Subtask
 from placewise_core.subtasks.metrics import METRICS, SPEEDUP
-from placewise_log.manifest import Manifest
+from placewise_log.manifest import LogManifest
 from placewise_log.record import DecisionRecord, Entry
 from placewise_models.folder import shipped_bundle
 from placewise_service.declog.export import export
@@ -87,7 +87,7 @@ def shuffled(values: np.ndarray) -> np.ndarray:
 def test_the_error_of_the_completion_on_later_entries_falls(tmp_path: Path, log: str, only_log: bool) -> None:
     args = train_stdm.Args(out=tmp_path, log=log, only_log=only_log, start=shipped_bundle(), **QUICK)  # type: ignore[arg-type]
     found = train_stdm.train(args)["log"]
-    assert found["digest"] == Manifest.read(Path(log)).digest
+    assert found["digest"] == LogManifest.read(Path(log)).digest
     assert found["later"]["gain_interval"][0] > 0.0
     assert found["counts"]["bounds"] > 0
     assert "stdm.onnx" in str(export_stdm(tmp_path, tmp_path))
@@ -125,7 +125,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("only_log", [False, True])
 def test_the_error_of_ncf_on_later_entries_falls(tmp_path: Path, log: str, bundle: str, only_log: bool) -> None:
     found = train_ncf.train(ncf_args(tmp_path / "out", log, only_log=only_log, start=bundle))["log"]
-    assert found["digest"] == Manifest.read(Path(log)).digest
+    assert found["digest"] == LogManifest.read(Path(log)).digest
     assert found["later"]["gain_interval"][0] > 0.0
     assert "ncf.onnx" in str(export_ncf(tmp_path / "out", tmp_path / "out"))
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.fakes.logs.simulated_log import simulated_log
 
-from placewise_log.manifest import Manifest
+from placewise_log.manifest import LogManifest
 from placewise_log.record import Entry
 from placewise_models.folder import shipped_bundle
 from placewise_training.reward import from_log
@@ -51,7 +51,7 @@ async def logged(folder: Path, changed: Callable[[Entry], Entry] = lambda entry:
 
 def learnt(out: Path, log: Path, **options: Any) -> dict[str, Any]:
     report = train(Args(out=out, log=str(log), start=str(shipped_bundle()), **{**FURTHER, **options}))
-    assert report["log"]["digest"] == Manifest.read(log).digest
+    assert report["log"]["digest"] == LogManifest.read(log).digest
     found: dict[str, Any] = report["log"]["later"]
     return found
 

@@ -19,7 +19,7 @@ from placewise_core.domain.job import NodeId, Resources
 from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.speed.sharing_row import Square
 from placewise_core.view.view import ClusterView
-from placewise_log.manifest import Manifest
+from placewise_log.manifest import LogManifest
 from placewise_log.record import Entry
 from placewise_log.views import Snapshot, encode_snapshot
 from placewise_models.folder import shipped_bundle
@@ -91,7 +91,7 @@ def learnt(out: Path, log: Path, **options: Any) -> dict[str, Any]:
     report = train(Args(out=out, steps=150, log=str(log), start=shipped_bundle(), **options))
     assert json.loads((out / "sharing.json").read_text("utf-8"))["log"] == report["log"]
     found: dict[str, Any] = report["log"]
-    assert found["digest"] == Manifest.read(log).digest
+    assert found["digest"] == LogManifest.read(log).digest
     return found
 
 

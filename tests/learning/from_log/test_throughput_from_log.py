@@ -18,7 +18,7 @@ from placewise_core.domain.job import Architecture, NodeId, Role
 from placewise_core.speed.forms import KnotForm
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_core.view.view import ClusterView
-from placewise_log.manifest import Manifest
+from placewise_log.manifest import LogManifest
 from placewise_log.record import Entry
 from placewise_log.views import Snapshot, encode_snapshot
 from placewise_models.folder import shipped_bundle
@@ -83,7 +83,7 @@ async def logged(folder: Path, order: Callable[[list[float]], list[float]] = lis
 def learnt(tmp_path: Path, log: Path, **options: Any) -> dict[str, Any]:
     report = train(Args(out=tmp_path / "out", splits=1, log=str(log), **options))
     assert json.loads((tmp_path / "out" / "throughput.json").read_text("utf-8"))["log"] == report["log"]
-    assert report["log"]["digest"] == Manifest.read(log).digest
+    assert report["log"]["digest"] == LogManifest.read(log).digest
     found: dict[str, Any] = report["log"]["later"]
     return found
 

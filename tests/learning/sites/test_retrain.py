@@ -10,7 +10,7 @@ import pytest
 from tests.unit.gate.sites import site
 from typer.testing import CliRunner, Result
 
-from placewise_log.manifest import Manifest as LogManifest
+from placewise_log.manifest import LogManifest
 from placewise_log.store import LogError
 from placewise_models.bundle import load
 from placewise_models.folder import shipped_bundle

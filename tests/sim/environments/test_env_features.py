@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewise_core.domain.cluster import RunningJob, Telemetry
+from placewise_core.domain.cluster import NodeTelemetry, RunningJob
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job, JobId
 from placewise_core.gang.context import PlaceContext
@@ -83,11 +83,11 @@ def test_a_remembering_encoder_and_a_new_one_agree() -> None:
 
 def test_unknown_values_are_flagged_zeros() -> None:
     nodes = [spec.node for spec in harmony_cluster(3)]
-    hot = Telemetry(
+    hot = NodeTelemetry(
         gpu_celsius=70, limit_celsius=80, cpu_util=0.5, gpu_util=0.25, tx_gbps=5, rx_gbps=10, observe_time_s=1
     )
-    bare = Telemetry(observe_time_s=1)
-    telemetries = (Telemetry(), hot, bare)
+    bare = NodeTelemetry(observe_time_s=1)
+    telemetries = (NodeTelemetry(), hot, bare)
     reported = tuple(dataclasses.replace(n, telemetry=t) for n, t in zip(nodes, telemetries, strict=True))
     view = ClusterView(ClusterRecords("c", 0, "e", nodes=reported))
     seen = Encoder().encode(view, [Job(JobId("odd"), model="", params_millions=-1)], 1.0).nodes

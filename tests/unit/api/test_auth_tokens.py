@@ -22,7 +22,7 @@ from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.errors import PermissionDeniedError, UnauthenticatedError
 from placewise_service.api.calls.rpcs import RPCS, Reach, Rpc
 from placewise_service.api.docs.routes import ROUTES
-from placewise_service.api.identity.auth import ANYONE, Credentials, Open, Principal, Scope
+from placewise_service.api.identity.auth import ANYONE, AccessScope, Credentials, Open, Principal
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.api.identity.watched import CredentialsFileError
 
@@ -32,31 +32,31 @@ QUESTION = {"jobs": [{"id": "j", "groups": [{"count": 1}]}]}
 
 def test_a_token_is_stored_as_its_hash_and_shown_once(tmp_path: Path) -> None:
     path = tmp_path / "tokens.yaml"
-    token = create_token(path, "slurm", [Scope.DECIDE, Scope.REPORT], ["prod"])
+    token = create_token(path, "slurm", [AccessScope.DECIDE, AccessScope.REPORT], ["prod"])
     assert token.startswith("pw_")
     assert len(token) > 40
     assert token not in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
     principal = by_tokens(path).authenticate(Credentials(token))
-    assert principal == Principal("slurm", frozenset({Scope.DECIDE, Scope.REPORT}), frozenset({"prod"}))
+    assert principal == Principal("slurm", frozenset({AccessScope.DECIDE, AccessScope.REPORT}), frozenset({"prod"}))
 
 
 def test_a_name_is_given_once(tmp_path: Path) -> None:
-    create_token(tmp_path / "t", "a", [Scope.READ])
-    create_token(tmp_path / "t", "b", [Scope.READ])
+    create_token(tmp_path / "t", "a", [AccessScope.READ])
+    create_token(tmp_path / "t", "b", [AccessScope.READ])
     with pytest.raises(CredentialsFileError, match="'a'"):
-        create_token(tmp_path / "t", "a", [Scope.READ])
+        create_token(tmp_path / "t", "a", [AccessScope.READ])
 
 
 @pytest.mark.parametrize("token", [None, "", "pw_wrong", "\udcff"])
 def test_no_token_and_a_wrong_one_are_refused(tmp_path: Path, token: str | None) -> None:
-    create_token(tmp_path / "t", "a", [Scope.READ])
+    create_token(tmp_path / "t", "a", [AccessScope.READ])
     with pytest.raises(UnauthenticatedError):
         by_tokens(tmp_path / "t").authenticate(Credentials(token))
 
 
 def test_refused_credentials_are_logged_with_a_rate_limit(tmp_path: Path) -> None:
-    create_token(tmp_path / "t", "a", [Scope.READ])
+    create_token(tmp_path / "t", "a", [AccessScope.READ])
     clock = ManualClock()
     tokens = by_tokens(tmp_path / "t", clock)
     with capture_logs() as lines:
@@ -74,7 +74,7 @@ def test_refused_credentials_are_logged_with_a_rate_limit(tmp_path: Path) -> Non
 def test_a_token_expires(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     end = datetime.datetime.fromtimestamp(1_000_060.0, datetime.UTC)
-    token = create_token(tmp_path / "t", "a", [Scope.READ], expire_time=end)
+    token = create_token(tmp_path / "t", "a", [AccessScope.READ], expire_time=end)
     tokens = by_tokens(tmp_path / "t", clock)
     assert tokens.authenticate(Credentials(token)).name == "a"
     clock.advance(60.0)
@@ -84,9 +84,9 @@ def test_a_token_expires(tmp_path: Path) -> None:
 
 def test_the_file_is_read_again_and_a_broken_one_keeps_the_last_good(tmp_path: Path) -> None:
     path, clock = tmp_path / "t", ManualClock()
-    first = create_token(path, "first", [Scope.READ])
+    first = create_token(path, "first", [AccessScope.READ])
     tokens = by_tokens(path, clock)
-    second = create_token(path, "second", [Scope.READ])
+    second = create_token(path, "second", [AccessScope.READ])
     with pytest.raises(UnauthenticatedError):
         tokens.authenticate(Credentials(second))
     clock.advance(2.0)
@@ -118,9 +118,9 @@ def test_a_missing_file_is_refused_at_start(tmp_path: Path) -> None:
 
 
 def test_no_scope_includes_another() -> None:
-    for scope in Scope:
+    for scope in AccessScope:
         principal = Principal("x", frozenset({scope}))
-        for other in Scope:
+        for other in AccessScope:
             if other is scope:
                 principal.require(other, "any")
             else:
@@ -129,18 +129,18 @@ def test_no_scope_includes_another() -> None:
 
 
 def test_a_token_of_one_cluster_has_no_right_over_all() -> None:
-    principal = Principal("x", frozenset(Scope), frozenset({"a"}))
-    principal.require(Scope.READ, "a")
+    principal = Principal("x", frozenset(AccessScope), frozenset({"a"}))
+    principal.require(AccessScope.READ, "a")
     for cluster in ("b", None):
         with pytest.raises(PermissionDeniedError):
-            principal.require(Scope.READ, cluster)
+            principal.require(AccessScope.READ, cluster)
     assert Open().authenticate(Credentials()) is ANYONE
 
 
 async def test_both_faces_demand_tokens(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    reader = create_token(path, "reader", [Scope.READ], ["prod"])
-    decider = create_token(path, "decider", [Scope.DECIDE], ["prod"])
+    reader = create_token(path, "reader", [AccessScope.READ], ["prod"])
+    decider = create_token(path, "decider", [AccessScope.DECIDE], ["prod"])
     engine = FakeEngine()
     for cluster in ("prod", "other"):
         await engine.report_nodes(cluster, [make_node("n0")], full=True)
@@ -166,7 +166,7 @@ async def test_both_faces_demand_tokens(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(RPCS))
 async def test_each_call_needs_its_scope_on_its_cluster_by_both_faces(tmp_path: Path, name: str) -> None:
     rpc, path = RPCS[name], tmp_path / "t"
-    others = [scope for scope in Scope if scope is not rpc.scope]
+    others = [scope for scope in AccessScope if scope is not rpc.scope]
     everywhere = create_token(path, "everywhere", [rpc.scope])
     here = create_token(path, "here", [rpc.scope], ["prod"])
     refused = [create_token(path, "another scope", others)]
@@ -196,7 +196,7 @@ async def is_denied(running: Faces, rpc: Rpc, token: str) -> bool:
 
 
 async def test_each_question_of_a_stream_is_authorised_by_its_own_cluster(tmp_path: Path) -> None:
-    token = create_token(tmp_path / "t", "prod alone", [Scope.DECIDE], ["prod"])
+    token = create_token(tmp_path / "t", "prod alone", [AccessScope.DECIDE], ["prod"])
     engine = FakeEngine()
     for cluster in ("prod", "other"):
         await engine.report_nodes(cluster, [make_node("n0")], full=True)
@@ -225,7 +225,7 @@ async def rest_codes(running: Faces, token: str | None) -> list[int]:
 
 
 def test_the_file_is_plain_yaml(tmp_path: Path) -> None:
-    create_token(tmp_path / "t", "a", [Scope.READ, Scope.ADMIN], ["y", "x"])
+    create_token(tmp_path / "t", "a", [AccessScope.READ, AccessScope.ADMIN], ["y", "x"])
     [row] = yaml.safe_load((tmp_path / "t").read_text())["tokens"]
     assert (row["name"], row["scopes"], row["clusters"]) == ("a", ["admin", "read"], ["x", "y"])
     assert not [name for name in os.listdir(tmp_path) if name != "t"]

@@ -12,7 +12,7 @@ from placewise_log.record import decode, encode
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.docs import examples
-from placewise_service.api.identity.auth import Credentials, Method, Open, Principal, Scope
+from placewise_service.api.identity.auth import AccessScope, Credentials, Method, Open, Principal
 from placewise_service.declog.tables import row_of
 from placewise_service.settings import LimitSettings
 from placewise_service.telemetry import Telemetry
@@ -24,7 +24,7 @@ class Ann(Open):
     """Everybody is Ann."""
 
     def authenticate(self, credentials: Credentials) -> Principal:
-        return Principal(CALLER, frozenset(Scope), None, Method.JWT)
+        return Principal(CALLER, frozenset(AccessScope), None, Method.JWT)
 
 
 PLACE = {**examples.PLACE, "policy": ""}

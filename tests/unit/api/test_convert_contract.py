@@ -14,10 +14,10 @@ from placewise_core.domain.cluster import (
     Gpu,
     HeadReservation,
     NodeState,
+    NodeTelemetry,
     QueueSettings,
     QueueState,
     RunState,
-    Telemetry,
 )
 from placewise_core.domain.commands import JobEventKind, Scope
 from placewise_core.domain.decision import (
@@ -204,7 +204,7 @@ readings = st.floats(0.0, 1.0) | st.just(math.nan)
 @given(readings, readings, st.floats(-50.0, 150.0) | st.just(math.nan))
 def test_readings_survive_the_round_trip(util: float, memory: float, celsius: float) -> None:
     gpu = Gpu(0, "", 0.0, util, memory, celsius)
-    telemetry = Telemetry(cpu_util=util, gpu_util=memory, cpu_celsius=celsius, observe_time_s=1.0)
+    telemetry = NodeTelemetry(cpu_util=util, gpu_util=memory, cpu_celsius=celsius, observe_time_s=1.0)
     node = convert_in.node(cluster_pb2.Node(id="n"))
     from dataclasses import replace
 

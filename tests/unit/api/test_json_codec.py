@@ -14,7 +14,7 @@ from placewise.v1.decision_pb2 import PlaceRequest
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_service.api.convert import json_codec
 from placewise_service.api.convert.json_codec import JsonCodec, has_too_many
-from placewise_service.api.identity.auth import Scope
+from placewise_service.api.identity.auth import AccessScope
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LimitSettings
 
@@ -92,7 +92,7 @@ async def test_a_caller_who_leaves_while_its_body_waits_gives_its_place_back(
 ) -> None:
     gate = threading.Event()
     monkeypatch.setattr(json_codec, "_parse", lambda body, message: gate.wait(20) and [])
-    token = create_token(tmp_path / "t", "decider", [Scope.DECIDE])
+    token = create_token(tmp_path / "t", "decider", [AccessScope.DECIDE])
     async with listening(by_tokens(tmp_path / "t")) as at:
         body = b"{}" + b" " * 50_000
         head = (

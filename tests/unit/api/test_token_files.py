@@ -15,7 +15,7 @@ from tests.fakes.servers.faces import faces
 
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.errors import StateUnavailableError, UnauthenticatedError
-from placewise_service.api.identity.auth import Credentials, Scope
+from placewise_service.api.identity.auth import AccessScope, Credentials
 from placewise_service.api.identity.identity import Identity
 from placewise_service.api.identity.token_changes import create_token, revoke_token
 from placewise_service.api.identity.tokens import TokenFile
@@ -30,7 +30,7 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "tokens.yaml"
-        self.token = create_token(self.path, "slurm", [Scope.READ])
+        self.token = create_token(self.path, "slurm", [AccessScope.READ])
         self.clock = ManualClock()
         self.stale: dict[str, float] = {}
         tokens = TokenFile(self.path, self.clock, KEEP_S, self.stale.__setitem__)
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_used_keeps_the_last_tokens_for_a_while_and_then_r
 @pytest.mark.parametrize("spoil", BREAKS, ids=lambda spoil: spoil.__name__)
 def test_such_a_file_is_a_reason_not_to_start(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
     path = tmp_path / "tokens.yaml"
-    create_token(path, "slurm", [Scope.READ])
+    create_token(path, "slurm", [AccessScope.READ])
     spoil(path)
     with pytest.raises(CredentialsFileError, match=r"tokens\.yaml"):
         by_tokens(path)
@@ -133,7 +133,7 @@ def test_a_failed_read_is_repeated_though_nothing_of_the_file_changes(
             raise PermissionError(13, "Permission denied")
         return opened(path, *args, **more)  # type: ignore[call-overload]
 
-    new = create_token(kept.path, "new", [Scope.READ])
+    new = create_token(kept.path, "new", [AccessScope.READ])
     monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(UnauthenticatedError):
         kept.ask(new)
@@ -179,11 +179,11 @@ async def test_readyz_is_red_and_says_why(tmp_path: Path) -> None:
 
 def test_changes_keep_the_file_its_mode_and_whatever_is_mounted_of_it(tmp_path: Path) -> None:
     path = tmp_path / "tokens.yaml"
-    create_token(path, "a", [Scope.READ])
+    create_token(path, "a", [AccessScope.READ])
     path.chmod(0o640)
     before = path.stat()
     os.link(path, tmp_path / "mounted")  # as a container sees the one file that is mounted into it
-    create_token(path, "b", [Scope.READ])
+    create_token(path, "b", [AccessScope.READ])
     revoke_token(path, "a")
     after = path.stat()
     assert (after.st_ino, after.st_mode, after.st_uid) == (before.st_ino, before.st_mode, before.st_uid)
@@ -213,7 +213,7 @@ def test_a_file_that_is_being_changed_is_read_a_moment_later(kept: Kept) -> None
 
 def test_a_change_that_fails_leaves_the_file_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tokens.yaml"
-    create_token(path, "a", [Scope.READ])
+    create_token(path, "a", [AccessScope.READ])
     before = path.read_bytes()
 
     def full(*args: object) -> None:
@@ -221,7 +221,7 @@ def test_a_change_that_fails_leaves_the_file_as_it_is(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(CredentialsFileError, match="No space left"):
-        create_token(path, "b", [Scope.READ])
+        create_token(path, "b", [AccessScope.READ])
     assert path.read_bytes() == before
 
 

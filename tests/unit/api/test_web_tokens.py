@@ -28,7 +28,7 @@ from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.errors import StateUnavailableError, UnauthenticatedError
-from placewise_service.api.identity.auth import Credentials, Method, Principal, Scope
+from placewise_service.api.identity.auth import AccessScope, Credentials, Method, Principal
 from placewise_service.api.identity.identity import Identity
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.api.identity.tokens import TokenFile
@@ -57,7 +57,7 @@ def is_refused(identity: Identity, token: str) -> bool:
 def test_a_token_of_the_issuer_is_taken(keys: Path, algorithm: str) -> None:
     token = web_token(signing_key(algorithm))
     identity = by_web_tokens(keys)
-    wanted = Principal("jwt:alice", frozenset({Scope.READ, Scope.DECIDE}), frozenset({"prod"}), Method.JWT)
+    wanted = Principal("jwt:alice", frozenset({AccessScope.READ, AccessScope.DECIDE}), frozenset({"prod"}), Method.JWT)
     for _ in range(2):  # verified, and remembered
         assert identity.authenticate(Credentials(token)) == wanted
 
@@ -65,17 +65,17 @@ def test_a_token_of_the_issuer_is_taken(keys: Path, algorithm: str) -> None:
 @pytest.mark.parametrize(
     ("claims", "scopes", "clusters"),
     [
-        ({"placewise_scopes": ["admin", "offline_access"]}, {Scope.ADMIN}, {"prod"}),
+        ({"placewise_scopes": ["admin", "offline_access"]}, {AccessScope.ADMIN}, {"prod"}),
         ({"placewise_scopes": None}, set(), {"prod"}),
         ({"placewise_scopes": 7}, set(), {"prod"}),
-        ({"placewise_clusters": None}, {Scope.READ, Scope.DECIDE}, set()),
-        ({"placewise_clusters": "prod test"}, {Scope.READ, Scope.DECIDE}, {"prod", "test"}),
-        ({"placewise_clusters": ["*"]}, {Scope.READ, Scope.DECIDE}, None),
-        ({"placewise_clusters": [1, "prod"]}, {Scope.READ, Scope.DECIDE}, {"prod"}),
+        ({"placewise_clusters": None}, {AccessScope.READ, AccessScope.DECIDE}, set()),
+        ({"placewise_clusters": "prod test"}, {AccessScope.READ, AccessScope.DECIDE}, {"prod", "test"}),
+        ({"placewise_clusters": ["*"]}, {AccessScope.READ, AccessScope.DECIDE}, None),
+        ({"placewise_clusters": [1, "prod"]}, {AccessScope.READ, AccessScope.DECIDE}, {"prod"}),
     ],
 )
 def test_claims_say_what_it_allows_and_a_missing_one_nothing(
-    keys: Path, claims: dict[str, Any], scopes: set[Scope], clusters: set[str] | None
+    keys: Path, claims: dict[str, Any], scopes: set[AccessScope], clusters: set[str] | None
 ) -> None:
     found = by_web_tokens(keys).authenticate(Credentials(web_token(signing_key("ES256"), **claims)))
     assert (found.scopes, found.clusters) == (scopes, clusters)
@@ -84,7 +84,9 @@ def test_claims_say_what_it_allows_and_a_missing_one_nothing(
 def test_claims_may_have_other_names(keys: Path) -> None:
     token = web_token(signing_key("ES256"), scp="read", where="*", preferred_username="bob")
     identity = by_web_tokens(keys, name_claim="preferred_username", scopes_claim="scp", clusters_claim="where")
-    assert identity.authenticate(Credentials(token)) == Principal("jwt:bob", frozenset({Scope.READ}), None, Method.JWT)
+    assert identity.authenticate(Credentials(token)) == Principal(
+        "jwt:bob", frozenset({AccessScope.READ}), None, Method.JWT
+    )
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def test_a_file_without_usable_keys_is_a_reason_not_to_start(tmp_path: Path, tex
 
 
 def test_tokens_of_the_file_are_taken_beside(keys: Path, tmp_path: Path) -> None:
-    own = create_token(tmp_path / "t", "slurm", [Scope.REPORT])
+    own = create_token(tmp_path / "t", "slurm", [AccessScope.REPORT])
     clock = ManualClock(NOW_S)
     web = WebTokens(keys, WebTokenRules(ISSUER, AUDIENCE), clock, KEEP_S)
     identity = Identity(clock, TokenFile(tmp_path / "t", clock, KEEP_S), web)

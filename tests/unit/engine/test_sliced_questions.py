@@ -11,7 +11,7 @@ from tests.fakes.slices import Counting
 
 from placewise_core.basics.clock import ManualClock
 from placewise_core.basics.slices import ONE_SLICE, spaced
-from placewise_core.domain.cluster import Telemetry
+from placewise_core.domain.cluster import NodeTelemetry
 from placewise_core.domain.commands import AdmitCommand, PartitionCommand
 from placewise_core.domain.decision import AdmitDecision, PartitionDecision
 from placewise_core.domain.divisible import DivisibleTask, ShareProgress
@@ -92,7 +92,7 @@ async def test_a_partition_pauses_between_its_steps_over_all_units(monkeypatch: 
     noted(heat_island, "node_capabilities")
     noted(heat_island, "excluded_units")
     noted(heat_island, "peak_celsius")
-    node = replace(make_node("n0", gpus=4), telemetry=Telemetry(gpu_celsius=60.0, limit_celsius=90.0))
+    node = replace(make_node("n0", gpus=4), telemetry=NodeTelemetry(gpu_celsius=60.0, limit_celsius=90.0))
     view = ClusterView(ClusterRecords("c", 1, "life", (node,), ()))
     async with running_engine(clock=ManualClock(1000.0)) as engine:
         policy = engine._parts.registry.shadows.active.partition[engine_module.PARTITION_POLICY]

@@ -44,7 +44,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     outcomes.clear()
     digests[:] = [f"d{n}" for n in range(20)]
     monkeypatch.setattr(repeating, "retrain", retrain)
-    monkeypatch.setattr(repeating, "Manifest", Log)
+    monkeypatch.setattr(repeating, "LogManifest", Log)
     return found
 
 

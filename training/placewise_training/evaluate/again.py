@@ -36,7 +36,7 @@ _CELSIUS: Final = [TELEMETRY_COLUMNS.index(name) for name in ("cpu_celsius", "gp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class CandidatePolicy:
     """A policy on a bundle's nets. `name` is how reports call it."""
 
     name: str
@@ -70,7 +70,7 @@ class AskedAgain:
     """Asks a candidate. `incumbent` is the bundle that the log's policies had: the policy in force is timed on it, and
     explorers that draw have its net."""
 
-    def __init__(self, directory: Path, candidate: Candidate, incumbent: Bundle) -> None:
+    def __init__(self, directory: Path, candidate: CandidatePolicy, incumbent: Bundle) -> None:
         """Raises ValueError for an unknown policy or one that draws, NeedsBundleError for one whose net is missing."""
         self.candidate = candidate
         self.conduct = Conduct()

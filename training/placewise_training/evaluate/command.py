@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from placewise_training.cli import UsageError, print_json
-from placewise_training.evaluate.again import Candidate
+from placewise_training.evaluate.again import CandidatePolicy
 from placewise_training.evaluate.evaluation import NeverAskedError, evaluation
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.report import Evaluation, as_json, lines, page
@@ -70,10 +70,12 @@ def evaluate_command(
         raise typer.Exit(REFUSED)
 
 
-def _candidates(bundles: list[Path], policies: list[str]) -> list[Candidate]:
+def _candidates(bundles: list[Path], policies: list[str]) -> list[CandidatePolicy]:
     """Each policy on the nets of each bundle."""
     return [
-        Candidate(f"{folder.resolve().name}/{name}", name, opened(folder)) for folder in bundles for name in policies
+        CandidatePolicy(f"{folder.resolve().name}/{name}", name, opened(folder))
+        for folder in bundles
+        for name in policies
     ]
 
 

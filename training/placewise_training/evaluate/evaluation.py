@@ -13,7 +13,7 @@ import numpy as np
 
 from placewise_core.basics.arrays import BoolArray
 from placewise_models.bundle import Bundle
-from placewise_training.evaluate.again import AskedAgain, Candidate, Conduct, with_candidate
+from placewise_training.evaluate.again import AskedAgain, CandidatePolicy, Conduct, with_candidate
 from placewise_training.evaluate.decisions import LoggedDecisions
 from placewise_training.evaluate.judge import chosen, judged
 from placewise_training.evaluate.logged import Usable
@@ -44,7 +44,7 @@ class Evaluated:
 def evaluation(
     directory: Path,
     usable: Usable,
-    candidates: Sequence[str] | Sequence[Candidate],
+    candidates: Sequence[str] | Sequence[CandidatePolicy],
     incumbent: Bundle,
     reward_bound: float,
     out: Path | None,
@@ -58,7 +58,7 @@ def evaluation(
     rows = np.flatnonzero(stretches.judge if len(candidates) == 1 else stretches.choose | stretches.judge)
     for one in candidates:
         name, known = (one, usable) if isinstance(one, str) else (one.name, usable)
-        if isinstance(one, Candidate):
+        if isinstance(one, CandidatePolicy):
             asked[name] = AskedAgain(directory, one, incumbent)
             known = with_candidate(usable, asked[name], rows)
         of[name], batches[name] = known, known.decisions(name)

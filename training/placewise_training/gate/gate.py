@@ -15,7 +15,7 @@ from placewise_log.store import LogStore
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
 from placewise_models.learned import LEARNED_POLICIES
 from placewise_training.drift.compare import Drift, drift_of_log
-from placewise_training.evaluate.again import Candidate
+from placewise_training.evaluate.again import CandidatePolicy
 from placewise_training.evaluate.estimators import doubly_robust
 from placewise_training.evaluate.evaluation import Evaluated, evaluation
 from placewise_training.evaluate.intervals import BlockSums, standard_error
@@ -98,7 +98,7 @@ def gate(args: GateArgs) -> GateVerdict:
     passed.append(_same_incumbent(jobs, cluster, args.incumbent))
     usable = Usable.of([one for one in jobs if one.record.cluster == cluster], 60.0 * args.block_min)
     names = args.policies or _policies(usable.in_force, bundle)
-    candidates = [Candidate(f"{bundle.name}/{name}", name, bundle) for name in names]
+    candidates = [CandidatePolicy(f"{bundle.name}/{name}", name, bundle) for name in names]
     bound = max(one.reward or 0.0 for one in usable.jobs)
     facts = {"log": str(args.log), "cluster": cluster, "reward": args.reward, "block_min": args.block_min}
     found = evaluation(args.log, usable, candidates, incumbent, bound, args.out, facts)
@@ -181,7 +181,9 @@ class _Simulated:
     facts: Mapping[str, Any] | None = None
 
 
-def _simulated(args: GateArgs, candidate: Candidate, incumbent: Bundle, usable: Usable, found: Evaluated) -> _Simulated:
+def _simulated(
+    args: GateArgs, candidate: CandidatePolicy, incumbent: Bundle, usable: Usable, found: Evaluated
+) -> _Simulated:
     """Fitted to the judging stretch; played for the candidate only if the incumbent has its logged JCT."""
     times = np.array([one.time_s for one in usable.jobs])[found.judging]
     first_s, last_s = float(times.min()), float(times.max())

@@ -78,7 +78,7 @@ class Declared(NamedTuple):
     step_s: float
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """A row of `joined`. `actual` are the GPUs ("node/gpu") that the host named; `reward` is None if unknown."""
 
     status: str
@@ -116,14 +116,16 @@ class LogIndex:
         self._db.close()
         self._folder.cleanup()
 
-    def outcome(self, decision_id: str, job_id: str) -> Outcome | None:
+    def outcome(self, decision_id: str, job_id: str) -> JobOutcome | None:
         """What became of a job of a decision; None if it is not in the log."""
         sql = "SELECT status, is_overridden, actual, submit, reward FROM outcomes WHERE decision = ? AND job = ?"
         row = self._db.execute(sql, (decision_id, job_id)).fetchone()
         if row is None:
             return None
         status, is_overridden, actual, submit_time_s, reward = row
-        return Outcome(status, bool(is_overridden), tuple(actual.split("\n")) if actual else (), submit_time_s, reward)
+        return JobOutcome(
+            status, bool(is_overridden), tuple(actual.split("\n")) if actual else (), submit_time_s, reward
+        )
 
     def run(self, decision_id: str, job_id: str) -> Logged | None:
         """The run of a decision; None if it never started."""

@@ -17,7 +17,7 @@ from placewise_core.domain.job import Job
 from placewise_core.speed.linear_speed import linear_speed, workers_of
 from placewise_log.record import PLACE, CorruptEntryError, DecisionRecord, decode
 from placewise_log.store import LogStore
-from placewise_training.log.index import Declared, Logged, LogIndex, Outcome
+from placewise_training.log.index import Declared, JobOutcome, Logged, LogIndex
 
 NOT_HELD: Final = "NOT_HELD"
 _ROWS: Final = 64  # records may hold observations, of tens of kilobytes each
@@ -30,7 +30,7 @@ class Placed(NamedTuple):
     record: DecisionRecord
     job: Job
     decided: JobDecision
-    outcome: Outcome
+    outcome: JobOutcome
     run: Logged | None
 
 

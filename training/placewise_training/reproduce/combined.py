@@ -6,7 +6,7 @@ from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.domain.cluster import QueueSettings
 from placewise_models.bundle import Bundle
 from placewise_training.reproduce.claims import Claim, ClaimVerdict, Judgement, number, percent
-from placewise_training.reproduce.design import Experiment, Metric, Outcome
+from placewise_training.reproduce.design import Experiment, Metric, TrialOutcome
 from placewise_training.reproduce.elastic.composed import SHORTEST, admission
 from placewise_training.reproduce.elastic.trials import run_elastic
 from placewise_training.reproduce.heat.lab import (
@@ -66,7 +66,7 @@ _METHODS: Mapping[str, tuple[Callable[[], AdmissionPolicy], str]] = {
 def _chain(is_quick: bool, bundle: Bundle) -> Experiment:
     hours = 3.0 if is_quick else 8.0
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         per_hour = float(setting.split(maxsplit=1)[0])
         truth = make_truth("judge", seed)
         jobs = ElasticWorkload(jobs=round(per_hour * hours), per_hour=per_hour).generate(truth, seed)
@@ -84,7 +84,7 @@ def _chain(is_quick: bool, bundle: Bundle) -> Experiment:
             bundle=bundle,
         )
         metrics, log = trialled.result.metrics, trialled.log
-        return Outcome(
+        return TrialOutcome(
             {
                 "turnaround": metrics.avg_jct_s,
                 "queueing": metrics.avg_queueing_s,
@@ -119,8 +119,8 @@ def _chain(is_quick: bool, bundle: Bundle) -> Experiment:
 def _heat_parts(is_quick: bool) -> Experiment:
     tasks = 60 if is_quick else 200
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(READINGS["C"].run(method, tasks, seed).values)
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome(READINGS["C"].run(method, tasks, seed).values)
 
     return Experiment(
         key="partition",

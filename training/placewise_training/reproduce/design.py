@@ -12,9 +12,9 @@ __all__ = [
     "InterruptedRunError",
     "Metric",
     "NeedsBundleError",
-    "Outcome",
     "Plot",
     "Trial",
+    "TrialOutcome",
 ]
 
 Curve = tuple[Sequence[float], Sequence[float]]  # x, y
@@ -40,7 +40,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """One run: numbers by metric, and curves by name (kept for the first seed alone)."""
 
     values: Mapping[str, float]
@@ -48,7 +48,7 @@ class Outcome:
 
 
 # One run of a method in a setting: (setting, method, seed).
-Trial = Callable[[str, str, int], Outcome]
+Trial = Callable[[str, str, int], TrialOutcome]
 
 
 @dataclass(frozen=True, slots=True)

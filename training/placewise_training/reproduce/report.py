@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from placewise_training.reproduce.claims import Claim, half_width, judged
-from placewise_training.reproduce.design import Experiment, Metric, Outcome
+from placewise_training.reproduce.design import Experiment, Metric, TrialOutcome
 from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
 
@@ -125,7 +125,7 @@ def from_json(paper: Paper, found: Mapping[str, Any]) -> Results:
     return results if results.runs else Results(sittings=0)
 
 
-def _outcomes(experiment: Experiment, row: Mapping[str, Any]) -> dict[int, Outcome]:
+def _outcomes(experiment: Experiment, row: Mapping[str, Any]) -> dict[int, TrialOutcome]:
     """By seed; none if the row lacks one of today's metrics, or the values of each seed."""
     scales = {metric.name: metric.scale for metric in experiment.metrics}
     if row["metrics"].keys() != scales.keys() or not all("values" in metric for metric in row["metrics"].values()):
@@ -135,7 +135,7 @@ def _outcomes(experiment: Experiment, row: Mapping[str, Any]) -> dict[int, Outco
         for seed, value in metric["values"].items():
             values.setdefault(int(seed), {})[name] = value / scales[name]
     curves = {name: (x, y) for name, (x, y) in row.get("curves", {}).items()}
-    return {seed: Outcome(found, curves) for seed, found in sorted(values.items())}
+    return {seed: TrialOutcome(found, curves) for seed, found in sorted(values.items())}
 
 
 def print_tables(report: Mapping[str, Any], console: Console) -> None:

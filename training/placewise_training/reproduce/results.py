@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from placewise_training.lab.origin import Origin
-from placewise_training.reproduce.design import Curve, Outcome
+from placewise_training.reproduce.design import Curve, TrialOutcome
 from placewise_training.sim.statistics import Estimate, estimate, paired_change
 
 Cell = tuple[str, str, str]  # experiment, setting, method
@@ -17,7 +17,7 @@ class Results:
     """Outcomes by cell and seed. `missing` says why a cell has none, `stopped` why the whole is partial, `sittings` in
     how many runs of the command it was made, `origins` by which."""
 
-    runs: dict[Cell, dict[int, Outcome]] = field(default_factory=dict)
+    runs: dict[Cell, dict[int, TrialOutcome]] = field(default_factory=dict)
     missing: dict[Cell, str] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
     stopped: str = ""
@@ -25,13 +25,13 @@ class Results:
     sittings: int = 1
     origins: tuple[Origin, ...] = ()
 
-    def add(self, cell: Cell, seed: int, outcome: Outcome) -> None:
+    def add(self, cell: Cell, seed: int, outcome: TrialOutcome) -> None:
         """Raises ValueError if a number is not finite: NaN never reaches a table."""
         bad = [name for name, value in outcome.values.items() if not np.isfinite(value)]
         if bad:
             raise ValueError(f"{'/'.join(cell)}, seed {seed}: not finite: {', '.join(bad)}")
         if self.runs.get(cell):  # curves of the first seed are enough
-            outcome = Outcome(outcome.values)
+            outcome = TrialOutcome(outcome.values)
         self.runs.setdefault(cell, {})[seed] = outcome
 
     def values(self, experiment: str, setting: str, method: str, metric: str) -> dict[int, float]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from placewise_log.manifest import Manifest as LogManifest
+from placewise_log.manifest import LogManifest
 from placewise_models.bundle import BundleError, load
 from placewise_training.cli import UsageError, print_json
 from placewise_training.evaluate.command import REFUSED, NothingToEvaluateError

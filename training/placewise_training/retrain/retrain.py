@@ -18,8 +18,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from placewise_log.manifest import Manifest as LogManifest
-from placewise_log.manifest import ManifestError
+from placewise_log.manifest import LogManifest, ManifestError
 from placewise_log.store import LogError
 from placewise_models.bundle import MANIFEST, Manifest, load, schema_of, write_manifest
 from placewise_models.signing import SIGNATURES

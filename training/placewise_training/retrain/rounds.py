@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from placewise_log.manifest import Manifest, ManifestError
+from placewise_log.manifest import LogManifest, ManifestError
 from placewise_log.store import LogError
 from placewise_training.lab.register import Show
 from placewise_training.retrain.retrain import RetrainArgs, Retrained, alone, retrain, work_of
@@ -44,7 +44,7 @@ def _round(args: RetrainArgs, show: Show) -> Attempt:
     number, start, last = standing(args)
     this = replace(args, start=start, out=numbered(args.out, number))
     try:
-        digest = Manifest.read(args.log).digest
+        digest = LogManifest.read(args.log).digest
         if digest == last:
             return Attempt(number, None, "the log is as it was")
         found = retrain(this, show)

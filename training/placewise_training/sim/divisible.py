@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import Assignment, Node, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, Node, NodeTelemetry, RunningJob
 from placewise_core.domain.decision import Outcome, PartitionPlan, Share
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.events import ClusterRecords, NodesReported
@@ -224,7 +224,7 @@ class HeatSimulation:
     def _reported(self, node: Node, celsius: Mapping[str, float]) -> Node:
         m = self.view.index[node.id]
         spec = self.nodes[node.id].spec.thermal
-        telemetry = Telemetry(
+        telemetry = NodeTelemetry(
             cpu_util=0.9 if self.view.cpu_task_count[m] else 0.02,
             gpu_util=0.9 if self.view.gpu_tenant_count[m, 0] else 0.0,
             cpu_celsius=celsius[node.id],

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Final, Protocol
 
 from placewise_service.api.calls.rpcs import Rpc
-from placewise_service.api.identity.auth import Credentials, Principal, Scope
+from placewise_service.api.identity.auth import AccessScope, Credentials, Principal
 from placewise_service.audit import AuditRecord
 
 _REFUSALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "OVERLOADED"})
@@ -134,7 +134,7 @@ def _is_recorded(call: FinishedCall) -> bool:
     if call.reason in _REFUSALS:
         return True
     rpc = call.rpc
-    if rpc.scope is Scope.READ or rpc.name == "Partition" or getattr(call.message, "dry_run", False):
+    if rpc.scope is AccessScope.READ or rpc.name == "Partition" or getattr(call.message, "dry_run", False):
         return False
     if call.reason == "OK" and rpc.name in _PLACES:
         return any(decision.reservation_id for decision in call.response.decisions)

@@ -34,7 +34,7 @@ from placewise_service.api.calls.ports import DecisionEngine
 from placewise_service.api.calls.rpcs import Reach, Rpc
 from placewise_service.api.calls.wire import parsed_in_pieces
 from placewise_service.api.convert.json_codec import JsonCodec
-from placewise_service.api.identity.auth import Authenticator, Credentials, Method, Open, Principal, Scope
+from placewise_service.api.identity.auth import AccessScope, Authenticator, Credentials, Method, Open, Principal
 from placewise_service.aside import ASIDE_BYTES, aside
 from placewise_service.settings import LimitSettings
 from placewise_service.telemetry import Telemetry
@@ -87,7 +87,7 @@ class Gateway:
         """A problem that an operator has to solve before this replica should get calls again; "" for none."""
         return next(filter(None, (check() for check in self.checks)), "") or self.engine.problem()
 
-    def require(self, scope: Scope, credentials: Credentials, name: str) -> None:
+    def require(self, scope: AccessScope, credentials: Credentials, name: str) -> None:
         """For requests outside the contract: raises unless the caller has the scope on every cluster."""
         principal = None
         try:

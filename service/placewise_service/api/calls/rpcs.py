@@ -27,7 +27,7 @@ from placewise_service.api.calls import admit_and_place, bundle_calls
 from placewise_service.api.calls.context import RECENT, CallContext, Past
 from placewise_service.api.calls.fingerprint import fingerprint
 from placewise_service.api.convert import convert_cluster, convert_in, convert_out
-from placewise_service.api.identity.auth import Principal, Scope
+from placewise_service.api.identity.auth import AccessScope, Principal
 from placewise_service.aside import ASIDE_BYTES, aside
 from placewise_service.engine.pending import Pending
 
@@ -61,7 +61,7 @@ class Rpc:
 
     service: str
     name: str
-    scope: Scope
+    scope: AccessScope
     request: type[Message]
     response: type[Message]
     handle: Handler
@@ -361,16 +361,16 @@ def _past(context: CallContext, cluster: str, past: Past) -> bundle_pb2.GetDecis
     return convert_out.past_decision(past.rpc, past.time_s, past.answer, settings, past.request_id)
 
 
-def _rpc(service: str, name: str, scope: Scope, pb: Any, handle: Handler, reach: Reach = Reach.CLUSTER) -> Rpc:
+def _rpc(service: str, name: str, scope: AccessScope, pb: Any, handle: Handler, reach: Reach = Reach.CLUSTER) -> Rpc:
     response = getattr(pb, f"{name}Response", None) or cluster_pb2.Cluster
     return Rpc(service, name, scope, getattr(pb, f"{name}Request"), response, handle, reach)
 
 
-PLACE = _rpc("DecisionService", "Place", Scope.DECIDE, decision_pb2, _place)
+PLACE = _rpc("DecisionService", "Place", AccessScope.DECIDE, decision_pb2, _place)
 STREAM_PLACE = Rpc(
     "DecisionService",
     "StreamPlace",
-    Scope.DECIDE,
+    AccessScope.DECIDE,
     decision_pb2.PlaceRequest,
     decision_pb2.PlaceResponse,
     _place,
@@ -380,31 +380,38 @@ RPCS: Mapping[str, Rpc] = {
     rpc.name: rpc
     for rpc in (
         PLACE,
-        _rpc("DecisionService", "Partition", Scope.DECIDE, decision_pb2, _partition),
-        _rpc("DecisionService", "AdmitOrWait", Scope.DECIDE, decision_pb2, _admit_or_wait),
-        _rpc("ClusterService", "ReportNodes", Scope.REPORT, cluster_pb2, _report_nodes),
-        _rpc("ClusterService", "ReportJobEvents", Scope.REPORT, cluster_pb2, _report_job_events),
-        _rpc("ClusterService", "GetCluster", Scope.READ, cluster_pb2, _get_cluster),
-        _rpc("ClusterService", "DeleteCluster", Scope.ADMIN, cluster_pb2, _delete_cluster),
+        _rpc("DecisionService", "Partition", AccessScope.DECIDE, decision_pb2, _partition),
+        _rpc("DecisionService", "AdmitOrWait", AccessScope.DECIDE, decision_pb2, _admit_or_wait),
+        _rpc("ClusterService", "ReportNodes", AccessScope.REPORT, cluster_pb2, _report_nodes),
+        _rpc("ClusterService", "ReportJobEvents", AccessScope.REPORT, cluster_pb2, _report_job_events),
+        _rpc("ClusterService", "GetCluster", AccessScope.READ, cluster_pb2, _get_cluster),
+        _rpc("ClusterService", "DeleteCluster", AccessScope.ADMIN, cluster_pb2, _delete_cluster),
         _rpc(
             "ClusterService",
             "ListClusters",
-            Scope.READ,
+            AccessScope.READ,
             cluster_pb2,
             _list_clusters,
             Reach.ANY,
         ),
-        _rpc("ClusterService", "UpdateClusterSettings", Scope.ADMIN, cluster_pb2, _update_settings),
-        _rpc("BundleService", "ListBundles", Scope.READ, bundle_pb2, bundle_calls.list_bundles, Reach.ALL),
-        _rpc("BundleService", "ActivateBundle", Scope.ADMIN, bundle_pb2, bundle_calls.activate_bundle, Reach.ALL),
-        _rpc("BundleService", "RollbackBundle", Scope.ADMIN, bundle_pb2, bundle_calls.rollback_bundle, Reach.ALL),
-        _rpc("BundleService", "SetShadow", Scope.ADMIN, bundle_pb2, bundle_calls.set_shadow, Reach.ALL),
-        _rpc("BundleService", "SetCanary", Scope.ADMIN, bundle_pb2, bundle_calls.set_canary, Reach.ALL),
-        _rpc("BundleService", "PromoteBundle", Scope.ADMIN, bundle_pb2, bundle_calls.promote_bundle, Reach.ALL),
-        _rpc("BundleService", "SetKillSwitch", Scope.ADMIN, bundle_pb2, bundle_calls.set_kill_switch, Reach.ALL),
-        _rpc("BundleService", "ListBundleHistory", Scope.READ, bundle_pb2, bundle_calls.list_bundle_history, Reach.ALL),
-        _rpc("BundleService", "GetDecision", Scope.READ, bundle_pb2, _get_decision),
-        _rpc("BundleService", "ListDecisions", Scope.READ, bundle_pb2, _list_decisions),
-        _rpc("BundleService", "ReadLog", Scope.LOG, bundle_pb2, _read_log),
+        _rpc("ClusterService", "UpdateClusterSettings", AccessScope.ADMIN, cluster_pb2, _update_settings),
+        _rpc("BundleService", "ListBundles", AccessScope.READ, bundle_pb2, bundle_calls.list_bundles, Reach.ALL),
+        _rpc("BundleService", "ActivateBundle", AccessScope.ADMIN, bundle_pb2, bundle_calls.activate_bundle, Reach.ALL),
+        _rpc("BundleService", "RollbackBundle", AccessScope.ADMIN, bundle_pb2, bundle_calls.rollback_bundle, Reach.ALL),
+        _rpc("BundleService", "SetShadow", AccessScope.ADMIN, bundle_pb2, bundle_calls.set_shadow, Reach.ALL),
+        _rpc("BundleService", "SetCanary", AccessScope.ADMIN, bundle_pb2, bundle_calls.set_canary, Reach.ALL),
+        _rpc("BundleService", "PromoteBundle", AccessScope.ADMIN, bundle_pb2, bundle_calls.promote_bundle, Reach.ALL),
+        _rpc("BundleService", "SetKillSwitch", AccessScope.ADMIN, bundle_pb2, bundle_calls.set_kill_switch, Reach.ALL),
+        _rpc(
+            "BundleService",
+            "ListBundleHistory",
+            AccessScope.READ,
+            bundle_pb2,
+            bundle_calls.list_bundle_history,
+            Reach.ALL,
+        ),
+        _rpc("BundleService", "GetDecision", AccessScope.READ, bundle_pb2, _get_decision),
+        _rpc("BundleService", "ListDecisions", AccessScope.READ, bundle_pb2, _list_decisions),
+        _rpc("BundleService", "ReadLog", AccessScope.LOG, bundle_pb2, _read_log),
     )
 }

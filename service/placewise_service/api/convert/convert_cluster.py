@@ -15,11 +15,11 @@ from placewise_core.domain.cluster import (
     Gpu,
     Node,
     NodeState,
+    NodeTelemetry,
     QueueSettings,
     QueueState,
     RunningJob,
     RunState,
-    Telemetry,
 )
 from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView
 from placewise_service.api.convert.convert_out import duration, fill_assignments, fill_queue_state, resources, set_time
@@ -27,7 +27,7 @@ from placewise_service.state.store import Overcommit
 
 _NODE_STATES: dict[NodeState, Any] = {state: cluster_pb2.Node.State.Value(state) for state in NodeState}
 _RUN_STATES: dict[RunState, Any] = {state: cluster_pb2.RunningJob.State.Value(state) for state in RunState}
-_READINGS = tuple(name for name in Telemetry.__dataclass_fields__ if name != "observe_time_s")
+_READINGS = tuple(name for name in NodeTelemetry.__dataclass_fields__ if name != "observe_time_s")
 _GPU_READINGS = ("util", "memory_util", "celsius")
 
 
@@ -109,7 +109,7 @@ def _gpu(gpu: Gpu) -> cluster_pb2.Gpu:
     return cluster_pb2.Gpu(index=gpu.index, model=gpu.model, memory_gib=gpu.memory_gib, **_known(gpu, _GPU_READINGS))
 
 
-def _known(owner: Telemetry | Gpu, names: tuple[str, ...]) -> dict[str, Any]:
+def _known(owner: NodeTelemetry | Gpu, names: tuple[str, ...]) -> dict[str, Any]:
     """The readings somebody reported."""
     return {name: value for name in names if not math.isnan(value := getattr(owner, name))}
 

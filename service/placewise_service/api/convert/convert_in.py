@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from placewise.v1 import cluster_pb2, decision_pb2, job_pb2
-from placewise_core.domain.cluster import Assignment, Gpu, Hardware, Node, NodeState, Telemetry
+from placewise_core.domain.cluster import Assignment, Gpu, Hardware, Node, NodeState, NodeTelemetry
 from placewise_core.domain.commands import (
     AdmitCommand,
     JobEvent,
@@ -72,7 +72,7 @@ _NO_DEMAND = Resources()
 _NO_SHARING = GpuSharing()
 _NO_HARDWARE = Hardware()
 _KEPT_GROUPS, _KEPT_BYTES = 1024, 512
-_TELEMETRY_FIELDS = frozenset(Telemetry.__dataclass_fields__) - {"observe_time_s"}
+_TELEMETRY_FIELDS = frozenset(NodeTelemetry.__dataclass_fields__) - {"observe_time_s"}
 
 
 def place_command(request: decision_pb2.PlaceRequest, caller: str = "", fingerprint: bytes = b"") -> PlaceCommand:
@@ -304,11 +304,11 @@ def _hardware(message: cluster_pb2.Hardware) -> Hardware:
     return Hardware(message.cpu_ghz, message.cache_mib, message.gpu_ghz)
 
 
-def _telemetry(message: cluster_pb2.Telemetry) -> Telemetry:
+def _telemetry(message: cluster_pb2.Telemetry) -> NodeTelemetry:
     """Only the fields that are there: those that are not stay unknown."""
     values = {field.name: value for field, value in message.ListFields() if field.name in _TELEMETRY_FIELDS}
     observe_time_s = seconds(message.observe_time) if message.HasField("observe_time") else 0.0
-    return Telemetry(**values, observe_time_s=observe_time_s)
+    return NodeTelemetry(**values, observe_time_s=observe_time_s)
 
 
 def job_event(message: cluster_pb2.JobEvent) -> JobEvent:

@@ -28,7 +28,7 @@ from placewise_service.api.faces.bodies import read_body
 from placewise_service.api.faces.callers import of_request, trace_of
 from placewise_service.api.faces.health import health_app
 from placewise_service.api.faces.pages import Hosts, refuse_foreign_hosts, refuse_foreign_pages
-from placewise_service.api.identity.auth import Scope
+from placewise_service.api.identity.auth import AccessScope
 from placewise_service.telemetry import METRICS_CONTENT_TYPE
 
 TIMEOUT_HEADER = "placewise-timeout-ms"
@@ -148,7 +148,7 @@ def _add_operations(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
     async def metrics(request: Request) -> Response:
         with _refusals_on_record(gateway, request, "metrics"):
             refuse_foreign_pages(request.headers)
-        gateway.require(Scope.READ, of_request(gateway, request.scope, request.headers), "metrics")
+        gateway.require(AccessScope.READ, of_request(gateway, request.scope, request.headers), "metrics")
         return Response(await asyncio.to_thread(gateway.telemetry.render), media_type=METRICS_CONTENT_TYPE)
 
     schema = document()

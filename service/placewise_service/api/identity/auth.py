@@ -7,7 +7,7 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.domain.errors import PermissionDeniedError
 
 
-class Scope(enum.StrEnum):
+class AccessScope(enum.StrEnum):
     """Permission of a token; none includes another."""
 
     READ = "read"
@@ -44,11 +44,11 @@ class Principal:
     """Who calls. `clusters` None means every cluster."""
 
     name: str
-    scopes: frozenset[Scope]
+    scopes: frozenset[AccessScope]
     clusters: frozenset[str] | None = None
     method: Method = Method.TOKEN
 
-    def require(self, scope: Scope, cluster: str | None) -> None:
+    def require(self, scope: AccessScope, cluster: str | None) -> None:
         """Raises PermissionDeniedError. `cluster` None asks for a right that no single cluster gives."""
         if scope not in self.scopes:
             raise _lacks(scope)
@@ -56,7 +56,7 @@ class Principal:
             where = f"on cluster {cluster!r}" if cluster is not None else "on every cluster"
             raise PermissionDeniedError(f"not allowed {where}", {"scope": str(scope)})
 
-    def require_scope(self, scope: Scope) -> None:
+    def require_scope(self, scope: AccessScope) -> None:
         """Raises PermissionDeniedError unless the caller has the scope on some cluster."""
         if scope not in self.scopes:
             raise _lacks(scope)
@@ -65,11 +65,11 @@ class Principal:
         return self.clusters is None or cluster in self.clusters
 
 
-def _lacks(scope: Scope) -> PermissionDeniedError:
+def _lacks(scope: AccessScope) -> PermissionDeniedError:
     return PermissionDeniedError(f"needs the scope {scope!s}", {"scope": str(scope)})
 
 
-ANYONE = Principal("anyone", frozenset(Scope), method=Method.OPEN)
+ANYONE = Principal("anyone", frozenset(AccessScope), method=Method.OPEN)
 
 
 class Authenticator(Protocol):

@@ -8,7 +8,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
 from placewise_core.basics.clock import Clock
-from placewise_service.api.identity.auth import Method, Principal, Scope
+from placewise_service.api.identity.auth import AccessScope, Method, Principal
 from placewise_service.api.identity.watched import OnStale, WatchedFile
 
 log = structlog.get_logger(__name__)
@@ -20,7 +20,7 @@ class CallerEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1, max_length=253)
-    scopes: frozenset[Scope] = Field(min_length=1)
+    scopes: frozenset[AccessScope] = Field(min_length=1)
     clusters: frozenset[str] | None = None
 
     def principal(self, method: Method) -> Principal:

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from placewise_core.basics.frozen import frozen
-from placewise_service.api.identity.auth import Scope
+from placewise_service.api.identity.auth import AccessScope
 from placewise_service.api.identity.tokens import TokenEntry, parse_tokens
 from placewise_service.api.identity.watched import CredentialsFileError, read
 
@@ -38,7 +38,7 @@ _AS_IT_IS = Access()
 def create_token(
     path: Path,
     name: str,
-    scopes: Sequence[Scope],
+    scopes: Sequence[AccessScope],
     clusters: Sequence[str] = (),
     expire_time: datetime | None = None,
     entropy: Callable[[int], str] = secrets.token_urlsafe,

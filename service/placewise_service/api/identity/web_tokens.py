@@ -20,7 +20,7 @@ from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.clock import Clock
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.errors import UnauthenticatedError
-from placewise_service.api.identity.auth import Method, Principal, Scope
+from placewise_service.api.identity.auth import AccessScope, Method, Principal
 from placewise_service.api.identity.watched import CredentialsFileError, WatchedFile
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,7 @@ _LEEWAY_S = 10.0  # clocks of provider and service differ
 _LEAST_RSA_BITS = 2048
 _KEPT = 1024  # tokens that need not be verified again: a caller shows its token with each call
 _LONGEST_NAME = 253
-_SCOPES = frozenset(scope.value for scope in Scope)
+_SCOPES = frozenset(scope.value for scope in AccessScope)
 _REFUSED: Final = "the bearer token is not valid"
 
 
@@ -124,7 +124,9 @@ class WebTokens:
         name = claims[self._rules.name_claim]
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
             raise UnauthenticatedError(_REFUSED)
-        scopes = frozenset(Scope(word) for word in _words(claims.get(self._rules.scopes_claim)) if word in _SCOPES)
+        scopes = frozenset(
+            AccessScope(word) for word in _words(claims.get(self._rules.scopes_claim)) if word in _SCOPES
+        )
         clusters = _words(claims.get(self._rules.clusters_claim))
         # Prefixed: a provider that lets people choose their names must not let them choose that of a token of ours.
         return Principal(f"jwt:{name}", scopes, None if EVERY_CLUSTER in clusters else clusters, Method.JWT)

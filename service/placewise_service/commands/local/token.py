@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from placewise_service.api.identity.auth import Scope
+from placewise_service.api.identity.auth import AccessScope
 from placewise_service.api.identity.token_changes import Access, create_token, list_tokens, revoke_token
 from placewise_service.api.identity.tokens import TokenEntry
 from placewise_service.api.identity.watched import CredentialsFileError
@@ -32,7 +32,7 @@ def _group() -> None:
 def create(
     name: Annotated[str, typer.Argument(help="Name of the caller, as the audit log will show it.")],
     file: Annotated[Path, typer.Option(envvar="PLACEWISE_AUTH__TOKENS_FILE", help="Tokens file; created if missing.")],
-    scopes: Annotated[list[Scope], typer.Option("--scope", help="Scope of the token; repeat for more.")],
+    scopes: Annotated[list[AccessScope], typer.Option("--scope", help="Scope of the token; repeat for more.")],
     clusters: Annotated[list[str] | None, typer.Option("--cluster", "-c", help="These clusters; default: all.")] = None,
     days: Annotated[float, typer.Option(min=0, help="Expires after so many days; 0: never.")] = 0.0,
     mode: Annotated[

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from placewise_service.declog.derived import JOINED_SCHEMA, REWARDS, RUNS_SCHEMA
 from placewise_service.declog.join.buckets import Buckets, count_for
-from placewise_service.declog.join.clock import Clock
+from placewise_service.declog.join.clock import LogClock
 from placewise_service.declog.join.flatten import (
     ALTERNATIVE_COLUMNS,
     DECIDED,
@@ -53,7 +53,7 @@ class DayJoin:
         self._rewarded = Buckets(folder, "rewarded", REWARDED, self._count)
         self.counts: Counter[str] = Counter()
 
-    def collected(self, clock: Clock, *, dangling_after_s: float) -> Iterator[tuple[pa.Table, pa.Table]]:
+    def collected(self, clock: LogClock, *, dangling_after_s: float) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Rows of `runs` and of `progress`, while the joined rows go to the disk. The memory taken does not grow with
         the day."""
         self._decided.fill(self._read(self._decisions, (*DECISION_COLUMNS, *ALTERNATIVE_COLUMNS), self._checked))
@@ -102,7 +102,9 @@ class DayJoin:
         at = DECIDED.get_field_index("propensity")
         return decided.set_column(at, DECIDED.field(at), pc.if_else(is_wrong, None, propensity))
 
-    def _bucket(self, i: int, decided: pa.Table, reported: pa.Table, clock: Clock, dangling_after_s: float) -> pa.Table:
+    def _bucket(
+        self, i: int, decided: pa.Table, reported: pa.Table, clock: LogClock, dangling_after_s: float
+    ) -> pa.Table:
         rows = list(rows_of(decided))
         firsts = {row.key: at for at, row in reversed(list(enumerate(rows)))}
         if len(firsts) < len(rows):

@@ -19,7 +19,7 @@ from placewise_core.basics.arrays import IntArray
 from placewise_service.declog.derived import JOINED, JOINED_SCHEMA, PROGRESS, PROGRESS_SCHEMA, RUNS, RUNS_SCHEMA
 from placewise_service.declog.files import durable_writer
 from placewise_service.declog.join.buckets import Buckets, count_for
-from placewise_service.declog.join.clock import Clock
+from placewise_service.declog.join.clock import LogClock
 from placewise_service.declog.join.day import DayJoin
 from placewise_service.declog.join.runs import LONGEST_S, REWARDED, Sweep
 from placewise_service.declog.outcomes import Status
@@ -44,7 +44,7 @@ class LogJoin:
         self._directory = directory
         self._problems = problems
 
-    def run(self, clock: Clock, *, dangling_after_s: float) -> Counter[str]:
+    def run(self, clock: LogClock, *, dangling_after_s: float) -> Counter[str]:
         """Rebuilds the tables of every day that changed, has open rows, or rewards that were not known yet.
 
         Counts the rows of these days by status, and OVERRIDDEN, REPEATED, ORPHANS, REFUSED_AGAIN, WAITING.
@@ -91,7 +91,7 @@ class LogJoin:
             return True
         return metadata.get(_INPUTS_KEY.encode()) != inputs.encode() or metadata.get(_OPEN_KEY.encode()) != b"0"
 
-    def _collect(self, day: str, join: DayJoin, clock: Clock, dangling_after_s: float) -> None:
+    def _collect(self, day: str, join: DayJoin, clock: LogClock, dangling_after_s: float) -> None:
         with (
             durable_writer(self._target(RUNS, day), RUNS_SCHEMA) as runs,
             durable_writer(self._target(PROGRESS, day), PROGRESS_SCHEMA) as progress,
@@ -108,7 +108,7 @@ class LogJoin:
             counts = f"{join.counts['ORPHANS']} {join.counts['REPEATED']}"
             writer.add_key_value_metadata({_INPUTS_KEY: inputs, _OPEN_KEY: str(is_open), COUNTS_KEY: counts})
 
-    def _rewards(self, day: str, folder: Path, clock: Clock) -> Iterator[pa.Table]:
+    def _rewards(self, day: str, folder: Path, clock: LogClock) -> Iterator[pa.Table]:
         """Rows of REWARDED for the runs of a day, some thousands at a time."""
         own = self._target(RUNS, day)
         first_s, last_s = _starts(own)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.realised import HORIZONS_MIN, Run, neighbourhood_reward_h, points_of, reward_h
 from placewise_service.declog.derived import REWARDS
-from placewise_service.declog.join.clock import Clock
+from placewise_service.declog.join.clock import LogClock
 from placewise_service.declog.outcomes import Decided, Found, Status
 
 LONGEST_S: Final = 60.0 * max(HORIZONS_MIN)
@@ -74,7 +74,7 @@ class _Swept:
 class Sweep:
     """Takes runs in the order of their starts and gives the rewards of those that are asked for."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: LogClock) -> None:
         self._clock = clock
         self._on: dict[tuple[str, str], dict[int, _Swept]] = {}
         self._waiting: list[tuple[float, int, _Swept]] = []

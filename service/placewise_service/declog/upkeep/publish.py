@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import fs
 
-from placewise_log.manifest import NAME, Manifest
+from placewise_log.manifest import NAME, LogManifest
 from placewise_log.store import LogError, opened
 
 _CHUNK: Final = 1 << 20
@@ -37,7 +37,7 @@ class Store:
         Files that a day's join replaced are written again, those that are no longer named stay. Raises StoreError, and
         ManifestError for a directory without one. A publication that was cut off can be repeated.
         """
-        manifest = Manifest.read(directory)
+        manifest = LogManifest.read(directory)
         try:
             there = self._manifest()
             names = [name for name, file in manifest.files.items() if there.get(name) != file.sha256]
@@ -53,7 +53,7 @@ class Store:
         if self._files.get_file_info(path).type is fs.FileType.NotFound:
             return {}
         with self._files.open_input_stream(path) as file:
-            found = Manifest.parse(file.readall().decode("utf-8"), f"{self._url}/{NAME}")
+            found = LogManifest.parse(file.readall().decode("utf-8"), f"{self._url}/{NAME}")
         return {name: each.sha256 for name, each in found.files.items()}
 
     def _copy(self, source: Path, name: str) -> None:

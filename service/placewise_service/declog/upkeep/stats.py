@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from placewise_log.coverage import Coverage, gangs_of
 from placewise_log.manifest import NAME as MANIFEST
-from placewise_log.manifest import Manifest, ManifestError
+from placewise_log.manifest import LogManifest, ManifestError
 from placewise_log.record import CorruptEntryError
 from placewise_log.views import SNAPSHOT
 from placewise_service.declog.derived import JOINED, REWARDS
@@ -138,7 +138,7 @@ def stats_of(directory: Path, problems: Problems) -> LogStats:
         stats.outcomes[kind] += 1
     if (directory / MANIFEST).exists():
         try:
-            stats.dropped = Manifest.read(directory).dropped
+            stats.dropped = LogManifest.read(directory).dropped
         except ManifestError as error:
             problems.add(error)
     stats.unreadable = sum(1 for _ in _rows(directory, UNREADABLE, ("id",), problems))

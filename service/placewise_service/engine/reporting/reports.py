@@ -6,7 +6,7 @@ from dataclasses import replace
 import structlog
 
 from placewise_core.basics.frozen import frozen
-from placewise_core.domain.cluster import Gpu, Node, RunningJob, RunState, Telemetry
+from placewise_core.domain.cluster import Gpu, Node, NodeTelemetry, RunningJob, RunState
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.events import Event, JobsEnded
 from placewise_core.domain.job import Job, JobId
@@ -231,9 +231,9 @@ def _completed(node: Node, now_s: float) -> Node:
     return replace(node, gpus=gpus, capacity=capacity, telemetry=_dated(node, now_s))
 
 
-def _dated(node: Node, now_s: float) -> Telemetry:
+def _dated(node: Node, now_s: float) -> NodeTelemetry:
     telemetry = node.telemetry
-    if telemetry == Telemetry() or telemetry.observe_time_s > 0:
+    if telemetry == NodeTelemetry() or telemetry.observe_time_s > 0:
         return telemetry
     return replace(telemetry, observe_time_s=now_s)
 

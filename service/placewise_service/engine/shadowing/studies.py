@@ -24,10 +24,10 @@ def offer(shadowing: Shadowing, kind: type[Question], question: Question | None,
     elif question is None:
         shadowing.count_left_out(jobs, LeftOut.BUSY)
     else:
-        shadowing.studying.offer(_Study(shadowing, shadow, name, question, answered))
+        shadowing.studying.offer(_QuestionStudy(shadowing, shadow, name, question, answered))
 
 
-class _Study:
+class _QuestionStudy:
     """One answer's. See studying.Deferred."""
 
     def __init__(

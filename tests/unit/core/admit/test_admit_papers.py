@@ -9,7 +9,7 @@ from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
 
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.registry import admission_policies
-from placewise_core.domain.cluster import Assignment, QueueSettings, QueueState, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, NodeTelemetry, QueueSettings, QueueState, RunningJob
 from placewise_core.domain.decision import Admission, AdmitPlan, Verdict
 from placewise_core.domain.job import ElasticRange, Job, JobId, Priority, Resources, Role, Subtask
 from placewise_core.speed.params import PARAMS_MILLIONS
@@ -153,10 +153,12 @@ def test_nothing_is_read_of_a_job_but_the_papers_inputs(policy: str) -> None:
 @pytest.mark.parametrize("policy", READS)
 def test_nothing_is_read_of_a_node_but_its_gpus_and_network(policy: str) -> None:
     nodes = gpu_nodes(2, 4)
-    busy = {f.name: 0.5 for f in fields(Telemetry) if f.name.endswith("_util")}
-    warm = {f.name: 40.0 for f in fields(Telemetry) if f.name.endswith("_celsius")}
+    busy = {f.name: 0.5 for f in fields(NodeTelemetry) if f.name.endswith("_util")}
+    warm = {f.name: 40.0 for f in fields(NodeTelemetry) if f.name.endswith("_celsius")}
     told = tuple(
-        replace(n, telemetry=Telemetry(**{**busy, **warm, "limit_celsius": 90.0, "observe_time_s": NOW_S}), rack="r")
+        replace(
+            n, telemetry=NodeTelemetry(**{**busy, **warm, "limit_celsius": 90.0, "observe_time_s": NOW_S}), rack="r"
+        )
         for n in nodes
     )
     jobs = [job("a"), job("b", model="VGG16")]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.fakes.place_cases import arrays, context, gang, node, running, view_of
 
-from placewise_core.domain.cluster import Gpu, Node, NodeState, Telemetry
+from placewise_core.domain.cluster import Gpu, Node, NodeState, NodeTelemetry
 from placewise_core.domain.decision import Blocker, Outcome, Reason
 from placewise_core.domain.job import GpuSharing, Job, Resources, Role, TaskGroup
 from placewise_core.gang import why
@@ -16,8 +16,8 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.view.view import ClusterView
 
-HOT = Telemetry(gpu_celsius=95, limit_celsius=90, observe_time_s=999)
-STALE = Telemetry(gpu_celsius=40, limit_celsius=90, observe_time_s=100)
+HOT = NodeTelemetry(gpu_celsius=95, limit_celsius=90, observe_time_s=999)
+STALE = NodeTelemetry(gpu_celsius=40, limit_celsius=90, observe_time_s=100)
 
 
 def explain(job: Job, view: ClusterView, ctx: PlaceContext | None = None) -> tuple[Outcome, list[Blocker]]:

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 from tests.fakes.proteus_queue import bundled, cluster_of
 
-from placewise_core.domain.cluster import Assignment, Gpu, Hardware, Node, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, Gpu, Hardware, Node, NodeTelemetry, RunningJob
 from placewise_core.domain.decision import Outcome, PartitionPlan
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
@@ -26,7 +26,7 @@ def node(name: str, cpu_ghz: float = 3.0, gpus: int = 1, **telemetry: float) -> 
         Resources(cpu_cores=16, gpus=gpus, memory_gib=64),
         tuple(Gpu(g, "V100", 16) for g in range(gpus)),
         hardware=Hardware(cpu_ghz, 20.0, 1.5),
-        telemetry=Telemetry(**{"observe_time_s": NOW_S - 1.0, **telemetry}),
+        telemetry=NodeTelemetry(**{"observe_time_s": NOW_S - 1.0, **telemetry}),
     )
 
 
@@ -78,7 +78,7 @@ def test_no_temperature_is_read() -> None:
 
 
 def test_nothing_is_read_of_a_report_but_the_papers_inputs() -> None:
-    left = {field.name for field in fields(Telemetry)} - READ
+    left = {field.name for field in fields(NodeTelemetry)} - READ
     plan = split(cluster_of((node("a"), node("b"))), 1000.0)
     for name in left:
         told = replace(node("a").telemetry, **{name: 70.0})

@@ -14,8 +14,8 @@ from placewise_core.domain.cluster import (
     Hardware,
     Node,
     NodeState,
+    NodeTelemetry,
     RunningJob,
-    Telemetry,
 )
 from placewise_core.domain.decision import Outcome, PartitionPlan, Reason
 from placewise_core.domain.divisible import DivisibleTask, ShareProgress
@@ -43,7 +43,7 @@ def node(name: str, gpus: int = 1, hardware: Hardware = STRONG, **telemetry: flo
         Resources(cpu_cores=16, gpus=gpus, memory_gib=64),
         tuple(Gpu(g, "V100", 16) for g in range(gpus)),
         hardware=hardware,
-        telemetry=Telemetry(**{"observe_time_s": NOW_S - 1.0, **telemetry}),
+        telemetry=NodeTelemetry(**{"observe_time_s": NOW_S - 1.0, **telemetry}),
     )
 
 

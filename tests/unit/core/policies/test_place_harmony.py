@@ -11,7 +11,7 @@ from tests.fakes.cluster import make_job, make_node
 from tests.fakes.net_policies import FirstIsBest, Spreads
 
 from placewise_core.basics.arrays import Float32
-from placewise_core.domain.cluster import Assignment, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, NodeTelemetry, RunningJob
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
@@ -164,7 +164,7 @@ def test_who_claims_and_gives_back_changed_nothing() -> None:
 
 
 def test_a_node_whose_reports_are_late_is_looked_at_again() -> None:
-    nodes = (make_node("n0"), dataclasses.replace(make_node("n1"), telemetry=Telemetry(observe_time_s=1.0)))
+    nodes = (make_node("n0"), dataclasses.replace(make_node("n1"), telemetry=NodeTelemetry(observe_time_s=1.0)))
     view, net = ClusterView(ClusterRecords("c", 0, "e", nodes=nodes)), Spreads()
     harmony = Harmony(net, Consolidate())
     for now_s, looks in ((2.0, 1), (3.0, 1), (2.0 + view.stale_after_s, 2)):

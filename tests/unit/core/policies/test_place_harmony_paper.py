@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.proteus_queue import cluster_of
 
 from placewise_core.basics.arrays import Float32
-from placewise_core.domain.cluster import Assignment, Gpu, Node, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, Gpu, Node, NodeTelemetry, RunningJob
 from placewise_core.domain.job import Architecture, Job, JobId, NodeId, Priority, Resources, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
@@ -25,7 +25,7 @@ M = 3
 def cluster(size: int = M, **telemetry: float) -> ClusterView:
     capacity = Resources(cpu_cores=8, gpus=2, memory_gib=48, network_gbps=50)
     gpus = tuple(Gpu(g, "V100", 16) for g in range(2))
-    told = Telemetry(**telemetry) if telemetry else Telemetry()
+    told = NodeTelemetry(**telemetry) if telemetry else NodeTelemetry()
     return cluster_of(tuple(Node(NodeId(f"n{i}"), capacity, gpus, telemetry=told) for i in range(size)))
 
 

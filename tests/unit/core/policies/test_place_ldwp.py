@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.place_cases import view_of
 
 from placewise_core.basics.arrays import Float32
-from placewise_core.domain.cluster import Assignment, Gpu, Node, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, Gpu, Node, NodeTelemetry, RunningJob
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, Subtask, SubtaskState, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.inputs.ldwp import COLUMNS, RowEncoder, shortlist
@@ -33,7 +33,7 @@ def host(name: str, cores: float = 8, gpus: int = 2, model: str = "K80", util: f
         NodeId(name),
         Resources(cores, gpus, 64, 16.0 * gpus, 10),
         tuple(Gpu(g, model, 16) for g in range(gpus)),
-        telemetry=Telemetry(cpu_util=util, gpu_util=util, observe_time_s=1.0),
+        telemetry=NodeTelemetry(cpu_util=util, gpu_util=util, observe_time_s=1.0),
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.proteus_queue import cluster_of
 
 from placewise_core.basics.arrays import Float32
-from placewise_core.domain.cluster import Assignment, Node, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, Node, NodeTelemetry, RunningJob
 from placewise_core.domain.job import Job, JobId, NodeId, Priority, Resources, Role, Subtask, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.inputs.ldwp_paper import columns, order_of, state_of
@@ -21,7 +21,7 @@ NAMES = ("n0", "n1", "n2")
 
 def cluster(*names: str, **telemetry: float) -> ClusterView:
     capacity = Resources(cpu_cores=8, memory_gib=48, network_gbps=10)
-    told = Telemetry(**telemetry) if telemetry else Telemetry()
+    told = NodeTelemetry(**telemetry) if telemetry else NodeTelemetry()
     return cluster_of(tuple(Node(NodeId(name), capacity, telemetry=told) for name in names or NAMES))
 
 

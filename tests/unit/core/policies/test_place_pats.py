@@ -3,7 +3,7 @@
 import pytest
 from tests.fakes.place_cases import context, node, running, view_of
 
-from placewise_core.domain.cluster import Node, Telemetry
+from placewise_core.domain.cluster import Node, NodeTelemetry
 from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.domain.job import Job, JobId, Resources, Role, Subtask, TaskGroup
 from placewise_core.policies.registry import placement_policies
@@ -44,7 +44,7 @@ def test_a_speedup_of_the_store_counts() -> None:
 
 @pytest.mark.parametrize("busy", [{"cpu_util": 0.9}, {"gpu_util": 0.9}])
 def test_of_equal_nodes_the_idler_one(busy: dict[str, float]) -> None:
-    assert chosen(view_of([node("a", telemetry=Telemetry(**busy)), node("b")]), 5.0) == "b"
+    assert chosen(view_of([node("a", telemetry=NodeTelemetry(**busy)), node("b")]), 5.0) == "b"
 
 
 def test_of_equal_nodes_the_one_with_fewer_tasks() -> None:

@@ -10,7 +10,7 @@ from tests.fakes.most_memory import MostMemory
 from tests.fakes.place_cases import context, gang, node, running, view_of
 from tests.fakes.slices import Counting
 
-from placewise_core.domain.cluster import Hardware, Node, NodeState, Telemetry
+from placewise_core.domain.cluster import Hardware, Node, NodeState, NodeTelemetry
 from placewise_core.domain.job import GpuSharing, Job, Resources
 from placewise_core.gang.greedy import RESCUED
 from placewise_core.gang.policy import Proposal
@@ -146,8 +146,8 @@ def test_ect_takes_the_faster_gpu_unless_it_is_slower_for_this_model() -> None:
 
 
 def test_ect_and_pats_take_the_idle_one_of_equals() -> None:
-    hot_cpu = Telemetry(cpu_util=0.9, gpu_util=0.9, observe_time_s=999)
-    view = view_of([node("a", telemetry=hot_cpu), node("b", telemetry=Telemetry(cpu_util=0.0, observe_time_s=999))])
+    hot_cpu = NodeTelemetry(cpu_util=0.9, gpu_util=0.9, observe_time_s=999)
+    view = view_of([node("a", telemetry=hot_cpu), node("b", telemetry=NodeTelemetry(cpu_util=0.0, observe_time_s=999))])
     assert nodes_of("ect", gang(workers=1), view) == ["b"]
     view = view_of([node("a"), node("b")], [running("r", "a", [0, 1])])
     assert nodes_of("pats", gang(workers=1), view) == ["b"]

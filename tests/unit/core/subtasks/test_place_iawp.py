@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.fakes.place_cases import view_of
 
-from placewise_core.domain.cluster import Assignment, Gpu, Node, NodeState, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, Gpu, Node, NodeState, NodeTelemetry, RunningJob
 from placewise_core.domain.decision import JobDecision, Outcome, Reason
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.events import SubtaskProfiled
@@ -199,8 +199,8 @@ def test_metrics_of_the_store_fill_what_the_request_lacks() -> None:
     [
         (host(state=NodeState.DOWN), Reason.NODE_DOWN),
         (host(state=NodeState.DRAINING), Reason.NODE_DRAINING),
-        (host(telemetry=Telemetry(cpu_celsius=91, limit_celsius=90, observe_time_s=999)), Reason.THERMAL_LIMIT),
-        (host(telemetry=Telemetry(observe_time_s=1)), Reason.STALE_TELEMETRY),
+        (host(telemetry=NodeTelemetry(cpu_celsius=91, limit_celsius=90, observe_time_s=999)), Reason.THERMAL_LIMIT),
+        (host(telemetry=NodeTelemetry(observe_time_s=1)), Reason.STALE_TELEMETRY),
     ],
 )
 def test_an_unusable_node_takes_nothing_and_says_why(node: Node, reason: Reason) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.fakes.place_cases import arrays, gang, node, running, view_of
 
-from placewise_core.domain.cluster import Gpu, NodeState, Telemetry
+from placewise_core.domain.cluster import Gpu, NodeState, NodeTelemetry
 from placewise_core.domain.events import ClusterDeleted, Event, JobsEnded, NodesReported
 from placewise_core.domain.job import GpuSharing, NodeId, Resources
 from placewise_core.view.view import CPU, GPUS, MEMORY
@@ -118,7 +118,7 @@ def test_stamps_grow_where_something_changed_and_only_there() -> None:
 def test_a_report_of_telemetry_keeps_jobs_and_layout() -> None:
     view = view_of([node("a")], [running("r", "a", [0])])
     layout, telemetry = view.layout_stamp, view.telemetry_stamp
-    hot = Telemetry(gpu_celsius=95, limit_celsius=90, observe_time_s=50)
+    hot = NodeTelemetry(gpu_celsius=95, limit_celsius=90, observe_time_s=50)
     view.apply(Event(1, "e", NodesReported((node("a", telemetry=hot),))))
     assert (view.version, view.layout_stamp) == (1, layout)
     assert view.telemetry_stamp > telemetry
@@ -158,7 +158,7 @@ def test_an_event_out_of_order_or_of_another_life_is_refused() -> None:
 
 
 def test_emptied_is_ready_cool_and_apart() -> None:
-    hot = Telemetry(gpu_celsius=95, limit_celsius=90, observe_time_s=50)
+    hot = NodeTelemetry(gpu_celsius=95, limit_celsius=90, observe_time_s=50)
     view = view_of([node("a", state=NodeState.DOWN), node("b", telemetry=hot)], [running("r", "b", [0, 1])])
     before = arrays(view)
     empty = view.emptied()

@@ -18,10 +18,10 @@ from placewise_core.domain.cluster import (
     HeadReservation,
     Node,
     NodeState,
+    NodeTelemetry,
     QueueState,
     RunningJob,
     RunState,
-    Telemetry,
 )
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.events import ClockMoved, ClusterRecords, Event, JobsChanged, JobsEnded, NodesReported
@@ -38,7 +38,7 @@ MANY = 300
 
 
 def _node(i: int) -> Node:
-    telemetry = Telemetry(cpu_util=i / 1000, cpu_celsius=50.0 + i % 60, limit_celsius=90.0, observe_time_s=float(i))
+    telemetry = NodeTelemetry(cpu_util=i / 1000, cpu_celsius=50.0 + i % 60, limit_celsius=90.0, observe_time_s=float(i))
     state = NodeState.READY if i % 7 else NodeState.DOWN
     return replace(make_node(f"n{i}"), telemetry=telemetry, state=state, rack=f"r{i % 5}")
 

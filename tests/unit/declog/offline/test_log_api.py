@@ -16,8 +16,8 @@ from placewise_client.target import Target
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.errors import NotFoundError as UnknownClusterError
 from placewise_log.logs import Log, LogState
-from placewise_log.manifest import Manifest
-from placewise_service.api.identity.auth import Scope
+from placewise_log.manifest import LogManifest
+from placewise_service.api.identity.auth import AccessScope
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.commands.remote.log_ring import ApiRing
 from placewise_service.declog.export import export
@@ -27,13 +27,13 @@ async def test_an_export_through_the_api_is_that_of_a_direct_reader(tmp_path: Pa
     entries = [each for n in range(1, 8) for each in (decision(n), outcome(n, JobEventKind.FINISHED, NOON_S + n))]
     ring = FakeRing(*entries)
     await run(ring, tmp_path / "direct")
-    token = create_token(tmp_path / "tokens.yaml", "exporter", [Scope.LOG], ["prod"])
+    token = create_token(tmp_path / "tokens.yaml", "exporter", [AccessScope.LOG], ["prod"])
     async with listening(by_tokens(tmp_path / "tokens.yaml")) as at:
         at.engine.log, at.engine.dropped, at.engine.host_time_s = ring.entries, 4, 90.25
         async with AsyncClient(Target((f"127.0.0.1:{at.grpc_port}",), token=token)) as client:
             report = await export(ApiRing(client, ("prod",)), tmp_path / "api", clusters=("prod",), batch=3)
         assert at.engine.exported == ring.entries[-1][0]
-    manifest = Manifest.read(tmp_path / "api")
+    manifest = LogManifest.read(tmp_path / "api")
     assert manifest.dropped == {"prod": {"decisions": 4, "views": 0}}
     assert manifest.host_times_s == {"prod": 90.25}
     assert (report.written["decisions"], report.written["outcomes"]) == (7, 7)
@@ -47,8 +47,8 @@ async def test_an_export_through_the_api_is_that_of_a_direct_reader(tmp_path: Pa
     }
 
 
-@pytest.mark.parametrize("scopes", [[Scope.DECIDE], [Scope.READ, Scope.REPORT, Scope.ADMIN]])
-async def test_no_other_scope_reads_the_log(tmp_path: Path, scopes: list[Scope]) -> None:
+@pytest.mark.parametrize("scopes", [[AccessScope.DECIDE], [AccessScope.READ, AccessScope.REPORT, AccessScope.ADMIN]])
+async def test_no_other_scope_reads_the_log(tmp_path: Path, scopes: list[AccessScope]) -> None:
     token = create_token(tmp_path / "t", "other", scopes)
     async with listening(by_tokens(tmp_path / "t")) as at:
         target = Target((f"127.0.0.1:{at.grpc_port}",), token=token)
@@ -59,7 +59,7 @@ async def test_no_other_scope_reads_the_log(tmp_path: Path, scopes: list[Scope])
 
 
 async def test_the_log_of_another_cluster_is_refused(tmp_path: Path) -> None:
-    token = create_token(tmp_path / "t", "exporter", [Scope.LOG], ["other"])
+    token = create_token(tmp_path / "t", "exporter", [AccessScope.LOG], ["other"])
     async with listening(by_tokens(tmp_path / "t")) as at:
         async with AsyncClient(Target((f"127.0.0.1:{at.grpc_port}",), token=token)) as client:
             with pytest.raises(PermissionDeniedError):

@@ -8,14 +8,14 @@ from tests.fakes.declog import NOON_S, FakeRing, decision, files, outcome, run
 
 from placewise_core.domain.commands import JobEventKind
 from placewise_log.logs import Log
-from placewise_log.manifest import Manifest, ManifestError
+from placewise_log.manifest import LogManifest, ManifestError
 from placewise_log.store import LogError, LogStore
 
 
 async def test_the_manifest_names_every_file_and_how_far_the_log_goes(tmp_path: Path) -> None:
     ring = FakeRing(decision(1), outcome(1, JobEventKind.STARTED, NOON_S + 1))
     report = await run(ring, tmp_path)
-    manifest = Manifest.read(tmp_path)
+    manifest = LogManifest.read(tmp_path)
     assert set(manifest.files) == {path.relative_to(tmp_path).as_posix() for path in files(tmp_path, "*/*/*.parquet")}
     assert {name.partition("/")[0] for name in manifest.files} == {
         "decisions",
@@ -52,12 +52,12 @@ async def test_the_manifest_keeps_what_it_knows_of_clusters_that_this_export_lea
     hosted.dropped[Log.DECISIONS], hosted.host_time_s = 3, 120.0
     await run(hosted, tmp_path)
     await run(other, tmp_path, clusters=("d",))  # type: ignore[arg-type]
-    manifest = Manifest.read(tmp_path)
+    manifest = LogManifest.read(tmp_path)
     assert manifest.host_times_s == {"c": 120.0}
     nothing = {"decisions": 0, "views": 0}
     assert manifest.dropped == {"c": {**nothing, "decisions": 3}, "d": nothing}
     (tmp_path / "manifest.json").write_text('{"files": {}, "watermark": {}, "made_time_s": 1.0}')  # of before
-    assert Manifest.read(tmp_path).dropped == Manifest.read(tmp_path).host_times_s == {}
+    assert LogManifest.read(tmp_path).dropped == LogManifest.read(tmp_path).host_times_s == {}
 
 
 @pytest.mark.parametrize("damage", ["changed", "gone"])
@@ -66,13 +66,13 @@ async def test_a_file_that_is_not_as_exported_is_named(tmp_path: Path, damage: s
     (path,) = files(tmp_path, "decisions/*/*.parquet")
     path.unlink() if damage == "gone" else path.write_bytes(b"PAR1")
     with pytest.raises(ManifestError, match=path.name):
-        Manifest.read(tmp_path).check(tmp_path)
+        LogManifest.read(tmp_path).check(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"files": 3}', '{"files": {"a": {}}, "watermark": {}, "made_time_s": 0}'])
 def test_a_manifest_that_is_none_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(ManifestError, match="missing"):
-        Manifest.read(tmp_path)
+        LogManifest.read(tmp_path)
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(ManifestError, match="no manifest"):
-        Manifest.read(tmp_path)
+        LogManifest.read(tmp_path)

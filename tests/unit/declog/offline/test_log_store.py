@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.declog import NOON_S, FakeRing, decision, files, outcome, run
 
 from placewise_core.domain.commands import JobEventKind
-from placewise_log.manifest import Manifest
+from placewise_log.manifest import LogManifest
 from placewise_service.declog.upkeep.publish import Store, StoreError
 
 
@@ -16,13 +16,13 @@ async def test_a_store_has_each_file_once_and_the_manifest(tmp_path: Path) -> No
     ring = FakeRing(decision(1))
     await run(ring, here)
     store = Store(there.as_uri())
-    assert store.publish(here) == len(Manifest.read(here).files)
-    Manifest.read(there).check(there)
+    assert store.publish(here) == len(LogManifest.read(here).files)
+    LogManifest.read(there).check(there)
     assert store.publish(here) == 0
     ring.add(outcome(1, JobEventKind.STARTED, NOON_S + 1))
     await run(ring, here)
     assert store.publish(here) == 3, "the outcome, and the joined rows and runs of its day"
-    Manifest.read(there).check(there)
+    LogManifest.read(there).check(there)
 
 
 async def test_any_store_of_fsspec_will_do(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ async def test_a_publication_that_was_cut_off_leaves_the_manifest_as_it_was(
     assert (there / "manifest.json").read_bytes() == before
     assert "manifest.json" not in copied
     assert store.publish(here) > 0
-    Manifest.read(there).check(there)
+    LogManifest.read(there).check(there)
 
 
 def test_a_url_that_nobody_knows_is_refused() -> None:

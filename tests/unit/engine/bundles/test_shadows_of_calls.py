@@ -12,7 +12,7 @@ from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_admit, ask_place, logged
 
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import Telemetry
+from placewise_core.domain.cluster import NodeTelemetry
 from placewise_core.domain.commands import AdmitCommand, PartitionCommand, PlaceCommand, Scope
 from placewise_core.domain.decision import Verdict
 from placewise_core.domain.divisible import DivisibleTask
@@ -24,7 +24,7 @@ from placewise_service.declog.export import export
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.state.reference.memory import MemoryStore
-from placewise_service.telemetry import Telemetry as Metrics
+from placewise_service.telemetry import NodeTelemetry as Metrics
 
 PIPELINE = Job(JobId("p"), subtasks=tuple(Subtask(f"s{i}", f"k{i}", has_gpu_version=i % 2 == 0) for i in range(6)))
 TASK = DivisibleTask("t", 1000.0, serial_scale=10.0, overhead_s=1.0)
@@ -180,7 +180,7 @@ async def test_compare_says_where_and_why_the_other_calls_differ(
 ) -> None:
     """A long job that takes all cool nodes before a short one, a node above its limit, subtasks of unknown speed."""
     await engine.bundles.set_shadow("", policy=policy)
-    hot = Telemetry(cpu_celsius=99.0, gpu_celsius=99.0, limit_celsius=60.0, observe_time_s=1_000_000.0)
+    hot = NodeTelemetry(cpu_celsius=99.0, gpu_celsius=99.0, limit_celsius=60.0, observe_time_s=1_000_000.0)
     await engine.report_nodes(CLUSTER, [replace(make_node("n0", 4), telemetry=hot)], full=False)
     known = {"cpu_s": 3.0, "speedup": 0.7}
     stages = tuple(replace(each, profile={} if i % 3 else known) for i, each in enumerate(PIPELINE.subtasks))

@@ -8,7 +8,7 @@ from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
 
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import ClusterSettings, QueueSettings, Telemetry
+from placewise_core.domain.cluster import ClusterSettings, NodeTelemetry, QueueSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind, PartitionCommand
 from placewise_core.domain.decision import Outcome, Verdict
 from placewise_core.domain.divisible import DivisibleTask
@@ -79,7 +79,7 @@ async def test_an_earlier_time_counts_as_the_latest_one() -> None:
 
 async def test_telemetry_ages_by_the_hosts_time() -> None:
     async with Cluster() as (one, other):
-        measured = replace(make_node("n0", 4), telemetry=Telemetry(cpu_util=0.5))
+        measured = replace(make_node("n0", 4), telemetry=NodeTelemetry(cpu_util=0.5))
         await one.report_nodes(CLUSTER, [measured], False, HOST_S + 10)
         big = make_job("a", workers=8, gpus=1)
         for engine, at_s, outcome in ((one, 99.0, Outcome.PLACED), (other, 101.0, Outcome.WAIT)):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from placewise.v1 import cluster_pb2, job_pb2
-from placewise_core.domain.cluster import Assignment, Gpu, Node, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, Gpu, Node, NodeTelemetry, RunningJob
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, Subtask
 from placewise_core.inputs.ldwp_paper import order_of, state_of
@@ -98,7 +98,7 @@ def _node(message: cluster_pb2.Node) -> Node:
         _resources(message.capacity),
         tuple(Gpu(gpu.index, gpu.model, gpu.memory_gib) for gpu in message.gpus),
         max_jobs_per_gpu=message.max_jobs_per_gpu,
-        telemetry=Telemetry(**{name: getattr(readings, name) for name in _TELEMETRY if readings.HasField(name)}),
+        telemetry=NodeTelemetry(**{name: getattr(readings, name) for name in _TELEMETRY if readings.HasField(name)}),
     )
 
 

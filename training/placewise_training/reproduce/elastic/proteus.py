@@ -13,7 +13,7 @@ from placewise_training.reproduce.claims import (
     percent,
     verdict_of,
 )
-from placewise_training.reproduce.design import Experiment, Metric, Outcome
+from placewise_training.reproduce.design import Experiment, Metric, TrialOutcome
 from placewise_training.reproduce.elastic.believed import BelievedSpeed
 from placewise_training.reproduce.elastic.composed import SHORTEST, admission
 from placewise_training.reproduce.elastic.measured_costs import (
@@ -79,9 +79,9 @@ def _run(
     return run_elastic(nodes, jobs, truth, admission(method), _PLACE, seed, slot_s=slot_s, queue_settings=settings)
 
 
-def _outcome(trialled: Trialled) -> Outcome:
+def _outcome(trialled: Trialled) -> TrialOutcome:
     metrics, log = trialled.result.metrics, trialled.log
-    return Outcome(
+    return TrialOutcome(
         {
             "turnaround": metrics.avg_jct_s,
             "queueing": metrics.avg_queueing_s,
@@ -98,7 +98,7 @@ _ENVIRONMENTS = ("small, dispersed", "small, concentrated", "large, dispersed", 
 
 
 def _environments(jobs: int, *, is_believed: bool) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         data, arrivals = setting.split(", ")
         return _outcome(_run(_workload(data, arrivals, _PER_HOUR, jobs), method, seed, is_believed=is_believed))
 
@@ -122,7 +122,7 @@ def _environments(jobs: int, *, is_believed: bool) -> Experiment:
 
 
 def _load(jobs: int, is_quick: bool) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         return _outcome(_run(_workload("small", "poisson", float(setting), jobs), method, seed))
 
     return Experiment(
@@ -142,7 +142,7 @@ _MOST_GPUS = {"up to 16 GPUs, 6 jobs per hour": (16, 6.0), "up to 12 GPUs, 12 jo
 
 
 def _v_sweep(jobs: int, is_quick: bool) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         most, per_hour = _MOST_GPUS[method]
         workload = replace(_workload("small", "poisson", per_hour, jobs), most_gpus=most)
         return _outcome(_run(workload, PRINTED, seed, v=float(setting)))
@@ -167,8 +167,8 @@ def _v_sweep(jobs: int, is_quick: bool) -> Experiment:
 
 
 def _alpha() -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(*alpha_figure(setting))
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome(*alpha_figure(setting))
 
     return Experiment(
         key="alpha",
@@ -192,9 +192,9 @@ def _alpha() -> Experiment:
 def _comm() -> Experiment:
     settings = tuple(f"{network}, {n}" for network in COMM_NETWORKS for n in comm_counts(network))
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         network, count = setting.split(", ")
-        return Outcome({"seconds": comm_s(network, int(count))[method]})
+        return TrialOutcome({"seconds": comm_s(network, int(count))[method]})
 
     return Experiment(
         key="comm",
@@ -211,8 +211,8 @@ def _comm() -> Experiment:
 
 
 def _table_1() -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome({"millions": computed_millions(setting)})
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome({"millions": computed_millions(setting)})
 
     return Experiment(
         key="table_1",

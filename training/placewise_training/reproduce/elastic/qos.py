@@ -18,7 +18,7 @@ from placewise_training.reproduce.claims import (
     number,
     percent,
 )
-from placewise_training.reproduce.design import Curve, Experiment, Metric, Outcome
+from placewise_training.reproduce.design import Curve, Experiment, Metric, TrialOutcome
 from placewise_training.reproduce.elastic.composed import SHORTEST, admission
 from placewise_training.reproduce.elastic.trials import Trialled, run_elastic
 from placewise_training.reproduce.paper import Paper
@@ -70,10 +70,10 @@ def _run(jobs: Sequence[SimJob], method: str, seed: int) -> Trialled:
     return run_elastic(qos_cluster(), jobs, make_truth("judge", seed), admission(method), _PLACE, seed)
 
 
-def outcome(trialled: Trialled) -> Outcome:
+def outcome(trialled: Trialled) -> TrialOutcome:
     """The paper's metrics of a run."""
     metrics, log = trialled.result.metrics, trialled.log
-    return Outcome(
+    return TrialOutcome(
         {
             "qos_rate": metrics.qos_rate,
             "makespan": metrics.makespan_s,
@@ -88,7 +88,7 @@ def outcome(trialled: Trialled) -> Outcome:
 def _density(is_quick: bool) -> Experiment:
     hours = 8.0 if is_quick else _HOURS
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         return outcome(_run(_jobs(float(setting), hours, seed, _MEDIAN_S), method, seed))
 
     return Experiment(
@@ -107,7 +107,7 @@ def _density(is_quick: bool) -> Experiment:
 def _lengths(is_quick: bool) -> Experiment:
     hours = 8.0 if is_quick else _HOURS
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         return outcome(_run(_jobs(10.0, hours, seed, 60.0 * float(setting)), method, seed))
 
     return Experiment(
@@ -126,7 +126,7 @@ def _lengths(is_quick: bool) -> Experiment:
 def _shares(is_quick: bool) -> Experiment:
     hours = 8.0 if is_quick else 12.0
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         shares = [float(part) for part in setting.split("/")]
         jobs = _with_shares(_jobs(15.0, hours, seed, _MEDIAN_S), shares, seed)
         return outcome(_run(jobs, method, seed))
@@ -144,7 +144,7 @@ def _shares(is_quick: bool) -> Experiment:
 
 
 def _submission(is_quick: bool) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         return outcome(_run(_jobs(15.0, float(setting), seed, _MEDIAN_S), method, seed))
 
     return Experiment(
@@ -164,7 +164,7 @@ def _completions(is_quick: bool) -> Experiment:
     hours = 8.0 if is_quick else _HOURS
     shown = ("capacity", "tetris-perf", "tetris-cer", PRINTED, QOS, SAVABLE)
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         curves: dict[str, Curve] = {}
         late: dict[str, float] = {}
         for name in shown:
@@ -172,7 +172,7 @@ def _completions(is_quick: bool) -> Experiment:
             curves[name] = trialled.log.completions()
             x, y = curves[name]
             late[name] = float(np.interp(0.9, y, x))
-        return Outcome(late, curves)
+        return TrialOutcome(late, curves)
 
     return Experiment(
         key="completions",
@@ -198,9 +198,9 @@ def _profiles() -> Mapping[str, Mapping[str, Any]]:
 def _model_error() -> Experiment:
     profiles = _profiles()
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         fitted = profiles[setting][_FORMS[method]]
-        return Outcome(
+        return TrialOutcome(
             {
                 "mean": float(fitted["held_out_mean_error"]),
                 "median": float(fitted["held_out_median_error"]),

@@ -16,7 +16,7 @@ import numpy as np
 from placewise_models.bundle import Bundle
 from placewise_models.policy import POLICY_GRAPHS
 from placewise_training.reproduce.claims import Claim, ClaimVerdict, Judgement, number, percent
-from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Outcome, Trial
+from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Trial, TrialOutcome
 from placewise_training.reproduce.harmony.runs import CONSOLIDATE, HARMONY, PAPER_BASELINES, SHORTEST, Scenario, run
 from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
@@ -85,13 +85,13 @@ def paper(is_quick: bool, bundle: Bundle | None = None, variants: Path = VARIANT
 def _trial(variant_of: Mapping[str, str], scenario: Scenario, variants: Path) -> Trial:
     """Methods are yardsticks, or rows with a directory each."""
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         return _outcome(scenario, variant_of.get(method), method, seed, variants)
 
     return trial
 
 
-def _outcome(scenario: Scenario, variant: str | None, method: str, seed: int, variants: Path) -> Outcome:
+def _outcome(scenario: Scenario, variant: str | None, method: str, seed: int, variants: Path) -> TrialOutcome:
     trained = None
     if variant is not None:
         directory = variants / variant / str(seed)
@@ -102,7 +102,7 @@ def _outcome(scenario: Scenario, variant: str | None, method: str, seed: int, va
     for judged in range(JUDGED_SEEDS):
         found.append(run(scenario, HARMONY if trained else method, judged, trained)["jct"])
         relative.append(found[-1] / run(scenario, _YARDSTICKS[0], judged)["jct"])
-    return Outcome({"jct": float(np.mean(found)), "relative": float(np.mean(relative))})
+    return TrialOutcome({"jct": float(np.mean(found)), "relative": float(np.mean(relative))})
 
 
 def _techniques(base: Scenario, variants: Path) -> Experiment:
@@ -122,7 +122,7 @@ def _techniques(base: Scenario, variants: Path) -> Experiment:
 def _design(what: str, base: Scenario, variants: Path) -> Experiment:
     values = DESIGN[what][0]
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         variant = directory_of(what, int(setting)) if method == HARMONY else None
         return _outcome(base, variant, method, seed, variants)
 
@@ -140,7 +140,7 @@ def _design(what: str, base: Scenario, variants: Path) -> Experiment:
 
 
 def _intervals(base: Scenario, variants: Path, minutes: Sequence[int]) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         scenario = replace(base, every_s=60.0 * int(setting))
         variant = directory_of("interval", int(setting)) if method == HARMONY else None
         return _outcome(scenario, variant, method, seed, variants)

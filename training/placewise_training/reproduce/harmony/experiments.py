@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from placewise_models.bundle import Bundle
-from placewise_training.reproduce.design import Experiment, Metric, Outcome, Trial
+from placewise_training.reproduce.design import Experiment, Metric, Trial, TrialOutcome
 from placewise_training.reproduce.harmony.claims import claims
 from placewise_training.reproduce.harmony.interference import (
     MOST_BESIDE,
@@ -186,11 +186,11 @@ def _sweeps_beyond(base: Scenario, is_quick: bool, bundle: Bundle) -> list[Exper
 
 
 def _scenario_trial(scenario_of: Callable[[str], Scenario], bundle: Bundle) -> Trial:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         scenario = scenario_of(setting)
         found = run(scenario, method, seed, bundle)
         relative = found["jct"] / run(scenario, _YARDSTICK, seed, bundle)["jct"]
-        return Outcome({**found, "relative": relative})
+        return TrialOutcome({**found, "relative": relative})
 
     return trial
 
@@ -235,10 +235,10 @@ def _fresh(base: Scenario, is_quick: bool, bundle: Bundle) -> Experiment:
 
 
 def _by_model(base: Scenario, bundle: Bundle) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         name = f"jct {setting}"
         found, yardstick = run(base, method, seed, bundle)[name], run(base, _YARDSTICK, seed, bundle)[name]
-        return Outcome({"jct": found, "relative": found / yardstick})
+        return TrialOutcome({"jct": found, "relative": found / yardstick})
 
     methods = _ALL
     return Experiment(
@@ -279,7 +279,7 @@ def _servers(base: Scenario, servers: float) -> Scenario:
 
 
 def _predictions(jobs: int, bundle: Bundle) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         return prediction_trial(setting, method, seed, jobs, bundle)
 
     metrics = (
@@ -305,9 +305,9 @@ def _predictions(jobs: int, bundle: Bundle) -> Experiment:
 def _inference(base: Scenario, large: Scenario, bundle: Bundle) -> Experiment:
     scenarios = {"6 servers": base, "30 servers": large}
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         scenario = replace(scenarios[setting], jobs=60)
-        return Outcome({"decide_ms": decision_ms(scenario, method, seed, bundle)})
+        return TrialOutcome({"decide_ms": decision_ms(scenario, method, seed, bundle)})
 
     return Experiment(
         "inference",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from placewise_core.domain.job import Architecture, Job, JobId, Resources
-from placewise_training.reproduce.design import Outcome
+from placewise_training.reproduce.design import TrialOutcome
 from placewise_training.reproduce.harmony.runs import FIRST_SEED
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob, gang
@@ -50,7 +50,7 @@ def _rates(jobs: Sequence[tuple[str, _Where]], truth: ComposedSpeed, first: int 
     return [truth.rate(footprint, nodes, made) for footprint in made.values()]
 
 
-def packed_trial(setting: str, method: str, seed: int) -> Outcome:
+def packed_trial(setting: str, method: str, seed: int) -> TrialOutcome:
     """Fig. 1: the six jobs on three servers, in pairs; the mean over all fifteen ways to pair them up.
 
     `setting` is a model, or "mean" of the six.
@@ -62,13 +62,13 @@ def packed_trial(setting: str, method: str, seed: int) -> Outcome:
             lost[model].append(value)
     means = {model: float(np.mean(values)) for model, values in lost.items()}
     value = float(np.mean(list(means.values()))) if setting == "mean" else means[setting]
-    return Outcome({"slowdown": value})
+    return TrialOutcome({"slowdown": value})
 
 
-def pair_trial(setting: str, method: str, seed: int) -> Outcome:
+def pair_trial(setting: str, method: str, seed: int) -> TrialOutcome:
     """Fig. 2: interference level of a pair, the sum of both slowdowns. `setting` and `method` are the models."""
     truth = make_truth("judge", FIRST_SEED + seed)
-    return Outcome({"level": sum(slowdowns((setting, method), truth))})
+    return TrialOutcome({"level": sum(slowdowns((setting, method), truth))})
 
 
 STANDALONE, PACKED, BALANCED = "standalone", "bin packing", "load balancing"
@@ -82,18 +82,18 @@ _WHERE: dict[str, tuple[_Where, _Where]] = {
 MOST_BESIDE = 3
 
 
-def scheme_trial(setting: str, method: str, seed: int) -> Outcome:
+def scheme_trial(setting: str, method: str, seed: int) -> TrialOutcome:
     """Fig. 4: speed of the second job (`setting` is its model) beside CTC, over its speed standalone."""
     truth = make_truth("judge", FIRST_SEED + seed)
     speeds = {
         scheme: _rates([("ctc", first), (setting, second)], truth)[1] for scheme, (first, second) in _WHERE.items()
     }
-    return Outcome({"speed": speeds[method] / speeds[STANDALONE]})
+    return TrialOutcome({"speed": speeds[method] / speeds[STANDALONE]})
 
 
-def beside_trial(setting: str, method: str, seed: int) -> Outcome:
+def beside_trial(setting: str, method: str, seed: int) -> TrialOutcome:
     """Fig. 5: speed of a job (`method` is its model) with `setting` CTC jobs on its server, over its speed alone."""
     truth = make_truth("judge", FIRST_SEED + seed)
     here: _Where = [(0, 1, 1)]
     alone = _rates([(method, here)], truth)[0]
-    return Outcome({"speed": _rates([(method, here)] + [("ctc", here)] * int(setting), truth)[0] / alone})
+    return TrialOutcome({"speed": _rates([(method, here)] + [("ctc", here)] * int(setting), truth)[0] / alone})

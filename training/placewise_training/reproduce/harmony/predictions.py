@@ -21,7 +21,7 @@ from placewise_core.policies.search import SpeedScorer
 from placewise_core.speed.linear_speed import linear_speed
 from placewise_core.view.view import ClusterView
 from placewise_models.bundle import Bundle
-from placewise_training.reproduce.design import NeedsBundleError, Outcome
+from placewise_training.reproduce.design import NeedsBundleError, TrialOutcome
 from placewise_training.reproduce.harmony.runs import FIRST_SEED, Scenario
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline
@@ -142,7 +142,7 @@ def speed_samples(jobs: int, seed: int, bundle: Bundle) -> tuple[SpeedSample, ..
     return tuple(watcher.samples)
 
 
-def prediction_trial(setting: str, method: str, seed: int, jobs: int, bundle: Bundle) -> Outcome:
+def prediction_trial(setting: str, method: str, seed: int, jobs: int, bundle: Bundle) -> TrialOutcome:
     """Mean relative error, and the share of predictions within 10 %. `setting` is one of SETTINGS.
 
     LIF gets the neighbours' use and the speed of the placement without them: it has to find the interference. The
@@ -152,7 +152,7 @@ def prediction_trial(setting: str, method: str, seed: int, jobs: int, bundle: Bu
         raise NeedsBundleError(f"needs a bundle: {bundle.name} holds no reward model")
     samples = [s for s in speed_samples(jobs, seed, bundle) if _is_of(s, setting)]
     errors = np.array([abs(_predicted(s, method) - s.speed) / s.speed for s in samples])
-    return Outcome({"error": float(errors.mean()), "within": float((errors <= WITHIN).mean())})
+    return TrialOutcome({"error": float(errors.mean()), "within": float((errors <= WITHIN).mean())})
 
 
 def _is_of(sample: SpeedSample, setting: str) -> bool:

@@ -2,7 +2,7 @@
 
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.partition.threshold import threshold_scale, unit_count
-from placewise_training.reproduce.design import Experiment, Metric, Outcome
+from placewise_training.reproduce.design import Experiment, Metric, TrialOutcome
 from placewise_training.reproduce.heat.claims import ALGORITHM, ALL, ALONE, claims
 from placewise_training.reproduce.heat.lab import (
     DETAIL,
@@ -24,7 +24,7 @@ from placewise_training.sim.divisible import HeatSimulation, Splitter, WithoutHe
 
 
 def _curves(tasks: int) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         return Lab().run(method, tasks, seed)
 
     return Experiment(
@@ -44,8 +44,8 @@ def _curves(tasks: int) -> Experiment:
 
 
 def _readings(tasks: int) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(READINGS[setting].run(method, tasks, seed).values)
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome(READINGS[setting].run(method, tasks, seed).values)
 
     return Experiment(
         key="readings",
@@ -63,8 +63,8 @@ def _readings(tasks: int) -> Experiment:
 
 
 def _load(tasks: int, is_quick: bool) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(Lab(per_minute=float(setting)).run(method, tasks, seed).values)
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome(Lab(per_minute=float(setting)).run(method, tasks, seed).values)
 
     return Experiment(
         key="load",
@@ -81,8 +81,8 @@ def _load(tasks: int, is_quick: bool) -> Experiment:
 
 
 def _limits(tasks: int, is_quick: bool) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(Lab(limit_celsius=float(setting)).run(method, tasks, seed).values)
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome(Lab(limit_celsius=float(setting)).run(method, tasks, seed).values)
 
     return Experiment(
         key="limits",
@@ -99,8 +99,8 @@ def _limits(tasks: int, is_quick: bool) -> Experiment:
 
 
 def _weak(tasks: int, is_quick: bool) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(Lab(weak_capability=1.2 * float(setting)).run(method, tasks, seed).values)
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome(Lab(weak_capability=1.2 * float(setting)).run(method, tasks, seed).values)
 
     return Experiment(
         key="weak_nodes",
@@ -120,8 +120,8 @@ _OVERHEADS = {"Q = 0.25 s": 0.25, "Q = 1 s": 1.0, "Q = 4 s": 4.0}
 
 
 def _threshold_curve() -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome({"threshold": threshold_scale(int(setting), 0.5, 0.4, _OVERHEADS[method])})
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome({"threshold": threshold_scale(int(setting), 0.5, 0.4, _OVERHEADS[method])})
 
     return Experiment(
         key="threshold",
@@ -139,8 +139,8 @@ def _threshold_curve() -> Experiment:
 
 
 def _count_curve() -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome({"k": float(unit_count(14, float(setting), 0.5, 0.4, _OVERHEADS[method]))})
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome({"k": float(unit_count(14, float(setting), 0.5, 0.4, _OVERHEADS[method]))})
 
     return Experiment(
         key="units",
@@ -160,12 +160,12 @@ def _count_curve() -> Experiment:
 def _split_pays(is_quick: bool) -> Experiment:
     overhead_s = 4.0
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         task = DivisibleTask("t", float(setting), 0.0, overhead_s)
         blind = WithoutHeat(served_policy())
         policy: Splitter = blind if method == ALGORITHM else Forced(blind, is_alone=method == ALONE)
         result = HeatSimulation(heat_cluster(), [(0.0, task)], policy, seed=seed).run()
-        return Outcome({"completion": result.avg_completion_s})
+        return TrialOutcome({"completion": result.avg_completion_s})
 
     return Experiment(
         key="split",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewise_core.domain.divisible import DivisibleTask
-from placewise_training.reproduce.design import Metric, Outcome
+from placewise_training.reproduce.design import Metric, TrialOutcome
 from placewise_training.reproduce.heat.splitters import (
     OneAtATime,
     OneNode,
@@ -94,7 +94,7 @@ class Lab:
         stream = DivisibleWorkload(tasks=count, per_minute=self.per_minute).generate(seed)
         return history + [(_STREAM_FROM_S + time_s, task) for time_s, task in stream]
 
-    def run(self, method: str, count: int, seed: int) -> Outcome:
+    def run(self, method: str, count: int, seed: int) -> TrialOutcome:
         nodes = self.nodes()
         splitter = METHODS[method](nodes)
         is_alone = self.is_overlapping or method == ONE_NODE  # which leaves the other nodes to other tasks
@@ -104,7 +104,7 @@ class Lab:
         return _outcome(result, self.limit_celsius)
 
 
-def _outcome(result: HeatResult, limit_celsius: float) -> Outcome:
+def _outcome(result: HeatResult, limit_celsius: float) -> TrialOutcome:
     times = np.array([time_s for time_s, _ in result.curves])
     celsius = np.array([row for _, row in result.curves])
     spread = celsius.max(axis=1) - celsius.min(axis=1)
@@ -113,7 +113,7 @@ def _outcome(result: HeatResult, limit_celsius: float) -> Outcome:
     names = list(result.peak_by_node)
     curves = {name: (minutes, celsius[:, i].tolist()) for i, name in enumerate(names)}
     curves["limit"] = (minutes, [limit_celsius] * len(minutes))
-    return Outcome(
+    return TrialOutcome(
         {
             "spread": float(spread[loaded].mean() if loaded.any() else spread.mean()),
             "history_spread": float(spread[early].max(initial=0.0)),

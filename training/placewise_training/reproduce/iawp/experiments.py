@@ -11,7 +11,7 @@ from placewise_core.subtasks.contention import ContentionRound
 from placewise_core.subtasks.iawp import AsWritten, IawpSettings, SubtaskScheduler
 from placewise_core.subtasks.metrics import SPEEDUP, SubtaskMetrics
 from placewise_core.subtasks.round import SubtaskRound
-from placewise_training.reproduce.design import Experiment, Metric, Outcome
+from placewise_training.reproduce.design import Experiment, Metric, TrialOutcome
 from placewise_training.reproduce.iawp.claims import (
     COMPLETED,
     DAMAGED,
@@ -100,14 +100,14 @@ def _run(server: str, application: str, tasks: int, method: str, seed: int) -> P
     return _play(server, saturating(application, tasks, seed), UNITS[_UNITS[method]](seed), seed)
 
 
-def _outcome(server: str, application: str, tasks: int, method: str, seed: int) -> Outcome:
+def _outcome(server: str, application: str, tasks: int, method: str, seed: int) -> TrialOutcome:
     return _compared(_run(server, application, tasks, method, seed), server, application, tasks, seed)
 
 
-def _compared(played: Played, server: str, application: str, tasks: int, seed: int) -> Outcome:
+def _compared(played: Played, server: str, application: str, tasks: int, seed: int) -> TrialOutcome:
     """With its speedup over Random on the same tasks."""
     slowest_s = _run(server, application, tasks, RANDOM, seed).values["makespan"]
-    return Outcome({**played.values, "speedup": slowest_s / played.values["makespan"]})
+    return TrialOutcome({**played.values, "speedup": slowest_s / played.values["makespan"]})
 
 
 def _kinds(tasks: int) -> Experiment:
@@ -123,9 +123,9 @@ def _kinds(tasks: int) -> Experiment:
 
 
 def _use(tasks: int) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         played = _run(_FIRST_KIND, "mixed", tasks, method, seed)
-        return Outcome(played.values, {"GPUs busy": played.curves["worker 1"]})
+        return TrialOutcome(played.values, {"GPUs busy": played.curves["worker 1"]})
 
     return Experiment(
         "use",
@@ -159,10 +159,10 @@ def _dataset_run(megabytes: float, method: str, seed: int) -> Played:
 
 
 def _speedup(datasets: Sequence[float]) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         seconds = _dataset_run(float(setting), method, seed).values["makespan"]
         slowest_s = _dataset_run(float(setting), RANDOM, seed).values["makespan"]
-        return Outcome({"speedup": slowest_s / seconds, "seconds": seconds})
+        return TrialOutcome({"speedup": slowest_s / seconds, "seconds": seconds})
 
     metrics = (_NODE[0], Metric("seconds", "processing time", "s", is_plotted=False))
     settings = tuple(f"{value:g}" for value in datasets)
@@ -182,7 +182,7 @@ def _speedup(datasets: Sequence[float]) -> Experiment:
 def _metrics(tasks: int, is_quick: bool) -> Experiment:
     """The value of the description matrix, and the loss by its holes."""
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         asked = saturating("mixed", tasks, seed, "train" if method == DAMAGED else "judge")
         rules: type[SubtaskRound] = AsWritten if method in (WRITTEN, WRITTEN_NCF) else ContentionRound
         units = IawpUnits(_filled(method, seed, is_quick), SubtaskScheduler(rules=rules))
@@ -230,10 +230,10 @@ _KEPT: Mapping[str, Callable[[str], bool]] = {
 
 
 def _convergence() -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         losses = ncf_losses(seed, is_pretrained=method == "with pre-training")
         curve = smoothed(losses, 21)
-        return Outcome({"loss": curve[100]}, {method: (list(range(len(curve))), curve)})
+        return TrialOutcome({"loss": curve[100]}, {method: (list(range(len(curve))), curve)})
 
     metric = Metric("loss", "loss (5) after 100 iterations")
     return Experiment(
@@ -254,7 +254,7 @@ def _convergence() -> Experiment:
 def _width(tasks: int) -> Experiment:
     """How many subtasks a GPU takes at most."""
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         rules: type[SubtaskRound] = AsWritten if method == WRITTEN else ContentionRound
         units = IawpUnits(scheduler=SubtaskScheduler(IawpSettings(max_per_gpu=int(setting)), rules))
         played = _play("4 × K80", saturating("mixed", tasks, seed), units, seed)

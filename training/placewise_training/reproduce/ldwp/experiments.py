@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise_training.reproduce.design import Curve, Experiment, Metric, Outcome
+from placewise_training.reproduce.design import Curve, Experiment, Metric, TrialOutcome
 from placewise_training.reproduce.harmony.runs import FIRST_SEED
 from placewise_training.reproduce.ldwp.bound import most_per_min
 from placewise_training.reproduce.ldwp.claims import BOUND, ITERATIONS, claims
@@ -137,8 +137,8 @@ def _sweep(
     base: Load,
     changed: Callable[[Load, float], Load],
 ) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(_played(changed(base, float(setting)), method, seed).values)
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome(_played(changed(base, float(setting)), method, seed).values)
 
     settings = tuple(f"{value:g}" for value in values)
     return Experiment(key, title, source, settings, _COMPARED, metrics, trial, axis=axis, plot="lines")
@@ -157,9 +157,9 @@ def _tasks(base: Load, tasks: float) -> Load:
 
 
 def _use(base: Load) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         played = _played(base, method, seed)
-        return Outcome(played.values, {name: played.curves[name] for name in ("cluster", "worker 1")})
+        return TrialOutcome(played.values, {name: played.curves[name] for name in ("cluster", "worker 1")})
 
     return Experiment(
         "use",
@@ -176,10 +176,10 @@ def _use(base: Load) -> Experiment:
 
 
 def _speedup(datasets: Sequence[float]) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         load = Load(dataset_mb=float(setting))
         seconds = _played(load, method, seed).values["makespan"]
-        return Outcome({"speedup": _played(load, RANDOM, seed).values["makespan"] / seconds, "seconds": seconds})
+        return TrialOutcome({"speedup": _played(load, RANDOM, seed).values["makespan"] / seconds, "seconds": seconds})
 
     metrics = (
         Metric("speedup", "speedup over Random", "×", is_lower_better=False),
@@ -203,12 +203,12 @@ def _changing(is_quick: bool) -> Experiment:
     add_min, remove_min, end_min = (5, 10, 15) if is_quick else (18, 36, 54)
     load = Load(nodes=8, tasks=50 * end_min, add_min=add_min, remove_min=remove_min)
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         played = _played(load, method, seed)
         found = recovery(played.curves["throughput"][1], add_min, remove_min, end_min)
         x, y = played.curves["throughput"]
         curves: dict[str, Curve] = {"throughput": (x[:end_min], y[:end_min])}
-        return Outcome({**played.values, **found}, curves)
+        return TrialOutcome({**played.values, **found}, curves)
 
     metrics = (
         Metric("minutes_up", "minutes to the plateau after + 3 nodes", "min"),
@@ -255,9 +255,9 @@ def _settled(per_minute: Sequence[float], start: int, end: int, plateau: float) 
 def _convergence(is_quick: bool) -> Experiment:
     tasks = 150 if is_quick else 3000
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         found, curve = iterations(method == _PRETRAINED, seed, tasks)
-        return Outcome({"iterations": found}, {method: curve})
+        return TrialOutcome({"iterations": found}, {method: curve})
 
     metric = Metric("iterations", "iterations to converge")
     return Experiment(
@@ -284,8 +284,8 @@ def _grid(base: Load, is_quick: bool) -> Experiment:
     """Who chooses nodes × who chooses units."""
     choosers = (*BASELINES, CONSOLIDATE, "drain", "dqn as written", "ldwp", "ldwp, times unknown")
 
-    def trial(setting: str, method: str, seed: int) -> Outcome:
-        return Outcome(run(replace(base, nodes=9), setting, method, seed).values)
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
+        return TrialOutcome(run(replace(base, nodes=9), setting, method, seed).values)
 
     return Experiment(
         "grid",
@@ -325,11 +325,11 @@ def _loads(base: Load, rates: Sequence[float], is_quick: bool) -> list[Experimen
 def _by_load(
     key: str, title: str, measured: str, scenes: Mapping[str, Load], more: Sequence[str], is_quick: bool
 ) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         loads = {name: replace(scene, scale=float(setting)) for name, scene in scenes.items()}
         if method == BOUND:
-            return Outcome({name: _most_per_min(load, seed) for name, load in loads.items()})
-        return Outcome({name: _played(load, method, seed).values[measured] for name, load in loads.items()})
+            return TrialOutcome({name: _most_per_min(load, seed) for name, load in loads.items()})
+        return TrialOutcome({name: _played(load, method, seed).values[measured] for name, load in loads.items()})
 
     titles = {"rate": "{} tasks/min, 11 nodes", "nodes": "50 tasks/min, {} nodes"}
     metrics = [
@@ -360,11 +360,11 @@ def _most_per_min(load: Load, seed: int) -> float:
 
 
 def _bound(base: Load, node_counts: Sequence[int]) -> Experiment:
-    def trial(setting: str, method: str, seed: int) -> Outcome:
+    def trial(setting: str, method: str, seed: int) -> TrialOutcome:
         load = replace(base, nodes=int(setting))
         if method != BOUND:
-            return Outcome({"throughput": _played(load, method, seed).values["throughput"]})
-        return Outcome({"throughput": _most_per_min(load, seed)})
+            return TrialOutcome({"throughput": _played(load, method, seed).values["throughput"]})
+        return TrialOutcome({"throughput": _most_per_min(load, seed)})
 
     return Experiment(
         "bound",

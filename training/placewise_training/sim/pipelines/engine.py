@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import Assignment, Node, RunningJob, Telemetry
+from placewise_core.domain.cluster import Assignment, Node, NodeTelemetry, RunningJob
 from placewise_core.domain.events import ClusterRecords, JobsChanged, JobsEnded, NodesReported
 from placewise_core.domain.job import Job, NodeId, Resources, Role, SubtaskState
 from placewise_core.view.view import ClusterView
@@ -275,7 +275,7 @@ class PipelineSimulation:
     def _reported(self, queue: NodeQueue) -> Node:
         self._sent[queue.spec.id] = queue.utilisation()
         cpu, memory, gpu, gpu_memory = queue.utilisation()
-        telemetry = Telemetry(
+        telemetry = NodeTelemetry(
             cpu_util=cpu,
             memory_util=memory,
             gpu_util=gpu,
