@@ -48,7 +48,7 @@ class Coverage:
 
 
 def gangs_of(data: bytes) -> Iterator[str]:
-    """The reservations that an entry of the log of views tells of: refused ones, or held ones by its events. Raises
+    """The reservations that an entry of the log of views names: refused ones, or held ones by its events. Raises
     CorruptEntryError."""
     entry = decode_view_entry(data)
     if isinstance(entry, Gangs):

@@ -15,7 +15,7 @@ class Log(enum.StrEnum):
 @frozen
 class LogState:
     """Of one log: the last position exported, "0" if none; how many entries were lost before anybody exported them,
-    since the cluster was made; and the cluster's time, epoch seconds, if its host tells it."""
+    since the cluster was made; and the cluster's time, epoch seconds, if its host sets it."""
 
     exported: str = "0"
     dropped: int = 0

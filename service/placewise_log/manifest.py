@@ -38,7 +38,7 @@ class LogManifest:
     """`files` by their path in the directory. `watermark` has for each cluster the position up to which its log is in
     here; `made_time_s` is the store's time of the export, epoch seconds. `dropped` counts by cluster and log the
     entries that were lost before any export had them, since the cluster was made. `host_times_s` has the times of
-    clusters whose host tells the time."""
+    clusters whose host sets the time."""
 
     files: Mapping[str, LogFile] = field(default_factory=dict)
     watermark: Mapping[str, str] = field(default_factory=dict)

@@ -65,7 +65,7 @@ def _assume(view: ClusterView, names: Sequence[str], gang_of: Callable[[str], Ru
 
 
 def _forget(unsettled: set[str], event: Event) -> None:
-    """Gangs that an event tells of were held."""
+    """Gangs that an event names were held."""
     if isinstance(event.change, JobsChanged):
         unsettled -= {job.reservation_id for job in event.change.jobs}
 

@@ -81,7 +81,7 @@ class Draw:
 
     `own_propensity` is π(a) of the policy in force; `explorer` names the policy that explored, "" if none did; `rate`
     is ε for this job; `guard` is the verdict that kept exploration from it. `info` is whatever the policy that placed
-    the job tells of itself. `seed` is that of the job's own draws, None if they are draws of the request. `stops` are
+    the job reports of itself. `seed` is that of the job's own draws, None if they are draws of the request. `stops` are
     those of the policy in force and of the explorers that the clock stopped, by name. Records of older versions lack
     them, and tell it by `info` and `fallback_reason`, of the policy that placed the job alone.
     """
@@ -177,7 +177,7 @@ class PlaceSeen:
 class ViewRead:
     """The view that a decision read: the view `view` of one replica at `version` and at the time `now_s`.
 
-    `assumed`: gangs on it that no event up to that version tells of, by reservation, each with the version at which the
+    `assumed`: gangs on it that no event up to that version names, by reservation, each with the version at which the
     view took it. `moved`: of the next event, the first so many jobs are on the view already. `digest`: that of the
     view. A request that was decided in slices read one view when it began and then one for each job, `job_id`; any
     other one for all of its jobs.

@@ -72,7 +72,7 @@ class Preparation:
 
 
 def serve(settings: Settings, preparations: Sequence[Preparation] = ()) -> int:
-    """Serves until told to stop; the exit code: 0 after an orderly stop, 1 if the service could not start."""
+    """Serves until asked to stop; the exit code: 0 after an orderly stop, 1 if the service could not start."""
     configure_logging(settings.log)
     if settings.server.short_turns:
         take_short_turns()
@@ -101,7 +101,7 @@ def _leave(number: int, frame: object) -> None:
 
 
 def work(settings: Settings, redis_url: str, parent: Connection, preparations: Sequence[Preparation] = ()) -> None:
-    """Body of one of several processes: serves until told to stop or until the parent is gone."""
+    """Body of one of several processes: serves until asked to stop or until the parent is gone."""
     configure_logging(settings.log)
     try:
         run(settings, redis_url, preparations, parent)
@@ -245,7 +245,7 @@ def make_engine(
 async def _prepared(
     clock: StoreClock, engine: Engine, gateway: Gateway, preparations: Sequence[Preparation], stop: asyncio.Event
 ) -> bool:
-    """Everything that comes before the first caller; False if told to stop meanwhile."""
+    """Everything that comes before the first caller; False if asked to stop meanwhile."""
     twin = engine.twin(MemoryStore(gateway.clock), MutedTelemetry())
     await rehearse(twin, gateway.clock)
     await twin.close()
@@ -264,7 +264,7 @@ async def _prepare(gateway: Gateway, preparation: Preparation) -> None:
 
 
 async def _answered(ask: Callable[[], Awaitable[None]], stop: asyncio.Event) -> bool:
-    """Asks until the store answers, as it may start beside us; False if told to stop meanwhile."""
+    """Asks until the store answers, as it may start beside us; False if asked to stop meanwhile."""
     for pause_s in doubling_s(_FIRST_PAUSE_S, _LONGEST_PAUSE_S):
         if stop.is_set():
             break

@@ -1,7 +1,7 @@
 """Several worker processes on the same ports: starts them, starts again those that die, and stops them in order.
 
 The kernel spreads connections over the workers (SO_REUSEPORT). The parent serves nothing itself; it holds the ports, so
-that nobody else takes them between two workers, and a pipe whose closing tells the workers that it is gone.
+that nobody else takes them between two workers, and a pipe: when it closes, the workers know that the parent is gone.
 """
 
 import contextlib

@@ -8,8 +8,8 @@ import pytest
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.decision import Outcome as Decided
 from placewise_core.domain.decision import PartitionPlan, Verdict
-from placewise_core.domain.decision import TrialOutcome as Decided
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job, JobId, Priority

@@ -56,7 +56,7 @@ train_app = typer.Typer(
 
 
 def by_method(args: Sequence[str]) -> list[str]:
-    """The same arguments with the command that trains by the method asked for, without what told it."""
+    """The same arguments with the command that trains by the method asked for, without the option that named it."""
     name, *rest = args
     given = [*rest]
     for i, word in enumerate(rest):

@@ -16,7 +16,7 @@ DEFAULT_WITHIN_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Decided(Generic[Res, F]):
-    """The service's answer or the fallback; `error` tells why no answer came."""
+    """The service's answer or the fallback; `error` is the reason why no answer came."""
 
     value: Res | F
     error: PlacewiseError | None = None

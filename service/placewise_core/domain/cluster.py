@@ -194,7 +194,7 @@ class ClusterSettings:
     """An operator's settings of one cluster; empty policy names mean the service's defaults, and so do no explorers.
 
     The rates are those of Place and of AdmitOrWait. One guard serves both. `host_clock`: the cluster's time is the one
-    that its host tells in requests and reports, not the store's. `learn_durations`: a job that declares no length gets
+    that its host states in requests and reports, not the store's. `learn_durations`: a job that declares no length gets
     the one learned from jobs that ended."""
 
     place_policy: str = ""

@@ -32,7 +32,7 @@ class JobEventKind(enum.StrEnum):
 class PlaceCommand:
     """`reserve_ttl_s` = 0 means the service's default. `seed` None means a random one (it is logged).
     `caller` is who asks. `fingerprint` binds `request_id` to this question and its caller; b"" binds it to nothing.
-    `now_s` is the host's time, if it tells it. `lengths` are those that the engine filled in."""
+    `now_s` is the host's time, if it states one. `lengths` are those that the engine filled in."""
 
     cluster: str
     jobs: tuple[Job, ...]

@@ -108,7 +108,7 @@ class Event:
 @frozen
 class ClusterRecords:
     """Everything the store knows of one cluster at one version. `host_time_s`: the cluster's time if its host
-    tells it, 0 until it first did; None if the store's clock is the cluster's."""
+    sets it, 0 until it first did; None if the store's clock is the cluster's."""
 
     cluster: str
     version: int

@@ -1,6 +1,6 @@
 """Predicted speed of a placed job, and of the jobs it shares GPUs with, before and after. Changes nothing.
 
-A gang runs at the pace of its slowest task: the least relative speed over its GPUs. Jobs on the same node but on other
+A gang runs as fast as its slowest task: the least relative speed over its GPUs. Jobs on the same node but on other
 GPUs are listed with equal speeds: nobody has measured their effect on each other over CPU, memory and network.
 """
 

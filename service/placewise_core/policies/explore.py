@@ -7,8 +7,8 @@ explorer of weight w has the share s = ε·w/Σw. For a placement a of any origi
 
 where q(a) is the probability with which the explorer gives a: 0 or 1 for one that draws nothing. So P(a) ≥ s for
 whatever such an explorer gives. An explorer that finds no placement leaves its share to the policy: s·π(a). Two
-placements are one action if each task, by its name, is on the same node: equal tasks are told apart, GPU indices are
-not. A guard may spare a job (gang/guard.py): it looks before anything is drawn, and P(a) is π(a) then.
+placements are one action if each task, by its name, is on the same node: equal tasks differ, GPU indices do not. A
+guard may spare a job (gang/guard.py): it looks before anything is drawn, and P(a) is π(a) then.
 """
 
 import hashlib

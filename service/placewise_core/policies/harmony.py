@@ -84,7 +84,7 @@ Choose = Callable[[Float32, BoolArray, int], tuple[int, float]]
 
 
 class _ClusterEncoding:
-    """A cluster as the net saw it, over the nodes `rows` (C,), and what tells whether it still is as it was."""
+    """A cluster as the net saw it, over the nodes `rows` (C,), and the stamps by which a change shows."""
 
     def __init__(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> None:
         self.rows = rows

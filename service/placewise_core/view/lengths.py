@@ -9,7 +9,7 @@ from placewise_core.view.view import ClusterView
 
 
 def with_lengths(jobs: Sequence[Job], view: ClusterView) -> tuple[tuple[Job, ...], tuple[LearnedLength, ...]]:
-    """The jobs as a policy is to read them, and the lengths filled in. A job that tells its length or its iterations
+    """The jobs as a policy is to read them, and the lengths filled in. A job that declares its length or its iterations
     stays as it is, and so do all until the first job has ended. For clusters whose setting `learn_durations` is on."""
     durations = view.estimates.durations
     known: list[Job] = []

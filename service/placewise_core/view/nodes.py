@@ -332,7 +332,7 @@ class NodeArrays:
         self._demands: Bounded[tuple[float, ...], FloatArray] = Bounded(_CACHED_DEMANDS)
         # By job: its kind, as pools of resources know it. Jobs that wait are asked about again and again.
         self.kinds: Bounded[str, tuple[Job, object]] = Bounded(_CACHED_KINDS)
-        self.kind_marks: Bounded[tuple[object, ...], object] = Bounded(_CACHED_KINDS)  # by all that tells kinds apart
+        self.kind_marks: Bounded[tuple[object, ...], object] = Bounded(_CACHED_KINDS)  # by all in which kinds differ
         self._last_demand = (None, None)
         self._shares: Bounded[bytes, float] = Bounded(_CACHED_DEMANDS)  # by demand: dominant_share
         self._needs: Bounded[bytes, Need] = Bounded(_CACHED_DEMANDS)  # by demand

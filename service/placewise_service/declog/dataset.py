@@ -107,7 +107,7 @@ class Dataset:
 
     def join_all(self, *, now_s: float, dangling_after_s: float) -> Counter[str]:
         """Rebuilds the derived tables of every day that needs it; the counts of LogJoin.run. `now_s` is the store's
-        time, that of clusters whose host tells none."""
+        time, that of clusters whose host sets none."""
         clock = LogClock(now_s, self._host_times_s(self._manifest()))
         return LogJoin(self.directory, self.problems).run(clock, dangling_after_s=dangling_after_s)
 
@@ -134,7 +134,7 @@ class Dataset:
             return LogManifest()
 
     def _host_times_s(self, before: LogManifest) -> dict[str, float]:
-        """Of clusters whose host tells the time: now, or at the last export if this one does not read their log."""
+        """Of clusters whose host sets the time: now, or at the last export if this one does not read their log."""
         known = {cluster: time_s for cluster, time_s in before.host_times_s.items() if cluster not in self._states}
         given = {cluster: of[Log.DECISIONS].host_time_s for cluster, of in self._states.items()}
         return known | {cluster: time_s for cluster, time_s in given.items() if time_s is not None}

@@ -163,7 +163,7 @@ class Fate:
     def mean_speed(self) -> float | None:
         """Time-weighted mean of the reported speeds; None without one.
 
-        Σ v_i (t_i − t_{i−1}) / Σ (t_i − t_{i−1}) with t_0 the start: a report tells the speed since the one before.
+        Σ v_i (t_i − t_{i−1}) / Σ (t_i − t_{i−1}) with t_0 the start: a report has the speed since the one before.
         If no time lies between them, all count alike.
         """
         speeds = sorted((time_s, speed) for time_s, speed, _ in self.progress if speed)

@@ -282,7 +282,7 @@ class Engine:
     async def report_nodes(
         self, cluster: str, nodes: Sequence[Node], full: bool, now_s: float | None = None
     ) -> ReportOutcome:
-        """Inserts or updates nodes. Creates the cluster. `now_s` is the host's time, if it tells it."""
+        """Inserts or updates nodes. Creates the cluster. `now_s` is the host's time, if it states one."""
         await self._growth.check_cluster(cluster)
         outcome, events = await self._reporter.nodes(cluster, nodes, full, await self._time_of_report(cluster, now_s))
         await self._show(cluster, events)

@@ -89,8 +89,8 @@ class EngineParts:
         return host_s if asked_s is None else max(host_s, asked_s)
 
     async def hear_time(self, live: LiveView, asked_s: float | None, is_dry_run: bool = False) -> None:
-        """Moves the clock of a cluster whose time is its host's to the time that the host tells, and returns when the
-        view is there. Raises InvalidRequestError if the host tells none, or if the time is the store's."""
+        """Moves the clock of a cluster whose time is its host's to the time that the host states, and returns when the
+        view is there. Raises InvalidRequestError if the host states none, or if the time is the store's."""
         host_s = live.view.host_time_s
         if host_s is None and asked_s is not None:
             raise InvalidRequestError(NOT_THE_HOSTS, "now")

@@ -1,6 +1,6 @@
 """The scheduler of a replay: asks AdmitOrWait and Place, starts placed jobs, and reports their events.
 
-Time is the trace's, and the service is told it (setting host_clock): it jumps from event to event, as fast as the
+Time is the trace's, and each request states it (setting host_clock): it jumps from event to event, as fast as the
 service answers, or at a speed. Run times come from the trace, so they do not depend on the placement: such a replay
 shows queueing, fragmentation, utilisation and decision latency. With a truth (true_host.py) interference changes them.
 """

@@ -12,7 +12,7 @@ from matplotlib import pyplot as plt
 
 from placewise_service.replay.summary import Figures, Series
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by colour-blind readers too
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # distinct for colour-blind readers too
 _LINES = ("-", "--", "-.", ":")
 _HOUR_S = 3600.0
 _DAY_S = 86400.0

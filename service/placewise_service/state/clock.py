@@ -18,12 +18,12 @@ from placewise_service.background import cancel_and_wait
 log = structlog.get_logger(__name__)
 
 _PERIOD_S = 10.0  # monotonic clocks drift by less than a millisecond meanwhile
-_CREDIBLE_S = 0.1  # the answer tells the time of some moment between question and answer
+_CREDIBLE_S = 0.1  # the answer has the time of some moment between question and answer
 _REMARKABLE_S = 1.0
 
 
 class TimeSource(Protocol):
-    """The part of the state store that tells the time."""
+    """The part of the state store that has a clock."""
 
     async def ping(self) -> float:
         """Seconds since the Unix epoch. Raises StateUnavailableError."""

@@ -295,7 +295,7 @@ class StateStore(Protocol):
         ...
 
     def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
-        """Batches of later events with the position after each; an empty batch at least once a second tells that the
+        """Batches of later events with the position after each; an empty batch at least once a second shows that the
         store is alive.
         Ends with StateUnavailableError, or with StaleSnapshotError when the stream was trimmed past `position` (load
         again)."""
@@ -338,8 +338,8 @@ class StateStore(Protocol):
     async def remember(
         self, cluster: str, request_id: str, answer: bytes, fingerprint: bytes = b"", over: bytes = b""
     ) -> Repeated | Reused:
-        """Stores the answer unless there is one; returns the stored one. `fingerprint` tells questions and
-        callers apart: Reused if the stored one differs (b"": unknown, equal to any). An answer equal to `over`
+        """Stores the answer unless there is one; returns the stored one. `fingerprint` distinguishes questions
+        and callers: Reused if the stored one differs (b"": unknown, equal to any). An answer equal to `over`
         is replaced: it holds no more."""
         ...
 

@@ -33,7 +33,7 @@ from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.state.redis.connection import RedisOptions
 from placewise_service.state.redis.redis_store import RedisStore
-from placewise_service.telemetry import NodeTelemetry as Metrics
+from placewise_service.telemetry import Telemetry as Metrics
 
 CLUSTER = "lab"
 NODES, GPUS = 12, 4

@@ -27,7 +27,7 @@ from placewise_training.log.unit_rows import UnitRow
 
 SCHEMA, REPORT = "placewise.capability/1", CAPABILITY
 _ROUNDS = 30
-_HELD = 1e-6  # by so little a weight that no row tells of is held where it was
+_HELD = 1e-6  # by so little a weight that no row determines is held where it was
 _LEAST_HEAT = 20  # shares with temperatures, of GPUs or of CPUs: with fewer their constants stay
 _POINTS, _ZOOMS, _WIDEST = 21, 4, 8.0  # of the search for R and R·C: a side, and how far from the start it goes
 # Sets progress: (title, done, total).

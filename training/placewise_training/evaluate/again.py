@@ -48,7 +48,7 @@ class CandidatePolicy:
 class Answer:
     """How the candidate answered one decision: CPU seconds of it and of the policy in force (NaN if that is unknown),
     asked in turn, and whether each placed the job near a temperature limit. `is_placed` is False if the candidate found
-    no place, `is_fallback` tells that its net failed."""
+    no place, `is_fallback`: its net failed."""
 
     seconds: float
     incumbent_s: float

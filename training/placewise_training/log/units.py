@@ -34,7 +34,7 @@ class ShareHeat(NamedTuple):
 
 class SubtaskTime(NamedTuple):
     """A subtask of a kind and size on a unit ("node/unit"): seconds taken, None while it has not ended, which took
-    `at_least_s` until the log's end then, 0 if that is unknown. `is_on_gpu` tells its version, `profile` its metrics as
+    `at_least_s` until the log's end then, 0 if that is unknown. `is_on_gpu` is its version, `profile` its metrics as
     the request has them."""
 
     time_s: float

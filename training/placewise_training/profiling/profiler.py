@@ -149,7 +149,7 @@ def _listed(values: NDArray[np.float64]) -> tuple[float, ...]:
 def short_profiles(
     alone: Mapping[str, Reading], seed: int, speedups: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
-    """IAWP's short profile: two metrics of each loop, drawn from those a machine tells without hardware counters.
+    """IAWP's short profile: two metrics of each loop, drawn from those that need no hardware counters.
 
     CPU use (cores) and host memory (share of the machine); on a GPU also its memory ("dram") and the speedup over one
     core. The others stay unknown, as in the paper, for the completion to fill.

@@ -59,7 +59,7 @@ def predicted(scorer: RewardRuntime, samples: Sequence[Sample]) -> tuple[Array, 
 
 
 def knowledge(wrong: Array, spread: Array, limit: float) -> dict[str, Any]:
-    """How well the spread tells the error: in rank (Spearman), in size (root mean squares), bin by bin."""
+    """How well the spread predicts the error: in rank (Spearman), in size (root mean squares), bin by bin."""
     order = np.argsort(spread)
     return {
         "n": len(wrong),

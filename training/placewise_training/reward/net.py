@@ -67,7 +67,7 @@ class RewardNet(nn.Module):
         x = self.norm(x)
         tokens_of_job = same_job.sum(dim=2, keepdim=True).clamp(min=1.0)
         mean = same_job @ x / tokens_of_job  # (B, P, D)
-        # A gang runs at the pace of its slowest member: hence the maximum beside the mean. Gathered at each job's first
+        # A gang runs as fast as its slowest member: hence the maximum beside the mean. Gathered at each job's first
         # token, as an array over pairs of tokens would be the widest of the net and leave the cache.
         first = same_job.argmax(dim=2, keepdim=True).expand_as(x)  # (B, P, D); 0 for padding, which is below any token
         lowest = torch.full_like(x, LOWEST)

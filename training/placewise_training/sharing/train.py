@@ -62,11 +62,11 @@ _APART = (
     "device",
     "measured",
     "start",
-)  # change no figure, or are told otherwise
+)  # change no figure, or are reported elsewhere
 _SIGMA = PROFILE_ERROR * (np.pi / 2.0) ** 0.5  # a co-run is a short profile, with IAWP's error of those
 _LEAST = 0.02
 _WITH_STEPS = "_with_steps"
-_GIVEN = 0.7  # how often training tells a job's steps
+_GIVEN = 0.7  # the share of draws in which training shows a job's steps
 # True for the jobs that are asked about.
 Asked = Callable[[SharedJob], bool]
 # A method's answers, the true values, and the judged cells: (N, C) each.

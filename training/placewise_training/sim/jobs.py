@@ -11,7 +11,7 @@ class SimJob:
 
     `dataset_gib` 0 means the data set stays in the page cache; `ideal_s` is the time the work takes as asked, alone;
     `attempt` counts restarts after node failures. `epoch_samples` is a pass over the data, for progress reports; 0: the
-    work over the epochs that the job tells.
+    work over the epochs that the job declares.
     """
 
     job: Job

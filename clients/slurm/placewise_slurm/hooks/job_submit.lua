@@ -35,7 +35,7 @@ local function connect()
   return peer
 end
 
--- Sends one datagram. On loopback the kernel tells at once whether somebody listens: the refusal is read back without
+-- Sends one datagram. On loopback the kernel shows at once whether somebody listens: the refusal is read back without
 -- waiting. Returns false if nobody does.
 local function poke(text)
   udp = udp or connect()

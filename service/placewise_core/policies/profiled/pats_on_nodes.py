@@ -32,7 +32,7 @@ class RelativePerformance(ScoredPolicy):
     PATS weighs the speedup that a task has on an accelerator with the loads of CPUs and GPUs. Read for nodes: for a
     task on GPUs, its speed on the node's GPUs over that on the slowest feasible node, times the share of the node's
     GPUs that is idle; for a CPU task the same with CPUs. Jobs with most to gain choose first. For a pipeline, which
-    runs on cores and GPUs alike: the pace of both that is idle, over the tasks there.
+    runs on cores and GPUs alike: the speed of both that is idle, over the tasks there.
     """
 
     name = "pats"
@@ -83,7 +83,7 @@ def mean_speedup(subtasks: Sequence[Subtask], metrics: SubtaskMetrics) -> float:
 
 
 def idle_speed(on_cores: Amount, on_gpus: Amount, cpu_util: Amount, gpu_util: Amount, tasks: Amount) -> Amount:
-    """What of a node's pace is idle, on its cores and on its GPUs, over the tasks there: numbers, or arrays of
+    """The idle part of a node's speed, on its cores and on its GPUs, over the tasks there: numbers, or arrays of
     nodes."""
     idle = on_cores * (1.0 - cpu_util + _LEAST_IDLE) + on_gpus * (1.0 - gpu_util + _LEAST_IDLE)
     return idle / (1.0 + tasks)

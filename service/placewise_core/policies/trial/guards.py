@@ -1,7 +1,7 @@
 """Guards of a canary: sequential tests of whether it does worse, valid however often anybody looks. Pure.
 
 An *event* is a bad end of one job: a fallback answered, it found no place, its decision took long, it ran slowly. The
-arms are told apart by a hash, so while the canary does no worse than the incumbent each event is the canary's with a
+arms are assigned by a hash, so while the canary does no worse than the incumbent each event is the canary's with a
 probability p₀ of at most the share s, whatever the rate of events is and however it changes. If the canary has r times
 the incumbent's odds of an event, that probability is p(r) = r·s/(r·s + 1 − s). With k of n events the canary's,
 

@@ -20,7 +20,7 @@ class BodyRoom:
 
     def problem(self, name: str | None, size: int) -> str:
         """Why there is no room for so many bytes now; "" if there is. `name`: whose they are, None where callers are
-        not told apart."""
+        not identified."""
         if self._held and self._held + size > self._most:
             return f"large messages of {self._held} bytes are being read or answered; {self._most} are allowed"
         ours = self._held_by.get(name, 0) if name is not None else 0

@@ -62,7 +62,7 @@ def _leave_out_empty(message: Message) -> None:
 
 @lru_cache
 def _parts(kind: Any) -> tuple[tuple[tuple[str, bool], ...], tuple[str, ...]]:
-    """Names of the fields that hold one message (and whether an empty one tells something), and of those that hold
+    """Names of the fields that hold one message (and whether an empty one has a meaning), and of those that hold
     many. Maps hold numbers and texts."""
     empty = kind()
     fields = [field for field in empty.DESCRIPTOR.fields if field.message_type is not None]

@@ -224,7 +224,7 @@ _UNITS = _UnitsPart()
 class _ExcludedPart:
     """The excluded units of an answer, in their binary form: a message and a part of it after the other are one.
 
-    The policy tells the same tuple until something happens in the cluster, often of hundreds: it is written once.
+    The policy gives the same tuple until something happens in the cluster, often of hundreds: it is written once.
     """
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ class JsonCodec:
 
     def __init__(self, most_objects: int, refused: Callable[[str], None]) -> None:
         self._most_objects = most_objects
-        self._refused = refused  # told the limit that a body goes over
+        self._refused = refused  # called with the limit that a body goes over
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="json")
 
     async def parsed(

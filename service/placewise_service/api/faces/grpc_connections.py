@@ -1,4 +1,4 @@
-"""Watches the connections of the gRPC port: gRPC's library accepts, reads and ends them, and tells us of none.
+"""Watches the connections of the gRPC port: gRPC's library accepts, reads and ends them, and reports none.
 
 That library limits the metadata only of clients that have acknowledged its settings, and keeps the bytes that others
 sent until their connection ends. So we look at its sockets ourselves, many times a second: a peer without an authorised
@@ -212,7 +212,7 @@ class GrpcConnections:
             held.shutdown(socket.SHUT_RDWR)
 
     def _on_gone(self, connection: _Connection, now_s: float) -> None:
-        """gRPC does not say why it ended a connection. When it did so tells."""
+        """gRPC does not say why it ended a connection: the time at which it did shows that."""
         called_s = self._called_s.pop(connection.peer, None)
         if connection.is_ended:
             return

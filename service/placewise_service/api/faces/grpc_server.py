@@ -95,7 +95,7 @@ class GrpcFace:
             await self._health.set(name, state)
 
     async def show_readiness(self, stop: asyncio.Event, period_s: float = 0.5) -> None:
-        """Lets health follow the gateway's readiness, which may go and come back, until told to stop."""
+        """Lets health follow the gateway's readiness, which may go and come back, until asked to stop."""
         was_ready = None
         while not stop.is_set():
             if self._gateway.is_ready != was_ready:

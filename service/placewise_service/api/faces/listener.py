@@ -166,7 +166,7 @@ class Listener:
         return [connection for connection in self._state.connections if isinstance(connection, HttpConnection)]
 
     def _sweep(self) -> None:
-        """Ends the phases whose time is up, and tells uvicorn the date."""
+        """Ends the phases whose time is up, and renews the date that uvicorn sends."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         for connection in self._connections():

@@ -193,7 +193,7 @@ async def _replicas(client: Client) -> str:
 
 
 async def _version(client: Client) -> str:
-    """Raises CommandError for one that is too old. An ACL user with no more rights than it needs is not told."""
+    """Raises CommandError for one that is too old. An ACL user with no more rights than it needs may not ask."""
     try:
         info = await client.info("server")
     except NoPermissionError:

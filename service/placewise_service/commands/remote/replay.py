@@ -92,7 +92,7 @@ def replay(
     tls_ca: CaOption = None,
     is_json: JsonOption = False,
 ) -> None:
-    """AdmitOrWait, Place, started, progress, finished: in the trace's time, which the service is told."""
+    """AdmitOrWait, Place, started, progress, finished: each with the trace's time."""
     if admit == "none" and not truth:
         raise CommandError("--admit none needs --truth: name an admission policy, such as fifo", Exit.USAGE)
     maker = truth_maker(truth) if truth else None

@@ -8,7 +8,7 @@ from placewise_core.basics.frozen import frozen
 
 @frozen
 class LogClock:
-    """Epoch seconds: `now_s` by the store, `host_times_s` of the clusters whose host tells the time. Decisions and
+    """Epoch seconds: `now_s` by the store, `host_times_s` of the clusters whose host sets the time. Decisions and
     outcomes of a cluster are dated by the same clock."""
 
     now_s: float

@@ -147,9 +147,9 @@ def stats_of(directory: Path, problems: Problems) -> LogStats:
 
 
 def _lost_gangs(directory: Path) -> set[str]:
-    """Gangs on the view of some decision, by reservation, of which no entry of the views tells.
+    """Gangs on the view of some decision, by reservation, which no entry of the views names.
 
-    Reads the entries only if decisions were made beside gangs in flight. One that cannot be decoded tells of none.
+    Reads the entries only if decisions were made beside gangs in flight. One that cannot be decoded names none.
     """
     lost: set[str] = set()
     for (assumed,) in _rows(directory, DECISIONS, ("view_assumed",), Problems()):

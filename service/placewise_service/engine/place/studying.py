@@ -19,7 +19,7 @@ from placewise_service.engine.slicing import Slicing
 log = structlog.get_logger(__name__)
 
 _MOST_QUEUED: Final = 8  # each keeps copies of a view
-_REST: Final = 99.0  # times the length of a study: the rest that it costs, unless told otherwise
+_REST: Final = 99.0  # times the length of a study: the rest that it costs by default
 _SLICE_S: Final = 0.0005  # calls that came meanwhile wait for no more than one step of a policy
 
 

@@ -34,7 +34,7 @@ class ViewNotes:
         self._take(view, now_s)
 
     def assume(self, job: RunningJob, version: int) -> None:
-        """The view has taken a gang that no event tells of yet."""
+        """The view has taken a gang that no event names yet."""
         self._assumed.pop(job.id, None)  # the new one is the last
         self._assumed[job.id] = (job.reservation_id, version)
 
@@ -44,7 +44,7 @@ class ViewNotes:
         self.refused.append(job)
 
     def apply(self, change: Change, view: ClusterView) -> None:
-        """A change is on the view, with the gangs that it tells of."""
+        """A change is on the view, with the gangs that it names."""
         if not self._assumed:
             return
         if isinstance(change, JobsChanged):

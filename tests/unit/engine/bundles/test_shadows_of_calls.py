@@ -24,7 +24,7 @@ from placewise_service.declog.export import export
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.state.reference.memory import MemoryStore
-from placewise_service.telemetry import NodeTelemetry as Metrics
+from placewise_service.telemetry import Telemetry as Metrics
 
 PIPELINE = Job(JobId("p"), subtasks=tuple(Subtask(f"s{i}", f"k{i}", has_gpu_version=i % 2 == 0) for i in range(6)))
 TASK = DivisibleTask("t", 1000.0, serial_scale=10.0, overhead_s=1.0)

@@ -1,1 +1,1 @@
-"""What a log tells those who learn to choose: transitions, and the worth of choices."""
+"""Data of a log for those who learn to choose: transitions, and the worth of choices."""

@@ -36,7 +36,7 @@ SEARCH, HARMONY, PRINTED = "search", "harmony", "harmony-paper"
 ORACLE = "oracle"
 _SHORTEST, _FIRST_COME = ", shortest first", ", first come first served"
 _ORDERS: Mapping[str, Order] = {_SHORTEST: "srtf", _FIRST_COME: "fifo"}
-# Told lengths are off by e^(σ·N(0, 1)); None: no job tells one. Policies that read no lengths have no such rows.
+# Declared lengths are off by e^(σ·N(0, 1)); None: no job declares one. Policies that read no lengths have no such rows.
 _LENGTHS: Mapping[str, float | None] = {
     ", lengths off by σ = 0.5": 0.5,
     ", lengths off by σ = 1": 1.0,

@@ -107,7 +107,7 @@ class TrueShares:
 
 
 class Forced:
-    """The served policy told another overhead: none, so that all units share, or endless, so that one works alone."""
+    """The served policy with another overhead: none, so that all units share, or endless, so that one works alone."""
 
     def __init__(self, policy: Splitter, *, is_alone: bool) -> None:
         self.name = "one unit" if is_alone else "all units"

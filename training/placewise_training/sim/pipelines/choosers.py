@@ -62,7 +62,7 @@ def asked(task: PipelineTask) -> Job:
 
 
 class LoadedPats:
-    """The service's PATS for pipelines, told what is queued on each node and how fast its parts are."""
+    """The service's PATS for pipelines, which knows the queue of each node and how fast its parts are."""
 
     name = "pats"
 
@@ -78,9 +78,9 @@ class LoadedPats:
 
 
 class BacklogEct:
-    """ECT with the queues known: the node where work ahead plus own work, over the node's pace, is least.
+    """ECT with the queues known: the node where work ahead plus own work, over the node's speed, is least.
 
-    A node's pace is its cores plus its GPUs weighted by their speed and the mean speedup of the applications; work is
+    A node's speed is its cores plus its GPUs weighted by their speed and the mean speedup of the applications; work is
     in core-seconds, with true times: the strongest form of this baseline.
     """
 

@@ -105,7 +105,7 @@ class RandomUnits(_OneByOne):
 
 
 class EctUnits:
-    """The service's ECT, told when each unit is free.
+    """The service's ECT, which knows when each unit is free.
 
     `truth` lets it know how long each kind takes on a core; without, all kinds are taken to be alike, as no profile
     holds times.

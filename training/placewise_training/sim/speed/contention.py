@@ -2,8 +2,8 @@
 
 Sources: demand per iteration from Synergy's CPU sensitivities (train) or Muri's stage times (judge), see profiles.py.
 Rule: fluid sharing. CPU: every job gets its request, the rest goes by unmet demand (as cgroup weights do);
-disk, PCIe and NIC stretch by total demand over capacity. Demands are those at the pace each job has alone: nobody has
-published a measurement that would tell more. Cache and memory bandwidth are not modelled.
+disk, PCIe and NIC stretch by total demand over capacity. Demands are those at the speed each job has alone: nobody has
+published a measurement that would show more. Cache and memory bandwidth are not modelled.
 """
 
 from placewise_training.sim.speed.base import NodeLoad, Part

@@ -66,7 +66,7 @@ def _requested_cores(job: SimJob, spot: Spot) -> float:
 
 
 def _part(job: SimJob, profile: ModelProfile, whole: _Whole, spot: Spot, spec: NodeSpec) -> Part:
-    """Stage seconds on one node; its rates follow once the job's pace is known."""
+    """Stage seconds on one node; its rates follow once the job's speed is known."""
     samples = spot.workers * whole.batch
     bytes_out, server_s = _nic_bytes(profile, whole, spot), _server_s(profile, whole, spot)
     in_node = 2.0 * profile.gradient_bytes * (spot.workers - 1) if spot.workers > 1 else 0.0
@@ -103,7 +103,7 @@ def _missed(job: SimJob, spec: NodeSpec) -> float:
 def alone(
     job: SimJob, profile: ModelProfile, spots: Sequence[Spot], nodes: Mapping[str, NodeLoad], overlap: float
 ) -> Footprint:
-    """The job's footprint: per-iteration amounts divided by the pace it has with nobody else there."""
+    """The job's footprint: per-iteration amounts divided by the seconds of an iteration with nobody else there."""
     parts, samples = _parts(job, profile, spots, nodes)
     step_s = overlapped(*_slowest(parts), overlap)
     for part in parts:

@@ -1,5 +1,5 @@
 -- expire.lua: releases expired reservations, by the cluster's clock, and keeps their
--- records for hosts that start late. First moves that clock, if the host tells a later time. Includes: clock, event, holdings, lapsed.
+-- records for hosts that start late. First moves that clock, if the host states a later time. Includes: clock, event, holdings, lapsed.
 -- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 lapsed, 9 lapsed_times
 -- ARGV    1 retain_s, 2 most jobs to release in one step (call again for the rest), 3 seconds that their records
 --         are kept, 4 most bytes of records, 5 the host's time or "", 6 the same as msgpack

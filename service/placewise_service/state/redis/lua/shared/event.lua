@@ -2,7 +2,7 @@
 -- KEYS    1 meta, 2 events
 -- ARGV    1 least seconds to keep events
 -- Needs   shared/clock.lua
--- Gives   exists, epoch, version, clock_s (the cluster's time: the one its host told, else now_s), create(new_epoch), array_header(n), append(kind, body, args)
+-- Gives   exists, epoch, version, clock_s (the cluster's time: the one its host stated, else now_s), create(new_epoch), array_header(n), append(kind, body, args)
 -- Cost    O(1) per event, and now and then the trimming of old events
 local meta = redis.call('HMGET', KEYS[1], 'schema', 'life', 'version', 'mark_s', 'mark', 'host_s')
 if meta[1] and meta[1] ~= '1' then
