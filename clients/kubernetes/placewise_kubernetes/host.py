@@ -61,9 +61,7 @@ class KubernetesHost:
         self.pods = PodMirror(rules, self.poke, self.poke_soon, self._serve_own, GpuLedger(self.nodes.gpus))
         self.writer = PodWriter(client)
         self.binder = Binder(client)
-        self.binding = GangBinder(
-            self.binder, self.writer, self.nodes, self.pods, self.is_current, self.poke, self.poke_soon
-        )
+        self.binding = GangBinder(self.binder, self.writer, self.nodes, self.pods, self.poke, self.poke_soon)
         self.groups = GroupLookup(client)
         self.refused = Counter(
             "placewise_kubernetes_refused", "Calls of schedulers refused, by reason", ["reason"], registry=None
@@ -131,7 +129,7 @@ class KubernetesHost:
                 return Applied.REFUSED
             gang.mark_applied(placement)
         if gang.is_own:
-            return await self.binding.bind(gang)
+            return await self.binding.apply(gang)
         gang.answer_callers()
         self._wake(gang)
         return Applied.DONE
@@ -251,7 +249,8 @@ class KubernetesHost:
     def _serve_own(self, gang: Gang) -> None:
         """Pods of our own scheduler name have come: each gets its node, or the reason why its gang waits."""
         if gang.plan is not None:
-            self.binding.bind_planned(gang)
+            if self.is_current():
+                self.binding.bind(gang)
             return
         unheard = [pod for pod in gang.waiting() if gang.text and gang.refused.get(pod.uid) != gang.text]
         gang.refused.update((pod.uid, gang.text) for pod in unheard)

@@ -18,7 +18,7 @@ BIND_RETRY_S = 1.0
 
 
 class GangBinder:
-    """`is_current`: the mirrors are up to date. `poke` and `poke_soon` wake the loop."""
+    """`poke` and `poke_soon` wake the loop."""
 
     def __init__(
         self,
@@ -26,7 +26,6 @@ class GangBinder:
         writer: PodWriter,
         nodes: NodeMirror,
         pods: PodMirror,
-        is_current: Callable[[], bool],
         poke: Callable[[], None],
         poke_soon: Callable[[], None],
     ) -> None:
@@ -35,23 +34,39 @@ class GangBinder:
         self._nodes = nodes
         self._pods = pods
         self._rules = pods.book.rules
-        self._is_current = is_current
         self._poke = poke
         self._poke_soon = poke_soon
         self._tasks: set[asyncio.Task[Applied]] = set()
 
-    async def bind(self, gang: Gang) -> Applied:
-        """Binds a gang that was just decided. Without room it is undecided again."""
+    def bind(self, gang: Gang) -> asyncio.Task[Applied] | None:
+        """Begins to bind the pods of a gang that wait; None if none may be bound now, or if there is no room.
+
+        A decided gang goes where it was decided. One that was left to us goes where it fits, whole. Neither other gangs
+        nor pods to come wait for it.
+        """
+        targets = self._targets(gang) if gang.may_bind(self._rules) else []
+        if not targets:
+            return None
+        gang.being_bound.update(
+            pod.uid for pod, _, _ in targets
+        )  # at once: none is bound twice or taken back meanwhile
+        task = asyncio.create_task(self._finish(gang, targets))
+        self._tasks.add(task)
+        task.add_done_callback(self._after_binding)
+        return task
+
+    async def apply(self, gang: Gang) -> Applied:
+        """Binds a gang that was just decided. Without room it is undecided again. One whose pods are still being made
+        is bound as they come (`bind_late`)."""
         if not gang.may_bind(self._rules):
-            return Applied.DONE  # decided while its pods are being made; `bind_late` binds them together
-        if any(gang.task_of(pod) is None for pod in gang.waiting()) or not self._has_room(gang):
+            return Applied.DONE
+        has_tasks = all(gang.task_of(pod) is not None for pod in gang.waiting())
+        task = self.bind(gang) if has_tasks else None
+        if task is None and not (has_tasks and self._has_room(gang)):
             gang.mark_waiting()
             self._pods.book.touch(gang)
             return Applied.REFUSED
-        if not gang.is_complete():
-            self.bind_planned(gang)
-            return Applied.DONE
-        return await self._start(gang, _planned_targets(gang))
+        return await task if task is not None and gang.is_complete() else Applied.DONE
 
     async def bind_late(self) -> None:
         """Pods of our own scheduler name that the loop will not bring up again.
@@ -60,30 +75,26 @@ class GangBinder:
         gangs that got no decision, which are bound if they fit as a whole, or wait on.
         """
         for gang in [gang for gang in self._pods.book.active.values() if gang.is_own]:
-            is_left_to_us = gang.plan is None and gang.stage in (Stage.RELEASED, Stage.RUNNING)
-            if is_left_to_us and gang.may_bind(self._rules) and not gang.being_bound:
-                await self._bind_by_fit(gang)
-            else:
-                self.bind_planned(gang)
+            task = self.bind(gang)
+            if task is not None and gang.plan is None:
+                await task  # the next gang has to fit beside it
 
-    def bind_planned(self, gang: Gang) -> None:
-        """Binds what waits of a decided gang while the loop goes on: neither other gangs nor pods to come wait for it.
+    def _targets(self, gang: Gang) -> list[Target]:
+        """The pods to bind now, with their nodes."""
+        if gang.plan is None:
+            return self._by_fit(gang) if gang.stage in (Stage.RELEASED, Stage.RUNNING) else []
+        waiting = (pod for pod in gang.waiting() if pod.uid not in gang.being_bound)
+        tasks = [(pod, task) for pod in waiting if (task := gang.task_of(pod)) is not None]
+        if not tasks or not self._has_room(gang):
+            return []
+        return [(pod, task.node, decision_notes(task, gang.plan.decision_id)) for pod, task in tasks]
 
-        Without room, the loop takes the decision back.
-        """
-        if gang.plan is None or not (gang.may_bind(self._rules) and self._is_current()):
-            return
-        targets = _planned_targets(gang)
-        if targets and self._has_room(gang):
-            task = self._start(gang, targets)
-            self._tasks.add(task)
-            task.add_done_callback(self._after_binding)
-
-    async def _bind_by_fit(self, gang: Gang) -> None:
-        nodes = list(self._nodes.nodes.values())
-        chosen = first_fit(gang.waiting(), nodes, self._pods.in_use(self._nodes.nodes), self._rules.gpu_resources)
-        if chosen:
-            await self._start(gang, [(pod, chosen[pod.uid], {}) for pod in gang.waiting()])
+    def _by_fit(self, gang: Gang) -> list[Target]:
+        if gang.being_bound:
+            return []
+        nodes, waiting = list(self._nodes.nodes.values()), gang.waiting()
+        chosen = first_fit(waiting, nodes, self._pods.in_use(self._nodes.nodes), self._rules.gpu_resources)
+        return [(pod, chosen[pod.uid], {}) for pod in waiting] if chosen else []
 
     def _has_room(self, gang: Gang) -> bool:
         """Whether the decided resources are still free, also for pods that are still to come.
@@ -96,11 +107,6 @@ class GangBinder:
         return len(nodes) == len(wanted) and have_room(
             wanted, nodes, self._pods.used(wanted), self._rules.gpu_resources
         )
-
-    def _start(self, gang: Gang, targets: list[Target]) -> asyncio.Task[Applied]:
-        """Begins to bind these pods; noted at once, so that none is bound twice or taken back meanwhile."""
-        gang.being_bound.update(pod.uid for pod, _, _ in targets)
-        return asyncio.create_task(self._finish(gang, targets))
 
     async def _finish(self, gang: Gang, targets: list[Target]) -> Applied:
         decision_id = gang.plan.decision_id if gang.plan else ""
@@ -125,14 +131,6 @@ class GangBinder:
             self._pods.put(dataclasses.replace(current.pods[pod.uid], node=node))
             self._poke_soon()
         self._writer.report_scheduled(pod, node, decision_id)
-
-
-def _planned_targets(gang: Gang) -> list[Target]:
-    """The pods of a decided gang to bind now."""
-    decision_id = gang.plan.decision_id if gang.plan else ""
-    waiting = (pod for pod in gang.waiting() if pod.uid not in gang.being_bound)
-    tasks = [(pod, task) for pod in waiting if (task := gang.task_of(pod)) is not None]
-    return [(pod, task.node, decision_notes(task, decision_id)) for pod, task in tasks]
 
 
 def _worst(outcomes: list[Bound]) -> Applied:
