@@ -15,8 +15,7 @@ def test_an_explorer_has_support_in_the_log_of_another_policy(own: str, other: s
     pair = explored(own, other, RATE, [FIRST_SEED], jobs=40)
     assert len(pair.seen) == 40
     assert pair.without == 0.0
-    assert pair.largest_weight <= pair.most_weight + 1e-9
-    assert pair.most_weight == 10.0
+    assert pair.largest_weight <= 10.0 + 1e-9, "one over the other policy's share"
     assert pair.before > 0.0, "the two policies differ somewhere, and without exploration the log has one of them"
     assert min(one.support for one in pair.seen) >= RATE / 2 - 1e-12
     assert f"{pair.before:.0%}" in line_of(pair)

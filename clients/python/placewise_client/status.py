@@ -1,4 +1,4 @@
-"""Reads and writes google.rpc.Status with the two details that Placewise sends. Other details are skipped."""
+"""Reads google.rpc.Status with the two details that Placewise sends. Other details are skipped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
-_PREFIX = "type.googleapis.com/"
 _ERROR_INFO, _RETRY_INFO = ErrorInfo.DESCRIPTOR.full_name, RetryInfo.DESCRIPTOR.full_name
 
 
@@ -48,15 +47,3 @@ def read_details(message: str, found: Iterable[tuple[str, bytes]], domain: str) 
     except DecodeError:
         return StatusDetails()
     return StatusDetails(message, reason, metadata, delay_s)
-
-
-def build_status(code: int, domain: str, details: StatusDetails) -> bytes:
-    """Writes such a trailer, for servers that test this client."""
-    status = Status(code=code, message=details.message)
-    info = ErrorInfo(reason=details.reason, domain=domain, metadata=details.metadata)
-    status.details.add(type_url=_PREFIX + _ERROR_INFO, value=info.SerializeToString())
-    if details.retry_delay_s is not None:
-        retry = RetryInfo()
-        retry.retry_delay.FromNanoseconds(round(details.retry_delay_s * 1e9))
-        status.details.add(type_url=_PREFIX + _RETRY_INFO, value=retry.SerializeToString())
-    return bytes(status.SerializeToString())

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from tests.fakes.servers.status_trailer import build_status
 
 from placewise.v1 import bundle_pb2, cluster_pb2, decision_pb2
 from placewise.v1.cluster_pb2 import Assignment, Cluster, JobEvent, Node, RunningJob
@@ -29,7 +30,7 @@ from placewise_client.errors import (
     StateUnavailableError,
 )
 from placewise_client.rpcs import STREAM_PLACE_PATH, Rpc, Rpcs
-from placewise_client.status import StatusDetails, build_status
+from placewise_client.status import StatusDetails
 
 
 @dataclass(slots=True)

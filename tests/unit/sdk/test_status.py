@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fakes.servers.status_trailer import build_status
 
-from placewise_client.status import StatusDetails, build_status, parse_status
+from placewise_client.status import StatusDetails, parse_status
 
 TEXT = st.text(max_size=30)
 

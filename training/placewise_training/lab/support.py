@@ -93,11 +93,6 @@ class Pair:
         return max(one.weight for one in self.seen)
 
     @property
-    def most_weight(self) -> float:
-        """One over the other policy's share."""
-        return 2.0 / self.rate
-
-    @property
     def cost(self) -> Estimate:
         """JCT with exploration over that without, less one."""
         return paired_change(self.jct_s, self.usual_jct_s)

@@ -5,7 +5,7 @@ answered, and is marked.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -114,8 +114,3 @@ def records(store: LogStore, rpc: str) -> Iterator[DecisionRecord]:
                 yield decode(data.as_py())
             except CorruptEntryError as error:
                 raise store.error(error) from error
-
-
-def nodes_of(decided: JobDecision) -> Sequence[str]:
-    """The node of each task, as answered."""
-    return tuple(task.node for task in decided.assignments)
