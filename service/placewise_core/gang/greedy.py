@@ -184,18 +184,18 @@ def _nodes_of_all(scorer: NodeScorer, offer: Offer, slots: FloatArray, most: int
 
     The scores are few: lists of them are faster than arrays, and there are too few tasks for a pause between them."""
     scores = scorer.scores(offer)
-    now = np.where(offer.mask, scores[0], _LOWEST).tolist()
-    ahead, room = scores.tolist(), slots.item
+    now: list[float] = np.where(offer.mask, scores[0], _LOWEST).tolist()
+    ahead, room, lowest = scores.item, slots.item, -math.inf
     nodes: list[int] = []
     taken: dict[int, int] = {}
-    while len(nodes) < offer.group.count:
+    for _ in range(offer.group.count):
         best = max(now)
-        if best == -math.inf:
+        if best == lowest:
             break
         m = now.index(best)
         nodes.append(m)
         there = taken[m] = taken.get(m, 0) + 1
-        now[m] = ahead[there][m] if there < most and there < room(m) else -math.inf
+        now[m] = ahead(there, m) if there < most and there < room(m) else lowest
     return nodes
 
 

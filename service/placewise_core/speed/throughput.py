@@ -123,10 +123,10 @@ class ThroughputModel:
         single = self.single_gpu_s(job, match, default_s)
         return self.latency_at(single, self.speedup(job, match, nodes, gpus_per_node))
 
-    def latency_at(self, single_s: float, speedup: ArrayLike) -> Array:
+    def latency_at(self, single_s: float, speedup: Array) -> Array:
         """(4) for a speedup that is known already."""
         startup_s = self._startup_s(single_s)
-        return np.asarray((single_s - startup_s) / np.asarray(speedup) + startup_s)
+        return (single_s - startup_s) / speedup + startup_s
 
     def shape_latency_s(self, single_s: float, speedup: float) -> float:
         """(4) of one shape."""

@@ -343,6 +343,7 @@ class NodeArrays:
     def _clear_slots(self) -> None:
         # By demand: slots, and the usage stamp at which they were counted.
         self._slots: Bounded[bytes, tuple[FloatArray, int]] = Bounded(_KEPT_SLOTS)
+        self._counted_ahead = -1  # usage_stamp when slots were last counted ahead
 
     def _clear_usage(self) -> None:
         """Clears the usage: the arrays of claims are new, and shared with no earlier state."""

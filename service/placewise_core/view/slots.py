@@ -106,9 +106,11 @@ class SlotArrays(NodeArrays):
 
     def count_ahead(self) -> None:
         """Counts the slots of the last demand again, if they are kept: most requests ask for the same."""
-        _, demand = self._last_demand
-        if demand is not None:
-            self._kept_slots(demand)
+        if self._counted_ahead != self.usage_stamp:  # several policies ask for one view
+            self._counted_ahead = self.usage_stamp
+            _, demand = self._last_demand
+            if demand is not None:
+                self._kept_slots(demand)
 
     def _kept_slots(self, demand: FloatArray) -> FloatArray | None:
         """`countable_slots` if they are kept and only few nodes have changed since; else None."""

@@ -280,7 +280,7 @@ class LiveView:
 
     def assume(self, jobs: Sequence[RunningJob]) -> None:
         """Takes the gangs on the view before the store has confirmed them; those that are on it already, stay. The
-        others are claimed when somebody next looks at the view: mostly once the answer is on its way."""
+        others are claimed while the caller waits for the store, or sooner if somebody looks at the view."""
         view = self._view
         for job in jobs:
             if self._assumed.get(job.id) is not job:
@@ -288,6 +288,8 @@ class LiveView:
                 self.notes.assume(job, view.version)
             if view.jobs.get(job.id) is not job:
                 self._due.append(job)
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._look)
 
     def land(self, running: RunningJob, seen: ClusterView, context: PlaceContext) -> bool:
         """Assumes a gang decided on the fork `seen`. If it does not fit, assumes nothing and returns False."""

@@ -1,4 +1,4 @@
-"""Background tasks end although a cancellation gets lost on the way."""
+"""Background tasks end although a cancellation gets lost on the way; acts after the answers come in turns."""
 
 import asyncio
 import contextlib
@@ -6,6 +6,7 @@ import contextlib
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.job import JobId
 from placewise_log.record import OutcomeRecord
+from placewise_service.afterwards import Afterwards
 from placewise_service.background import cancel_and_wait
 from placewise_service.declog.sink import DecisionSink
 
@@ -50,3 +51,46 @@ async def test_a_sink_whose_store_loses_a_cancellation_still_closes() -> None:
     await ring.is_asked.wait()
     await asyncio.wait_for(sink.close(timeout_s=0.1), 30)
     assert sink.dropped == 1
+
+
+async def test_a_question_that_came_meanwhile_waits_for_a_part_of_many_acts() -> None:
+    afterwards, done = Afterwards(), list[int]()
+    loop = asyncio.get_running_loop()
+    seen: list[int] = []
+    afterwards.add(lambda: loop.call_soon(lambda: seen.append(len(done))))
+    for i in range(300):
+        afterwards.add(done.append, i)
+    all_done = asyncio.Event()
+    afterwards.add(all_done.set)
+    await asyncio.wait_for(all_done.wait(), 5.0)
+    assert done == list(range(300))
+    assert 0 < seen[0] < 150
+
+
+async def test_an_act_that_fails_fails_alone_and_one_added_by_an_act_comes_later() -> None:
+    afterwards, done, failures = Afterwards(), list[str](), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    def fail() -> None:
+        raise ValueError
+
+    afterwards.add(fail)
+    all_done = asyncio.Event()
+
+    def add() -> None:
+        afterwards.add(done.append, "later")
+        afterwards.add(all_done.set)
+
+    afterwards.add(add)
+    afterwards.add(done.append, "first")
+    await asyncio.wait_for(all_done.wait(), 5.0)
+    assert done == ["first", "later"]
+    assert [type(failure) for failure in failures] == [ValueError]
+
+
+async def test_run_carries_out_all_at_once() -> None:
+    afterwards, done = Afterwards(), list[int]()
+    for i in range(300):
+        afterwards.add(done.append, i)
+    afterwards.run()
+    assert done == list(range(300))

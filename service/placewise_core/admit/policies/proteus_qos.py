@@ -21,7 +21,7 @@ class ProteusQos(Proteus, QosAware):
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
         in_time = self._in_time(waiting, options, state)
-        if np.count_nonzero(in_time) in (0, len(options)):
+        if in_time.tolist().count(True) in (0, len(in_time)):
             return super().choose(waiting, options, state)
         is_on_fewest = options.nodes == options.nodes[in_time].min()
         return least(self.weighed_s(waiting, options, state), np.flatnonzero(in_time & is_on_fewest))
