@@ -1,4 +1,4 @@
-"""What the nets that complete a row of measurements have in common: loading, and the sample of their export."""
+"""The nets that complete a row of measurements share how they are loaded, and the check of their sample."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from placewise_core.basics.arrays import FloatArray
-from placewise_models.session import ModelError, answers_alike, open_column_net
+from placewise_models.session import Answers, Sample, check_sample, check_schema, open_column_net
 
 
 class CompletionRuntime:
@@ -33,10 +33,9 @@ class CompletionRuntime:
     def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
         """From the model's bytes and its report. Raises ModelError for one that is torn, of other columns, or that does
         not answer its sample as it should."""
-        if report.get("schema") != cls.schema:
-            raise ModelError(f"{cls.report} is not a {cls.schema} document")
+        check_schema(report, cls.report, cls.schema)
         runtime = cls.opened(content)
-        runtime._check_sample(report)
+        check_sample(report, cls.model, runtime._answers)
         return runtime
 
     @classmethod
@@ -48,11 +47,5 @@ class CompletionRuntime:
         given = {name: array.astype(np.float32) for name, array in feeds.items()}
         return np.asarray(self._session.run(["completed"], given)[0], dtype=np.float64)
 
-    def _check_sample(self, report: Mapping[str, Any]) -> None:
-        try:
-            sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
-            given = self._run({name: sample[name] for name in self.inputs})
-        except Exception as error:  # the runtime's own exceptions share no base class
-            raise ModelError(f"{self.model} fails on the sample exported with it: {error}. Export it again") from error
-        if not answers_alike(given, sample["completed"]):
-            raise ModelError(f"{self.model} does not answer its sample as at its export: export it again")
+    def _answers(self, sample: Sample) -> Answers:
+        yield self._run({name: sample[name] for name in self.inputs}), sample["completed"]

@@ -13,7 +13,7 @@ import onnxruntime
 from placewise_core.basics.arrays import Float32
 from placewise_core.basics.frozen import frozen
 from placewise_core.inputs.ldwp import COLUMNS
-from placewise_models.session import ModelError, answers_alike, open_column_net
+from placewise_models.session import Answers, Sample, check_sample, check_schema, open_column_net
 
 LDWP_MODEL, LDWP_REPORT = "ldwp.onnx", "ldwp.json"
 _SCHEMA = "placewise.ldwp/1"
@@ -30,10 +30,9 @@ class LdwpRuntime:
     def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
         """From the model's bytes and its report. Raises ModelError for one that is torn, of other columns, or that does
         not answer its sample as it should."""
-        if report.get("schema") != _SCHEMA:
-            raise ModelError(f"{LDWP_REPORT} is not a {_SCHEMA} document")
+        check_schema(report, LDWP_REPORT, _SCHEMA)
         runtime = cls.opened(content)
-        runtime._check_sample(report)
+        check_sample(report, LDWP_MODEL, runtime._answers)
         for nodes in _WARM_UP:
             runtime.values(np.zeros((nodes, len(COLUMNS)), dtype=np.float32))
         return runtime
@@ -51,11 +50,6 @@ class LdwpRuntime:
     def _run(self, rows: Float32, mask: Float32) -> Float32:
         return np.asarray(self.session.run(["q"], {"rows": rows, "mask": mask})[0], dtype=np.float32)
 
-    def _check_sample(self, report: Mapping[str, Any]) -> None:
-        try:
-            sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
-            given, is_node = self._run(sample["rows"], sample["mask"]), sample["mask"] > 0
-        except Exception as error:
-            raise ModelError(f"{LDWP_MODEL} fails on the sample exported with it: {error}. Export it again") from error
-        if given.shape != sample["q"].shape or not answers_alike(given[is_node], sample["q"][is_node]):
-            raise ModelError(f"{LDWP_MODEL} does not answer its sample as at its export: export it again")
+    def _answers(self, sample: Sample) -> Answers:
+        is_node = sample["mask"] > 0
+        yield self._run(sample["rows"], sample["mask"])[is_node], sample["q"][is_node]

@@ -13,7 +13,7 @@ from placewise_core.basics.arrays import Float32
 from placewise_core.basics.frozen import frozen
 from placewise_core.subtasks.metrics import GPU_METRICS, METRICS
 from placewise_core.subtasks.scale import from_unit
-from placewise_models.session import ModelError, answers_alike, open_column_net
+from placewise_models.session import ModelError, answers_alike, check_schema, open_column_net
 
 NCF_MODEL, NCF_REPORT = "ncf.onnx", "ncf.json"
 NCF_INPUTS = ("subtask", "metric")
@@ -35,8 +35,7 @@ class NcfMatrix:
     def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
         """From the model's bytes and its report. Raises ModelError for one that is torn, reads other inputs, or does
         not answer its sample as it should."""
-        if report.get("schema") != _SCHEMA:
-            raise ModelError(f"{NCF_REPORT} is not a {_SCHEMA} document")
+        check_schema(report, NCF_REPORT, _SCHEMA)
         try:
             gpus, first, kinds = (
                 int(report["gpus"]),

@@ -15,11 +15,11 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES, Observation
 from placewise_core.inputs.policy import JOB_STATE, LOGITS, NODE_STATE, STRETCH, encoder_inputs
 from placewise_core.policies.harmony import ClusterState, PolicyState
-from placewise_models.session import ModelError, answers_alike, open_token_net, run
+from placewise_models.session import Answers, Sample, check_sample, check_schema, open_token_net, run
 
 POLICY_ENCODER, POLICY_JOBS, POLICY_DECODER = "policy_encoder.onnx", "policy_jobs.onnx", "policy_decoder.onnx"
 POLICY_GRAPHS, POLICY_REPORT = (POLICY_ENCODER, POLICY_JOBS, POLICY_DECODER), "policy.json"
-_ALL = ", ".join(POLICY_GRAPHS)
+_NET = f"the net of {POLICY_REPORT}"
 _SCHEMA = "placewise.policy/3"
 _WARM_UP = (
     (1, 1, 0),
@@ -46,10 +46,9 @@ class PolicyRuntime:
     def load(cls, encoder: bytes, jobs: bytes, decoder: bytes, report: Mapping[str, Any]) -> Self:
         """From the bytes of the graphs and their report. Raises ModelError for one that is torn, of other features,
         or that does not answer its parity sample as it should."""
-        if report.get("schema") != _SCHEMA:
-            raise ModelError(f"{POLICY_REPORT} is not a {_SCHEMA} document")
+        check_schema(report, POLICY_REPORT, _SCHEMA)
         runtime = cls.opened(encoder, jobs, decoder)
-        runtime._check_sample(report)
+        check_sample(report, _NET, runtime._answers)
         for nodes, new, running in _WARM_UP:
             state = runtime.read(runtime.look(_blank(nodes, running)), _blank(nodes, new).jobs)
             runtime.decode(state, 0, np.zeros((nodes, STEP_FEATURES), dtype=np.float32))
@@ -86,20 +85,14 @@ class PolicyRuntime:
         logits: Float32 = run(self.decoder, (LOGITS,), {"states": state.nodes + state.jobs[job], "step": step})[0]
         return logits.reshape(-1)
 
-    def _check_sample(self, report: Mapping[str, Any]) -> None:
-        try:
-            sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
-            job = int(sample["job"])
-            cluster = self.look(Observation(sample["nodes"], sample["jobs"], sample["placement"], -1))
-            state = self.read(cluster, sample["new_jobs"])
-            given = {NODE_STATE: state.nodes, JOB_STATE: state.jobs, LOGITS: self.decode(state, job, sample["step"])}
-            if state.stretch is not None:
-                given[STRETCH] = state.stretch
-            is_alike = all(answers_alike(values, sample[name]) for name, values in given.items())
-        except Exception as error:
-            raise ModelError(f"{_ALL} fail on the sample in {POLICY_REPORT}: {error}. Export them again") from error
-        if not is_alike:
-            raise ModelError(f"{_ALL} do not answer their sample as at their export: export them again")
+    def _answers(self, sample: Sample) -> Answers:
+        cluster = self.look(Observation(sample["nodes"], sample["jobs"], sample["placement"], -1))
+        state = self.read(cluster, sample["new_jobs"])
+        yield state.nodes, sample[NODE_STATE]
+        yield state.jobs, sample[JOB_STATE]
+        yield self.decode(state, int(sample["job"]), sample["step"]), sample[LOGITS]
+        if state.stretch is not None:
+            yield state.stretch, sample[STRETCH]
 
 
 def _blank(nodes: int, jobs: int) -> Observation:

@@ -16,7 +16,7 @@ from placewise_core.basics.arrays import Float32
 from placewise_core.basics.frozen import frozen
 from placewise_core.inputs.cluster import PART_FEATURES
 from placewise_core.inputs.reward import PartTokens
-from placewise_models.session import ModelError, answers_alike, open_token_net, run
+from placewise_models.session import Answers, ModelError, Sample, check_sample, check_schema, open_token_net, run
 
 REWARD_MODEL, REWARD_REPORT = "reward.onnx", "reward.json"
 _SCHEMA = "placewise.reward/1"
@@ -38,11 +38,10 @@ class RewardRuntime:
     def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
         """From the model's bytes and its report. Raises ModelError for one that is torn, of other features, or that
         does not answer its parity sample as it should."""
-        if report.get("schema") != _SCHEMA:
-            raise ModelError(f"{REWARD_REPORT} is not a {_SCHEMA} document")
+        check_schema(report, REWARD_REPORT, _SCHEMA)
         session = open_token_net(content, REWARD_MODEL, "reward")
         runtime = cls(session, _spread_limit(session, report))
-        runtime._check_sample(report)
+        check_sample(report, REWARD_MODEL, runtime._answers)
         for placements, tokens in _WARM_UP:
             runtime.speeds(_blank(placements, tokens))
         return runtime
@@ -69,25 +68,12 @@ class RewardRuntime:
     def _run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[Float32]:
         return run(self.session, outputs, feeds)
 
-    def _check_sample(self, report: Mapping[str, Any]) -> None:
-        try:
-            sample = report["sample"]
-            feeds: dict[str, NDArray[Any]] = {
-                "tokens": np.asarray(sample["tokens"], dtype=np.float32),
-                "job": np.asarray(sample["job"], dtype=np.int64),
-                "node": np.asarray(sample["node"], dtype=np.int64),
-            }
-            names = ("speed",) if np.isinf(self.spread_limit) else ("speed", "spread")
-            given = dict(zip(names, self._run(names, feeds), strict=True))
-            wanted = {name: np.asarray(sample[name], dtype=np.float32) for name in given}
-        except Exception as error:
-            raise ModelError(
-                f"{REWARD_MODEL} fails on the sample exported with it: {error}. Export it again"
-            ) from error
+    def _answers(self, sample: Sample) -> Answers:
+        feeds = {"tokens": sample["tokens"], "job": sample["job"].astype(int), "node": sample["node"].astype(int)}
+        names = ("speed",) if np.isinf(self.spread_limit) else ("speed", "spread")
         is_token = feeds["job"] >= 0
-        for name, values in given.items():
-            if values.shape != is_token.shape or not answers_alike(values[is_token], wanted[name][is_token]):
-                raise ModelError(f"{REWARD_MODEL} does not answer its sample as at its export: export it again")
+        for name, values in zip(names, self._run(names, feeds), strict=True):
+            yield values[is_token], sample[name][is_token]
 
 
 def _spread_limit(session: onnxruntime.InferenceSession, report: Mapping[str, Any]) -> float:

@@ -3,7 +3,7 @@
 Trains nothing. One thread per session: a decision is one small net, and the cores are for other decisions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from placewise_core.inputs.cluster import feature_schema
 
+Sample = Mapping[str, NDArray[np.float32]]
+Answers = Iterable[tuple[ArrayLike, ArrayLike]]
 TOLERANCE = 1e-4  # other processors round otherwise than the exporter's did
 
 
@@ -63,6 +65,24 @@ def check_columns(session: onnxruntime.InferenceSession, file: str, columns: Seq
     """Raises ModelError if the net was trained on other columns than `columns`."""
     if _property(session, "columns") != ",".join(columns):
         raise ModelError(f"{file} was trained on other columns than this version encodes: train it again")
+
+
+def check_schema(report: Mapping[str, Any], file: str, schema: str) -> None:
+    """Raises ModelError for another document."""
+    if report.get("schema") != schema:
+        raise ModelError(f"{file} is not a {schema} document")
+
+
+def check_sample(report: Mapping[str, Any], net: str, answers: Callable[[Sample], Answers]) -> None:
+    """Raises ModelError unless the net answers the sample in its report as at its export. `answers` gives pairs: the
+    net's present answer, and the one at its export."""
+    try:
+        sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
+        is_alike = all(answers_alike(now, then) for now, then in answers(sample))
+    except Exception as error:  # the runtime's own exceptions share no base class
+        raise ModelError(f"{net} fails on the sample exported with it: {error}. Export it again") from error
+    if not is_alike:
+        raise ModelError(f"{net} does not answer its sample as at its export: export it again")
 
 
 def answers_alike(given: ArrayLike, wanted: ArrayLike) -> bool:

@@ -12,7 +12,15 @@ import onnxruntime
 from placewise_core.basics.arrays import Float32
 from placewise_core.basics.frozen import frozen
 from placewise_core.inputs.harmony_paper import columns
-from placewise_models.session import ModelError, answers_alike, check_columns, open_session
+from placewise_models.session import (
+    Answers,
+    ModelError,
+    Sample,
+    check_columns,
+    check_sample,
+    check_schema,
+    open_session,
+)
 
 HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT = "harmony_paper.onnx", "harmony_paper.json"
 _SCHEMA = "placewise.harmony-paper/1"
@@ -30,10 +38,9 @@ class HarmonyPaperRuntime:
     def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
         """From the model's bytes and its report. Raises ModelError for one that is torn, of other columns, or that does
         not answer its sample as it should."""
-        if report.get("schema") != _SCHEMA:
-            raise ModelError(f"{HARMONY_PAPER_REPORT} is not a {_SCHEMA} document")
+        check_schema(report, HARMONY_PAPER_REPORT, _SCHEMA)
         runtime = cls.opened(content)
-        runtime._check_sample(report)
+        check_sample(report, HARMONY_PAPER_MODEL, runtime._answers)
         for jobs in _WARM_UP:
             runtime.logits(np.zeros((jobs, len(columns(runtime.nodes))), dtype=np.float32))
         return runtime
@@ -56,12 +63,6 @@ class HarmonyPaperRuntime:
     def _run(self, rows: Float32, mask: Float32) -> Float32:
         return np.asarray(self.session.run(["logits"], {"rows": rows, "mask": mask})[0], dtype=np.float32)
 
-    def _check_sample(self, report: Mapping[str, Any]) -> None:
-        try:
-            sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
-            given, is_job = self._run(sample["rows"], sample["mask"]), sample["mask"] > 0
-            is_alike = answers_alike(given[is_job], sample["logits"][is_job])
-        except Exception as error:
-            raise ModelError(f"{HARMONY_PAPER_MODEL} fails on its sample: {error}. Export it again") from error
-        if not is_alike:
-            raise ModelError(f"{HARMONY_PAPER_MODEL} does not answer its sample as at its export: export it again")
+    def _answers(self, sample: Sample) -> Answers:
+        is_job = sample["mask"] > 0
+        yield self._run(sample["rows"], sample["mask"])[is_job], sample["logits"][is_job]

@@ -12,7 +12,15 @@ import onnxruntime
 from placewise_core.basics.arrays import Float32
 from placewise_core.basics.frozen import frozen
 from placewise_core.inputs.ldwp_paper import columns
-from placewise_models.session import ModelError, answers_alike, check_columns, columns_of_net, open_session
+from placewise_models.session import (
+    Answers,
+    Sample,
+    check_columns,
+    check_sample,
+    check_schema,
+    columns_of_net,
+    open_session,
+)
 
 LDWP_PAPER_MODEL, LDWP_PAPER_REPORT = "ldwp_paper.onnx", "ldwp_paper.json"
 _SCHEMA = "placewise.ldwp-paper/1"
@@ -30,10 +38,9 @@ class LdwpPaperRuntime:
     def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
         """From the model's bytes and its report. Raises ModelError for one that is torn, of other columns, or that does
         not answer its sample as it should."""
-        if report.get("schema") != _SCHEMA:
-            raise ModelError(f"{LDWP_PAPER_REPORT} is not a {_SCHEMA} document")
+        check_schema(report, LDWP_PAPER_REPORT, _SCHEMA)
         runtime = cls.opened(content)
-        runtime._check_sample(report)
+        check_sample(report, LDWP_PAPER_MODEL, runtime._answers)
         return runtime
 
     @classmethod
@@ -54,11 +61,5 @@ class LdwpPaperRuntime:
     def _run(self, states: Float32) -> Float32:
         return np.asarray(self.session.run(["q"], {"state": states})[0], dtype=np.float32)
 
-    def _check_sample(self, report: Mapping[str, Any]) -> None:
-        try:
-            sample = {name: np.asarray(values, dtype=np.float32) for name, values in report["sample"].items()}
-            is_alike = answers_alike(self._run(sample["state"]), sample["q"])
-        except Exception as error:
-            raise ModelError(f"{LDWP_PAPER_MODEL} fails on its sample: {error}. Export it again") from error
-        if not is_alike:
-            raise ModelError(f"{LDWP_PAPER_MODEL} does not answer its sample as at its export: export it again")
+    def _answers(self, sample: Sample) -> Answers:
+        yield self._run(sample["state"]), sample["q"]

@@ -109,7 +109,7 @@ def forget(file: str) -> Callable[[Path], None]:
         (truncate(policy_net.JOBS), "policy_jobs.onnx is not a model"),
         (truncate(policy_net.DECODER), "policy_decoder.onnx is not a model"),
         (corrupt, r"not answer|not run|not a model"),
-        (mix, "do not answer their sample"),
+        (mix, "does not answer its sample"),
         (other_features, "other features"),
         (forget(policy_net.DECODER), "policy_encoder.onnx has no policy_decoder.onnx beside it"),
         (forget(policy_net.JOBS), "policy_encoder.onnx has no policy_jobs.onnx beside it"),
