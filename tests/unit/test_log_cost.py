@@ -29,4 +29,4 @@ def test_an_interval_is_students() -> None:
 
 
 def test_a_round_is_told_as_ratios_to_the_echo() -> None:
-    assert line_of(sitting(1.25)).startswith("0 % p50 2.00, 0 % again p50 2.00, 1 % p50 2.50")
+    assert line_of(sitting(1.25)).startswith("off p50 2.00, off again p50 2.00, 0 % p50 2.00, 1 % p50 2.50")

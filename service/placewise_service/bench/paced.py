@@ -1,20 +1,22 @@
 """The client of `placewise bench shadow`: Place at half of saturation and at saturation, shadow on and off by turns.
 
-A turn has both sides in stretches of a second by turns, so that other load on the machine falls on both alike.
+A turn has its sides in stretches of half a second by turns, so that other load on the machine falls on all alike:
+without a shadow, with it, and, to show the noise, without it once more.
 
     python -m placewise_service.bench.paced < plan.json > result.json
 
-Requests come at random times (Poisson, the same ones with the shadow on and off), whether or not earlier ones are
+Requests come at random times (Poisson, the same ones for each side), whether or not earlier ones are
 answered; a latency counts from the time at which its request was due. Reservations are released as part of the load.
 """
 
 import asyncio
 import sys
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -30,15 +32,18 @@ from placewise_service.bench.workload import Workload
 
 _TIMEOUT_S = 60.0
 _RELEASED_TOGETHER = 16
-_STRETCH_S = 1.0
-_WARM_UP_STRETCHES = 2
+_STRETCH_S = 0.5
+_WARM_UP_STRETCHES = 4
+OFF: Final = "off"
+ON: Final = "on"
+CONTROL: Final = "control"  # off as well
+SIDES: Final = (OFF, ON, CONTROL)
 _COMPARED = 50  # requests one after another whose answers are compared
 
 
 class PacedPlan(msgspec.Struct, frozen=True):
-    """What to measure: `turns` of `seconds` off and as many on, at `share` of saturation; then a fifth as long at
-    saturation by `callers`. `shadow` and `shadow_policy` are as in SetShadow. A control never has the shadow on: its
-    ratios are noise."""
+    """What to measure: `turns` of `seconds` of each side, at `share` of saturation; then a fifth as long at saturation
+    by `callers`. `shadow` and `shadow_policy` are as in SetShadow."""
 
     workload: Workload
     target: str
@@ -48,35 +53,18 @@ class PacedPlan(msgspec.Struct, frozen=True):
     seconds: float
     share: float
     callers: int
-    is_control: bool = False
 
 
-class Turn(msgspec.Struct):
-    """One turn: latencies in ms, answers per second, and the calls that failed or did not fit."""
+class Stretch(msgspec.Struct):
+    """One stretch of one side: latencies in ms, how long it took, and the calls that failed or did not fit."""
 
-    is_shadowed: bool
-    p50_ms: float
-    p99_ms: float
-    rps: float
-    calls: int
+    times_ms: list[float]
+    busy_s: float
     errors: int
 
 
+Turn = dict[str, list[Stretch]]  # by side; stretch i of each came beside those of the others
 Load = Callable[[int, int], Awaitable[list[float]]]  # turn, stretch → latencies in ms
-
-
-@dataclass
-class Side:
-    """The stretches of one turn with the shadow on, or those with it off."""
-
-    times_ms: list[float] = field(default_factory=list)
-    busy_s: float = 0.0
-    errors: int = 0
-
-    def turn(self, is_shadowed: bool) -> Turn:
-        p50, p99 = np.percentile(self.times_ms or [0.0], (50, 99))
-        calls = len(self.times_ms)
-        return Turn(is_shadowed, float(p50), float(p99), calls / self.busy_s, calls, self.errors)
 
 
 class PacedResult(msgspec.Struct):
@@ -112,15 +100,14 @@ class Paced:
         paced: list[Turn] = []
         saturated: list[Turn] = []
         for number in range(plan.turns):
-            paced += await self._turn(at_share, plan.seconds, number)
-            saturated += await self._turn(self._saturated, plan.seconds / 5, number)
+            paced.append(await self._turn(at_share, plan.seconds, number))
+            saturated.append(await self._turn(self._saturated, plan.seconds / 5, number))
         await self._set_shadow(False)
         await self._client.close()
         return PacedResult(rate, paced, saturated, answers[0] == answers[1])
 
     async def _set_shadow(self, is_on: bool) -> None:
-        is_shadowed = is_on and not self._plan.is_control
-        name, policy = (self._plan.shadow, self._plan.shadow_policy) if is_shadowed else ("", "")
+        name, policy = (self._plan.shadow, self._plan.shadow_policy) if is_on else ("", "")
         await self._client.set_shadow(SetShadowRequest(name=name, policy=policy))
 
     async def _saturation_rps(self) -> float:
@@ -133,19 +120,18 @@ class Paced:
             await self._release(self._placed)
         return calls / (time.perf_counter() - began_s)
 
-    async def _turn(self, load: Load, seconds: float, number: int) -> tuple[Turn, Turn]:
-        """One turn: the side without shadow, and the side with it."""
-        sides = {False: Side(), True: Side()}
+    async def _turn(self, load: Load, seconds: float, number: int) -> Turn:
+        found: Turn = defaultdict(list)
         for stretch in range(max(1, round(seconds / _STRETCH_S))):
-            for is_on in (stretch % 2 == 1, stretch % 2 == 0):  # who begins alternates
-                await self._set_shadow(is_on)
+            first = stretch % len(SIDES)  # who begins alternates
+            for side in (*SIDES[first:], *SIDES[:first]):
+                await self._set_shadow(side == ON)
                 began_s = time.perf_counter()
-                sides[is_on].times_ms += await load(number, stretch)
-                sides[is_on].busy_s += time.perf_counter() - began_s
+                times_ms = await load(number, stretch)
+                found[side].append(Stretch(times_ms, time.perf_counter() - began_s, 0))
                 await self._release(self._placed)
-                errors, self._errors = self._errors, 0
-                sides[is_on].errors += errors
-        return sides[False].turn(False), sides[True].turn(True)
+                found[side][-1].errors, self._errors = self._errors, 0
+        return found
 
     async def _paced(self, rate: float, number: int, stretch: int) -> list[float]:
         length = max(1, round(rate * min(_STRETCH_S, self._plan.seconds)))

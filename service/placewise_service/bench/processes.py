@@ -52,8 +52,11 @@ def redis_process() -> Iterator[EmbeddedRedis]:
 
 
 @asynccontextmanager
-async def service_process(environment: Mapping[str, str] | None = None) -> AsyncIterator[Service]:
-    """A service on free loopback ports, ready; by default on its embedded Redis in a directory of its own."""
+async def service_process(
+    environment: Mapping[str, str] | None = None, module: str = "placewise_service.cli"
+) -> AsyncIterator[Service]:
+    """A service on free loopback ports, ready; by default on its embedded Redis in a directory of its own. `module` has
+    the command `serve`."""
     with tempfile.TemporaryDirectory(prefix="placewise-bench-") as directory:
         port = free_port()
         settings = {
@@ -66,8 +69,8 @@ async def service_process(environment: Mapping[str, str] | None = None) -> Async
         log = Path(directory) / "service.log"
         began_s = time.perf_counter()
         with log.open("wb") as output:
-            process = subprocess.Popen(  # noqa: ASYNC220 - starting a process takes a millisecond
-                [sys.executable, "-m", "placewise_service.cli", "serve"],
+            process = subprocess.Popen(  # noqa: ASYNC220, S603 - our own words; starting takes a millisecond
+                [sys.executable, "-m", module, "serve"],
                 env={**_without_settings(os.environ), **settings},
                 stdout=output,
                 stderr=output,

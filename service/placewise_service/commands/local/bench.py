@@ -137,22 +137,19 @@ def shadow(
     policy: PolicyOption = "",
     bundle: Annotated[str, typer.Option(help="Bundle that shadows; empty: the one that answers.")] = "",
     shadow_policy: Annotated[str, typer.Option(help="Policy that shadows; empty: the bundle's choice.")] = "harmony",
-    turns: Annotated[int, typer.Option(min=1, help="Turns with the shadow off and on.")] = 5,
+    turns: Annotated[int, typer.Option(min=1, help="Turns with the shadow off, on and off again.")] = 5,
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="Length of each side of a turn, in stretches of a second.")
+        float, typer.Option(min=0.1, help="Length of each side of a turn, in stretches of half a second.")
     ] = 20.0,
     share: Annotated[float, typer.Option(min=0.01, max=0.95, help="Share of saturation.")] = 0.5,
     concurrency: ConcurrencyOption = 16,
-    is_control: Annotated[
-        bool, typer.Option("--control", help="No shadow on either side: the ratios are noise.")
-    ] = False,
     bundles: BundlesOption = None,
     is_json: JsonOption = False,
 ) -> None:
-    """Place with a shadow on and off by turns: at a share of saturation, and at saturation."""
+    """Place with a shadow off, on and off again by turns: at a share of saturation, and at saturation."""
     workload = Workload("bench", nodes, jobs, tasks, policy)
     workload.check()
-    plan = PacedPlan(workload, "", bundle, shadow_policy, turns, seconds, share, concurrency, is_control)
+    plan = PacedPlan(workload, "", bundle, shadow_policy, turns, seconds, share, concurrency)
     result = asyncio.run(_shadowed(plan, bundles))
     if is_json:
         print_json(result)
