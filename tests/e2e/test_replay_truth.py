@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.fakes.bundles import copy_bundle, rewrite
 
 from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client.aio import AsyncClient
@@ -17,6 +18,8 @@ from placewise_client.target import Target
 from placewise_core.domain.traces import at_rate, read_trace
 from placewise_core.domain.truth import TruthSetting
 from placewise_core.policies.registry import placement_policies
+from placewise_models.bundle import load
+from placewise_models.printed.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT
 from placewise_service.bench.processes import service_process
 from placewise_service.cli import invoke
 from placewise_service.commands.exits import Exit
@@ -24,10 +27,12 @@ from placewise_service.data import PHILLY_CUT
 from placewise_service.replay.host import ReplayPlan
 from placewise_service.replay.summary import Figures
 from placewise_service.replay.true_host import TrueHost
+from placewise_training.policy.printed.export import export_harmony_paper
+from placewise_training.policy.printed.train import Args, train
 from placewise_training.sim.gangs.hosted import HostedSimulation
 from placewise_training.sim.gangs.results import Observer
 from placewise_training.sim.hardware import uniform_cluster
-from placewise_training.sim.policies import placement_policy, shipped
+from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.runs import Contender, Setting, simulate
 from placewise_training.sim.traces import TraceMapping, read_jobs
 
@@ -44,14 +49,17 @@ def recorder(events: list[Event]) -> Observer:
     return lambda now_s, what, job, places: events.append((now_s, what, job.id, places))
 
 
-def simulated(truth: str, policy: str, admit: str, *, reports_progress: bool = False) -> tuple[list[Event], str]:
+def simulated(
+    truth: str, policy: str, admit: str, *, reports_progress: bool = False, bundle: Path | None = None
+) -> tuple[list[Event], str]:
     """Every start and end of the simulator's own run, and its hash. A policy object is told of progress."""
     events: list[Event] = []
     is_elastic = admit != "none"
     mapping = TraceMapping(gpu_model="V100", gpus_per_node=GPUS, has_classes=True, is_elastic=is_elastic)
     cluster = uniform_cluster(NODES, GPUS)
     setting = Setting(cluster, lambda speeds, seed: mapping.generate(SETTING.jobs, speeds, seed), truth)
-    place = placement_policy(policy, shipped()) if reports_progress else policy
+    nets = load(bundle) if bundle else None
+    place = placement_policy(policy, nets) if reports_progress else policy
     result = simulate(setting, Contender(place, admit), SEED, observers=[recorder(events)])
     return events, result.event_hash
 
@@ -105,6 +113,30 @@ async def test_policies_that_read_the_time_read_that_of_the_trace(
     assert shown.host_time.ToNanoseconds() / 1e9 == pytest.approx(BASE_S + last_s, abs=1e-3)
     assert figures.run.wall_s < last_s / 1000  # more than a week of the trace, in minutes at most
     assert last_s > 7 * 86_400
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle with Harmony's net as printed for the replay's number of nodes, next to untrained."""
+    nets, folder = tmp_path_factory.mktemp("nets"), copy_bundle(tmp_path_factory.mktemp("bundles") / "default")
+    few = Args(out=nets, nodes=NODES, tasks=20, simulations=1, jobs=4, width=16, layers=1, validation_simulations=1)
+    train(few)
+    export_harmony_paper(nets, nets)
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    for name in (HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT):
+        (folder / name).write_bytes((nets / name).read_bytes())
+        files[name] = ""
+    return rewrite(folder, files=files)
+
+
+async def test_a_net_as_printed_decides_alike_in_both(printed: Path) -> None:
+    """Of the nets as printed, a trace asks this one alone: those of ldwp-paper and iawp-paper are for pipelines."""
+    case, served = ("judge", "harmony-paper", "none"), service_process({"PLACEWISE_BUNDLE_DIR": str(printed.parent)})
+    async with served as service, AsyncClient(Target((service.target,)), timeout_s=30.0) as client:
+        events, digest, _ = await replayed(client, *case, reports_progress=True)
+    assert (events, digest) == simulated(*case, reports_progress=True, bundle=printed)
+    heuristic = simulated("judge", "consolidate", "none")  # which answers if the net cannot
+    assert events != heuristic[0]
 
 
 async def call(*args: object) -> int:
