@@ -130,6 +130,13 @@ def test_a_policy_that_was_never_asked_is_named(log: Path) -> None:
     )
 
 
+def test_the_reward_of_the_jobs_that_a_placement_meets_judges_nothing(log: Path) -> None:
+    """By it the policy that meets more jobs would win, whatever it does to them."""
+    done = RUNNER.invoke(evaluate_app, ["--log", str(log), "--policy", "tetris", "--reward", "reward_20min"])
+    assert done.exit_code == 2
+    assert "neighbourhood_reward_20min" in done.output
+
+
 def test_too_short_a_log_is_refused(tmp_path: Path) -> None:
     write(tmp_path, *explored(30, gain=0.1))
     done = RUNNER.invoke(evaluate_app, ["--log", str(tmp_path), "--policy", "load-balance"])

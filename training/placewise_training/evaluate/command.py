@@ -12,7 +12,7 @@ from placewise_training.evaluate.again import CandidatePolicy
 from placewise_training.evaluate.evaluation import NeverAskedError, evaluation
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.report import Evaluation, as_json, lines, page
-from placewise_training.log.placed import REWARD, placed_jobs
+from placewise_training.log.placed import REWARD, Reward, placed_jobs
 from placewise_training.sim.policies import NeedsBundleError, opened
 
 _REPORT, _PAGE = "evaluation.json", "evaluation.html"
@@ -39,7 +39,7 @@ def evaluate_command(
     incumbent: Annotated[
         Path | None, typer.Option(help="Bundle that the log's policies had; by default the shipped one.")
     ] = None,
-    reward: Annotated[str, typer.Option(help="Column of `joined` that is the reward.")] = REWARD,
+    reward: Annotated[Reward, typer.Option(help="Column of `joined` that is the reward.")] = REWARD,
     block_min: Annotated[float, typer.Option(min=1, help="Length of a block of time, several horizons.")] = 120.0,
     reward_bound: Annotated[
         float, typer.Option(min=0, help="Largest possible reward; 0: the largest in the log.")

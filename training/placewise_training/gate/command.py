@@ -13,7 +13,7 @@ from placewise_training.evaluate.evaluation import NeverAskedError
 from placewise_training.gate.gate import GateArgs, gate
 from placewise_training.gate.report import as_json, lines, record, write
 from placewise_training.gate.simulated import WINDOWS
-from placewise_training.log.placed import REWARD
+from placewise_training.log.placed import REWARD, Reward
 from placewise_training.sim.policies import NeedsBundleError
 
 gate_app = typer.Typer(add_completion=False)
@@ -28,7 +28,7 @@ def gate_command(
         list[str] | None, typer.Option(help="Policy on the candidate's nets; repeat to judge the best of several.")
     ] = None,
     cluster: Annotated[str, typer.Option(help="Cluster of the log; by default its only one.")] = "",
-    reward: Annotated[str, typer.Option(help="Column of `joined` that is the reward.")] = REWARD,
+    reward: Annotated[Reward, typer.Option(help="Column of `joined` that is the reward.")] = REWARD,
     block_min: Annotated[float, typer.Option(min=1, help="Length of a block of time, several horizons.")] = 120.0,
     windows: Annotated[int, typer.Option(min=4, help="Windows of the paired simulation.")] = WINDOWS,
     out: Annotated[Path | None, typer.Option(help="Folder for the report; keeps count of candidates judged.")] = None,

@@ -86,7 +86,7 @@ def site_log(store: LogStore, cluster: str, before_s: float, reward: str) -> Sit
     jobs: dict[str, SiteJob] = {}
     rows: list[SpeedRow] = []
     stays: list[Stay] = []
-    counts, requests, horizon_s = Counter[str](), set[str](), HORIZONS_S.get(reward)
+    counts, requests, horizon_s = Counter[str](), set[str](), HORIZONS_S[reward]
     rewards = differing = 0
     with LogIndex(store, reward) as index:
         places = Places(store, index)
@@ -105,7 +105,7 @@ def site_log(store: LogStore, cluster: str, before_s: float, reward: str) -> Sit
             rows += [row] if row is not None else []
             stays += stays_of(placed, placed.run)
             has_reward = placed.outcome.reward is not None and placed.record.time_s >= before_s
-            if has_reward and horizon_s is not None and rewards < _MOST_REWARDS:
+            if has_reward and rewards < _MOST_REWARDS:
                 rewards += 1
                 differing += reward_differs(placed, placed.run, index, horizon_s)
         end_s = index.end_s

@@ -3,6 +3,7 @@
 Reads `decisions` and `joined` as docs/log-columns.md has them, file by file.
 """
 
+import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,18 @@ from placewise_log.store import LogError, LogStore
 
 DECISION_COLUMNS = ("id", "rpc", "time", "policy", "is_dry_run", "shadow_of", "alternatives", "record")
 JOINED_COLUMNS = ("decision_id", "job_id", "unit", "status", "is_overridden")
-REWARD = "neighbourhood_reward_20min"
+
+
+class Reward(enum.StrEnum):
+    """The columns of `joined` that placements are judged by; `reward_20min` grows with the number of jobs that a
+    placement meets."""
+
+    MIN_5 = "neighbourhood_reward_5min"
+    MIN_20 = "neighbourhood_reward_20min"
+    MIN_60 = "neighbourhood_reward_60min"
+
+
+REWARD = Reward.MIN_20
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from placewise_training.gate.simulated import WINDOWS
 from placewise_training.lab.mlruns import Run, add_run, numbers
 from placewise_training.lab.origin import origin
 from placewise_training.lab.register import INTERRUPTED
-from placewise_training.log.placed import REWARD
+from placewise_training.log.placed import REWARD, Reward
 from placewise_training.retrain.retrain import RetrainArgs, Retrained, RetrainError, retrain
 from placewise_training.retrain.rounds import rounds
 from placewise_training.sim.policies import NeedsBundleError
@@ -42,7 +42,7 @@ def retrain_command(
         list[str] | None, typer.Option(help="Policy that the gate judges; repeat for the best of several.")
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Train this model alone; repeat for more.")] = None,
-    reward: Annotated[str, typer.Option(help="Column of `joined` that is the reward.")] = REWARD,
+    reward: Annotated[Reward, typer.Option(help="Column of `joined` that is the reward.")] = REWARD,
     block_min: Annotated[float, typer.Option(min=1, help="Length of a block of time, several horizons.")] = 120.0,
     windows: Annotated[int, typer.Option(min=4, help="Windows of the paired simulation.")] = WINDOWS,
     effort: Annotated[float, typer.Option(min=0.01, help="Share of the usual steps of training.")] = 1.0,
