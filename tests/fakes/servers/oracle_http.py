@@ -28,7 +28,7 @@ class OracleGateway(Gateway):
     def __init__(self, oracle: SmallService) -> None:
         engine: Any = None
         super().__init__(engine, SystemClock(), LimitSettings(), Open(), Telemetry())
-        self.needs_token = True  # so that tokens come through and are noted
+        self.needs_credentials = True  # so that tokens come through and are noted
         self.oracle = oracle
 
     def enter(

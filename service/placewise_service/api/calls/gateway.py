@@ -34,7 +34,7 @@ from placewise_service.api.calls.ports import DecisionEngine
 from placewise_service.api.calls.rpcs import Reach, Rpc
 from placewise_service.api.calls.wire import parsed_in_pieces
 from placewise_service.api.convert.json_codec import JsonCodec
-from placewise_service.api.identity.auth import AccessScope, Authenticator, Credentials, Method, Open, Principal
+from placewise_service.api.identity.auth import AccessScope, Authenticator, Credentials, Method, Principal
 from placewise_service.aside import ASIDE_BYTES, aside
 from placewise_service.settings import LimitSettings
 from placewise_service.telemetry import Telemetry
@@ -60,7 +60,7 @@ class Gateway:
         self.limits = limits
         self.telemetry = telemetry
         self._authenticator = authenticator
-        self.needs_token = not isinstance(authenticator, Open)
+        self.needs_credentials = authenticator.asks_tokens or authenticator.reads_certificates
         self.reads_certificates = authenticator.reads_certificates
         self.asks_tokens = authenticator.asks_tokens
         self.audit = audit

@@ -15,7 +15,7 @@ SUBJECTS = "certificate_subjects"  # in the state of a request: names in the cer
 
 def of_request(gateway: Gateway, scope: Scope, headers: Mapping[str, str]) -> Credentials:
     """Credentials of an HTTP request, given as ASGI has it; empty if nothing uses them."""
-    if not gateway.needs_token and gateway.audit is None:
+    if not gateway.needs_credentials and gateway.audit is None:
         return NOBODY
     header = headers.get("authorization")
     peer = scope.get("client")
@@ -28,11 +28,11 @@ def of_request(gateway: Gateway, scope: Scope, headers: Mapping[str, str]) -> Cr
 
 def of_context(gateway: Gateway, context: "grpc.aio.ServicerContext[bytes, bytes]") -> Credentials:
     """Credentials of a gRPC call; empty if nothing uses them."""
-    if not gateway.needs_token and gateway.audit is None:
+    if not gateway.needs_credentials and gateway.audit is None:
         return NOBODY
     peer = context.peer().partition(":")[2]  # ipv4:127.0.0.1:5000
     subjects = _subjects(context) if gateway.reads_certificates else ()
-    if gateway.needs_token:  # gRPC makes the metadata anew at each look
+    if gateway.needs_credentials:  # gRPC makes the metadata anew at each look
         for key, value in context.invocation_metadata() or ():
             if key == "authorization":
                 return Credentials(bearer_token(value if isinstance(value, str) else ""), subjects, peer)
