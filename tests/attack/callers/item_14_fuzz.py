@@ -19,7 +19,7 @@ from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE, Rpc
 from placewise_service.api.docs.routes import ROUTES, Route
 
 TITLE = "Random requests"
-_QUICK_CASES, _ALL_CASES = 3_000, 200_000
+_QUICK_CASES, _ALL_CASES = 3_000, 200_004
 _SHARE_OF_EARLIER = 0.1  # of the cases, for a release that is only there to compare with
 _CALLERS = 12
 _CROWDED, _LATE, _MANGLED = 0.02, 0.02, 0.1  # shares of the cases

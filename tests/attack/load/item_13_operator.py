@@ -36,7 +36,7 @@ _SETTLE_S = 4.0
 
 
 def _calls_home(source: Source) -> Figures:
-    """Service, a command that loads the bundle, a trainer and an adapter, each for longer than ONNX Runtime waits."""
+    """Service, a command that loads the bundle, a trainer, both adapters, each for longer than ONNX Runtime waits."""
     with tempfile.TemporaryDirectory(prefix="placewise-attack-") as folder:
         rest, config = free_port(), Path(folder, "slurm.toml")
         config.write_text(
@@ -54,8 +54,9 @@ def _calls_home(source: Source) -> Figures:
         programs = {
             "service": ([*_CLI, "serve"], '"ready"'),
             "command": (["-c", command], "loaded"),
-            "trainer": (["-c", f"import placewise_training.stdm.export; {_LOADED}"], "loaded"),
-            "adapter": (["-m", "placewise_slurm.main", "--config", str(config), "run"], "bridging"),
+            "trainer": (["-c", f"import {_trainer(source)}; {_LOADED}"], "loaded"),
+            "adapter_of_slurm": (["-m", "placewise_slurm.main", "--config", str(config), "run"], "bridging"),
+            "adapter_of_kubernetes": (["-c", f"import placewise_kubernetes.app; {_LOADED}"], "loaded"),
         }
         found = enclosed(source, programs, settings, _WATCH_S)["programs"]
     names = {name for program in found.values() for name in program["lookups"]}
@@ -64,6 +65,12 @@ def _calls_home(source: Source) -> Figures:
         "names": " ".join(sorted(names)) or "none",
         "watched": sum(program["is_begun"] and program["code"] is None for program in found.values()),
     }
+
+
+def _trainer(source: Source) -> str:
+    """The module that exports a net and asks ONNX Runtime about it, by its name in that release."""
+    is_now = (source.root / "training/placewise_training/stdm/export.py").exists()
+    return "placewise_training.stdm.export" if is_now else "placewise_training.export_stdm"
 
 
 # -- gauges of queues ----------------------------------------------------------------------------------------------
@@ -272,7 +279,7 @@ ATTACKS = (
         "Service, commands, trainers and adapters look up only the addresses that they are configured to call.",
         "tests/unit/service/test_telemetry_host.py::test_a_package_switches_it_off_before_its_first_module",
         _calls_home,
-        lambda figures: figures["watched"] == 4 and figures["names"] == "none",
+        lambda figures: figures["watched"] == 5 and figures["names"] == "none",
         is_quick=False,
     ),
     Attack(
@@ -307,7 +314,7 @@ ATTACKS = (
         "The SDK's calls outlast a restart within their deadline, by gRPC and HTTP.",
         "tests/contract/sdk/test_sdk_clients.py::test_a_restart_of_the_only_server_is_outlasted",
         _restart,
-        lambda figures: int(figures["placed"]) > 300 and figures["errors"] == 0,
+        lambda figures: int(figures["placed"]) > 300 and not figures["errors"] and float(figures["longest_s"]) <= 10.0,
         is_quick=False,
     ),
 )
