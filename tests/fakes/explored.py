@@ -12,7 +12,7 @@ from tests.fakes.place_cases import context, gang, node, running, view_of
 from placewise_core.basics.arrays import Float32
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import Job, NodeId, Subtask
-from placewise_core.gang.policy import Action, PlacementPolicy, action_of
+from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
 from placewise_core.inputs.ldwp import COLUMNS
 from placewise_core.policies.explore import Explorer
 from placewise_core.policies.harmony_draw import HarmonyDraw
@@ -140,10 +140,20 @@ def _distribution(policy: PlacementPolicy, workers: int, is_pipeline: bool) -> M
         return by_hand(job)
     if policy is SAMPLE:
         return everywhere(job, view, SAMPLE)
-    proposal = policy.propose(job, view, context())
+    proposal = first_of(policy, job)
     assert proposal is not None
     assert not proposal.is_fallback or not job.subtasks, proposal.fallback_reason
     return {action_of(proposal.assignments): 1.0}
+
+
+def first_of(policy: PlacementPolicy, job: Job) -> Proposal | None:
+    """What the policy first proposes on `uneven` for a gang of `gang_for`, worked out once."""
+    return _first_of(policy, job.task_count, bool(job.subtasks))
+
+
+@cache
+def _first_of(policy: PlacementPolicy, workers: int, is_pipeline: bool) -> Proposal | None:
+    return policy.propose(gang_for("ldwp" if is_pipeline else "", workers), uneven(), context())
 
 
 def enumerated(policy: PlacementPolicy, explorers: Sequence[Explorer], rate: float, job: Job) -> dict[Action, float]:

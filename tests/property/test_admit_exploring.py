@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.fakes.explored import fit
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
+from tests.fakes.quick.examples import examples
 
 from placewise_core.admit import slot_exploring
 from placewise_core.admit.exploring import BOUND, HEAD, PROMISED
@@ -38,7 +39,7 @@ POLICIES = admission_policies(ThroughputModel(bundled("throughput.json")))
 EXPLORED = [name for name, policy in POLICIES.items() if isinstance(policy, GreedyAdmission) and policy.is_explored]
 BY_SLOT = [name for name, policy in POLICIES.items() if not isinstance(policy, GreedyAdmission)]  # one decision a slot
 RATE, SLOT_S, NOW_S, BOUND_S = 0.3, 10.0, 100_000.0, 1000.0
-DRAWS = int(os.environ.get("PLACEWISE_TEST_DRAWS", "1500"))
+DRAWS = int(os.environ.get("PLACEWISE_TEST_DRAWS", str(examples(1500))))
 NO_GUARD = ExplorationGuard()
 Answer = tuple[int, int] | None
 
@@ -302,7 +303,7 @@ def check_nodes_of_heads(world: World, queue: str, before: QueueState, job: Job,
 HEEDS_HEADS = {"fifo", "qos", "qos-savable"}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(examples(6)))
 @pytest.mark.parametrize("name", EXPLORED)
 def test_exploring_breaks_no_limit_no_bound_and_no_reservation_of_a_head(name: str, seed: int) -> None:
     world, kinds = World(name, seed, rate=0.7), Counter[str]()

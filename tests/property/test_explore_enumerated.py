@@ -1,7 +1,8 @@
 """Exploration on four nodes by enumeration: every policy, set of explorers, guard, and gang of one to four.
 
 The propensities that the draws state are those of the enumeration and sum to one; the draws fit them by chi².
-`make draws` draws 100,000 times in each of these cases, `make test` so often in a few and 200 times in the others.
+`make draws` draws 100,000 times in each of these cases, `make test` so often in a few and 200 times in the others,
+`make test-fast` a quarter as often: of shares a draw is but a witness, as the enumeration is exact.
 """
 
 import itertools
@@ -20,12 +21,14 @@ from tests.fakes.explored import (
     SAMPLE,
     distribution,
     enumerated,
+    first_of,
     fit,
     gang_for,
     on_nodes,
     uneven,
 )
 from tests.fakes.place_cases import context
+from tests.fakes.quick.examples import examples
 
 from placewise_core.domain.cluster import Assignment, ExplorationGuard
 from placewise_core.domain.job import Job, Priority
@@ -53,7 +56,7 @@ EVERYWHERE = int(os.environ.get("PLACEWISE_TEST_DRAWS", "0"))  # draws in each c
 # Otherwise: draws of the gang of two with load-balance in force and no guard, a quarter of each other gang. The drawing
 # ones take longer.
 DRAWS = {"two": 100_000, "drawing": 40_000, "learned": 100_000, "sampled": 2_000}
-SEEN = 200
+SEEN = examples(200)
 
 cases = pytest.mark.parametrize(
     ("name", "explorers", "guard", "workers"), [*itertools.product(POLICIES, EXPLORERS, GUARDS, range(1, 5))]
@@ -90,11 +93,11 @@ def stated_by(policy: str, workers: int, is_pipeline: bool) -> dict[Action, floa
 class Gives(PlacementPolicy):
     """A policy that gives one action of its distribution, as if it had drawn that. States the policy's own word."""
 
-    def __init__(self, policy: PlacementPolicy, job: Job, view: ClusterView) -> None:
+    def __init__(self, policy: PlacementPolicy, job: Job) -> None:
         self.name, self.action, self._policy = policy.name, Action(), policy
         self.distribution = distribution(policy, job)
         self._stated = stated_by(f"{type(policy).__name__} {policy.name}", job.task_count, bool(job.subtasks))
-        proposal = policy.propose(job, view, context())
+        proposal = first_of(policy, job)
         self._tasks: Sequence[Assignment] = sorted(proposal.assignments, key=lambda a: a.task) if proposal else []
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal:
@@ -115,15 +118,16 @@ def every_draw(
     policy: PlacementPolicy, exploration: Exploration, job: Job, view: ClusterView
 ) -> Iterator[tuple[Action, Drawn]]:
     """Each action of the policy and of each explorer, drawn as theirs."""
-    own = Gives(policy, job, view)
-    givers = [Gives(explorer.policy, job, view) for explorer in exploration.explorers]
+    own = Gives(policy, job)
+    givers = [Gives(explorer.policy, job) for explorer in exploration.explorers]
     weights = [explorer.weight for explorer in exploration.explorers]
     exploring = Exploration(exploration.rate, [*map(Explorer, givers, weights)], exploration.guard)
     firsts = [0, *itertools.accumulate(weights[:-1])]
     for giver, first in [(own, None), *zip(givers, firsts, strict=True)]:
+        turn = Turn(first)
         for action in giver.distribution:
             giver.action = action
-            drawn = explore.propose(own, exploring, job, view, PlaceContext(1000.0, Turn(first)))
+            drawn = explore.propose(own, exploring, job, view, PlaceContext(1000.0, turn))
             assert drawn is not None
             yield action_of(drawn.proposal.assignments), drawn
         giver.action = Action()
@@ -142,8 +146,8 @@ def test_stated_propensities_are_the_enumerated_ones_and_sum_to_one(
     for action, drawn in every_draw(policy, exploration, job, view):
         assert bool(drawn.guard) == is_spared
         assert drawn.rate == (0.0 if is_spared else RATE)
-        assert drawn.own_propensity == pytest.approx(own.get(action, 0.0), abs=1e-9)
-        assert drawn.proposal.propensity == pytest.approx(expected[action], abs=1e-9)
+        assert abs(drawn.own_propensity - own.get(action, 0.0)) < 1e-9
+        assert abs(drawn.proposal.propensity - expected[action]) < 1e-9
         stated[action] = drawn.proposal.propensity
     assert stated.keys() == expected.keys()
     assert sum(stated.values()) == pytest.approx(1.0, abs=1e-9)
@@ -161,10 +165,9 @@ def drawn_before(kind: type[PlacementPolicy], workers: int, is_pipeline: bool) -
 class Kept(PlacementPolicy):
     """A policy whose answers are worked out once; one that draws still draws each time, or has drawn before."""
 
-    def __init__(self, policy: PlacementPolicy, job: Job, view: ClusterView, has_drawn: bool = False) -> None:
+    def __init__(self, policy: PlacementPolicy, job: Job, has_drawn: bool = False) -> None:
         self.name, self._policy = policy.name, policy
-        first = policy.propose(job, view, context())
-        self._fixed = None if policy.is_drawing else first
+        self._fixed = None if policy.is_drawing else first_of(policy, job)
         is_pooled = has_drawn and policy.is_drawing
         pool = drawn_before(type(policy), job.task_count, bool(job.subtasks)) if is_pooled else ()
         self._pool = itertools.cycle(pool) if pool else None
@@ -202,11 +205,11 @@ def test_draws_fit_the_enumeration(
     view, job, policy = uneven(), job_of(name, workers), POLICIES[name]
     spared = verdict(GUARDS[guard], job, view, context())
     monkeypatch.setattr(explore, "verdict", lambda *_: spared)  # which takes longer than a draw
-    each = [Explorer(Kept(e.policy, job, view, has_drawn=True), e.weight) for e in EXPLORERS[explorers]]
+    each = [Explorer(Kept(e.policy, job, has_drawn=True), e.weight) for e in EXPLORERS[explorers]]
     exploration, draws = Exploration(RATE, each, GUARDS[guard]), EVERYWHERE or SEEN
     own = distribution(policy, job)
     expected = own if spared else enumerated(policy, EXPLORERS[explorers], RATE, job)
-    found = counted(Kept(policy, job, view, has_drawn=True), exploration, job, view, draws, seed=5 + workers)
+    found = counted(Kept(policy, job, has_drawn=True), exploration, job, view, draws, seed=5 + workers)
     assert found.keys() <= expected.keys()
     assert fit(found, expected, draws) > 1e-4
 
@@ -216,10 +219,10 @@ def test_draws_fit_the_enumeration(
 def test_many_draws_fit_the_enumeration(explorers: str, workers: int) -> None:
     """With one generator for all that is drawn."""
     view, job, policy = uneven(), gang_for("", workers), POLICIES["load-balance"]
-    draws = DRAWS[explorers] // (1 if workers == 2 else 4)
-    exploration = Exploration(RATE, [Explorer(Kept(e.policy, job, view), e.weight) for e in EXPLORERS[explorers]])
+    draws = examples(DRAWS[explorers]) // (1 if workers == 2 else 4)
+    exploration = Exploration(RATE, [Explorer(Kept(e.policy, job), e.weight) for e in EXPLORERS[explorers]])
     expected = enumerated(policy, EXPLORERS[explorers], RATE, job)
-    found = counted(Kept(policy, job, view), exploration, job, view, draws, seed=5 + workers)
+    found = counted(Kept(policy, job), exploration, job, view, draws, seed=5 + workers)
     assert found.keys() <= expected.keys()
     assert fit(found, expected, draws) > 1e-4
 

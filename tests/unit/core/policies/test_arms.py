@@ -1,16 +1,18 @@
 """The arms of a canary, and the propensity over both arms by enumeration on four nodes."""
 
 import itertools
+from collections.abc import Sequence
+from functools import cache
 
 import pytest
-from tests.fakes.explored import EXPLORERS, POLICIES, enumerated, gang_for, on_nodes, uneven
+from tests.fakes.explored import EXPLORERS, POLICIES, enumerated, first_of, gang_for, on_nodes, uneven
 from tests.fakes.place_cases import context
 
-from placewise_core.domain.cluster import ExplorationGuard
+from placewise_core.domain.cluster import Assignment, ExplorationGuard
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
-from placewise_core.gang.policy import PlacementPolicy, Proposal, action_of
-from placewise_core.policies.explore import Exploration
+from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
+from placewise_core.policies.explore import Exploration, Explorer
 from placewise_core.policies.trial.arms import Arm, Arms, Unit, UnknownMixtureError, over_both, propensity
 from placewise_core.view.view import ClusterView
 
@@ -54,6 +56,30 @@ def test_by_time_each_arm_has_one_block_of_each_period_and_the_first_one_is_draw
     assert not Arms("salt", 0.5).is_washout(0.0)
 
 
+class Known(PlacementPolicy):
+    """A policy that is asked once for its proposal and once for the probability of each action."""
+
+    def __init__(self, policy: PlacementPolicy) -> None:
+        self.name, self._policy = policy.name, policy
+        self._probability: dict[Action, float] = {}
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return first_of(self._policy, job)
+
+    def probability(
+        self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
+    ) -> float:
+        action = action_of(assignments)
+        if action not in self._probability:
+            self._probability[action] = self._policy.probability(assignments, job, view, context)
+        return self._probability[action]
+
+
+@cache
+def known(policy: PlacementPolicy) -> Known:
+    return Known(policy)
+
+
 @pytest.mark.parametrize("workers", range(1, 5))
 @pytest.mark.parametrize("guard", [ExplorationGuard(), ExplorationGuard(max_gpus=2.0)], ids=["open", "guarded"])
 @pytest.mark.parametrize(("incumbent", "explorers", "canary", "others"), PAIRS)
@@ -63,6 +89,13 @@ def test_the_propensity_over_both_arms_and_all_explorers_is_the_enumerated_one(
     view, job = uneven(), gang_for("", workers)
     rate = 0.0 if guard.max_gpus and workers > guard.max_gpus else RATE
     parts = [(incumbent, explorers), (canary, others)]
+    exploring = [
+        (
+            known(POLICIES[name]),
+            Exploration(RATE, [Explorer(known(e.policy), e.weight) for e in EXPLORERS[each]], guard),
+        )
+        for name, each in parts
+    ]
     enumerations = [enumerated(POLICIES[name], EXPLORERS[each], rate, job) for name, each in parts]
     expected = {
         action: over_both(SHARE, *(each.get(action, 0.0) for each in enumerations))
@@ -72,10 +105,7 @@ def test_the_propensity_over_both_arms_and_all_explorers_is_the_enumerated_one(
     names, stated = [task.task for task in tasks], {}
     for nodes in itertools.product([node.id for node in view.nodes], repeat=workers):
         chosen = Proposal(on_nodes(tasks, nodes))
-        arms = [
-            propensity(POLICIES[name], Exploration(RATE, EXPLORERS[each], guard), chosen, job, view, context())
-            for name, each in parts
-        ]
+        arms = [propensity(*asked, chosen, job, view, context()) for asked in exploring]
         if total := over_both(SHARE, *arms):
             stated[action_of(chosen.assignments)] = total
     assert names == sorted(names)
@@ -107,7 +137,7 @@ class Stands(PlacementPolicy):
 def test_a_guess_is_no_mixture(policy: Stands, is_explorer: bool) -> None:
     view, job = uneven(), gang_for("", 2)
     asked = POLICIES["consolidate"] if is_explorer else policy
-    exploration = Exploration(RATE, [type(EXPLORERS["two"][0])(policy)]) if is_explorer else Exploration()
+    exploration = Exploration(RATE, [Explorer(policy)]) if is_explorer else Exploration()
     with pytest.raises(UnknownMixtureError, match="stands"):
         propensity(asked, exploration, proposed(job, view), job, view, context())
 

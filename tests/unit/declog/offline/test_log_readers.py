@@ -1,5 +1,6 @@
 """Readers of an exported log, each with each malformed file: one line that names it, exit code 6, no other error."""
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,15 +23,25 @@ from placewise_training.log.places import Places
 Damage = Callable[[Path], Path]
 
 
-@pytest.fixture
-async def log(tmp_path: Path) -> Path:
+async def exported(into: Path) -> Path:
     async with running_engine(nodes=2, alternatives_share=1.0) as engine:
         for name in ("a", "b"):
             await ask_place(engine, place(make_job(name)))
             await logged(engine)
         await engine._view_log.write()
-        await export(engine._parts.store, tmp_path / "log", batch=1)
-    return tmp_path / "log"
+        await export(engine._parts.store, into, batch=1)
+    return into
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return asyncio.run(exported(tmp_path_factory.mktemp("exported") / "log"))
+
+
+@pytest.fixture
+def log(whole: Path, tmp_path: Path) -> Path:
+    """A log of its own, to be damaged."""
+    return Path(shutil.copytree(whole, tmp_path / "log"))
 
 
 def truncated(path: Path) -> Path:

@@ -181,10 +181,12 @@ async def test_the_rewards_of_many_runs_are_those_of_the_pure_function(
     ring = FakeRing(*entries)
     ring.now_s = NOON_S + DAY_S
     await run(ring, tmp_path)
+    found = {row["job_id"]: row for row in job_rows(tmp_path)}
+    assert len(found) == len(job_rows(tmp_path)) == len(runs)
     for each in runs:
         others: Sequence[Run] = [other for other in runs if other is not each]
         wanted = [reward_h(each, others, 60.0 * minutes, ring.now_s) for minutes in HORIZONS_MIN]
-        assert rewards(tmp_path, each.job_id) == pytest.approx(wanted)
+        assert [found[each.job_id][name] for name in COLUMNS] == pytest.approx(wanted)
 
 
 async def test_reports_of_progress_are_a_table_of_their_own(tmp_path: Path) -> None:
