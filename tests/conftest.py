@@ -33,6 +33,16 @@ def _forbid_processes(event: str, _arguments: tuple[Any, ...]) -> None:
 sys.addaudithook(_forbid_processes)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays: to walk it again and again while it grows finds nothing."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Modules and tests live to the end: collections of garbage need not walk them. Whatever no collected file has
     imported is left out: a single file's tests need not wait for ONNX Runtime."""
@@ -42,6 +52,7 @@ def pytest_collection_finish() -> None:
         import_module("tests.fakes.quick.plain_logs").log_plainly()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)  # the few objects of a test are not walked at every 700th
 
 
 @pytest.hookimpl(wrapper=True)

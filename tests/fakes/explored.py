@@ -12,6 +12,7 @@ from tests.fakes.place_cases import context, gang, node, running, view_of
 from placewise_core.basics.arrays import Float32
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import Job, NodeId, Subtask
+from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
 from placewise_core.inputs.ldwp import COLUMNS
 from placewise_core.policies.explore import Explorer
@@ -66,6 +67,27 @@ HARMONY = harmony_policy(Spreads(sharpness=0.7), HEURISTICS)
 SEARCH = search_policy(FirstIsBest(), HEURISTICS, harmony=HARMONY)
 LDWP = LearnedNodes(FewGpusFirst(), HEURISTICS["load-balance"])
 AHEAD, SAMPLE = RandomAhead(), HarmonyDraw(HARMONY)
+
+
+class Known(PlacementPolicy):
+    """A policy asked about one job on one view: once for its proposal, once for the probability of each action."""
+
+    def __init__(self, policy: PlacementPolicy, given: Proposal | None) -> None:
+        self.name, self._policy, self._given = policy.name, policy, given
+        self._probability: dict[Action, float] = {}
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return self._given
+
+    def probability(
+        self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
+    ) -> float:
+        action = action_of(assignments)
+        if action not in self._probability:
+            self._probability[action] = self._policy.probability(assignments, job, view, context)
+        return self._probability[action]
+
+
 POLICIES: dict[str, PlacementPolicy] = {
     **HEURISTICS,
     "harmony": HARMONY,

@@ -1,6 +1,7 @@
 """Exploration of admission: propensities by enumeration, draws by chi², and what it never breaks."""
 
 import itertools
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from placewise_core.admit import slot_exploring
 from placewise_core.admit.exploring import BOUND, HEAD, PROMISED
 from placewise_core.admit.greedy import GreedyAdmission
 from placewise_core.admit.policy import AdmitContext, AdmitExploration
-from placewise_core.admit.pool import Pool, elastic_range
+from placewise_core.admit.pool import Options, Pool, elastic_range
 from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.cluster import (
     Assignment,
@@ -96,12 +97,19 @@ class Told(np.random.Generator):
         return self._numbers
 
 
-def grid() -> Iterator[tuple[float, Told]]:
-    """Every draw of one job, with its probability: one to four numbers of GPUs, one to three shapes of each number."""
+def grid(numbers: int = 12, shapes: int = 6) -> Iterator[tuple[float, Told]]:
+    """Every draw of one job, with its probability: as many numbers of GPUs, or a divisor of it, and shapes of each
+    number. These serve for one to four numbers and one to three shapes."""
     yield 1.0 - RATE, Told(1.0 - 1e-9, 0.0, 0.0, 0.0)
-    counts, shapes = ([(k + 0.5) / cells for k in range(cells)] for cells in (12, 6))
-    for coin, count, shape in itertools.product((0.25, 0.75), counts, shapes):
-        yield RATE / 144, Told(0.0, coin, count, shape)
+    middles = ([(k + 0.5) / cells for k in range(cells)] for cells in (numbers, shapes))
+    for coin, count, shape in itertools.product((0.25, 0.75), *middles):
+        yield RATE / (2 * numbers * shapes), Told(0.0, coin, count, shape)
+
+
+def grid_of(options: Options) -> Iterator[tuple[float, Told]]:
+    """The least grid with every draw among these shapes. Draws among others do not fit its cells."""
+    by_number = Counter(options.gpus.tolist())
+    return grid(len(by_number), math.lcm(*by_number.values()))
 
 
 JOBS = {
@@ -128,9 +136,10 @@ CASES = [
 def test_each_propensity_is_the_enumerated_one(name: str, kind: str, guard: str) -> None:
     view, policy, job = uneven(), POLICIES[name], JOBS[kind]
     (own,) = policy.admit([job], view, QueueState("q"), asking(rate=0.0)).admissions
+    shapes = Pool.free(view, NOW_S).options(job)
     given: dict[Answer, float] = {}
     stated: dict[Answer, float] = {}
-    for probability, numbers in grid():
+    for probability, numbers in grid_of(shapes):
         plan = policy.admit([job], view, QueueState("q"), asking(guard=GUARDS[guard], randomness=numbers))
         (one,) = plan.admissions
         assert one.draw is not None
@@ -143,7 +152,6 @@ def test_each_propensity_is_the_enumerated_one(name: str, kind: str, guard: str)
             break  # nothing is drawn
     else:
         assert given == pytest.approx(stated, abs=1e-9)
-        shapes = Pool.free(view, NOW_S).options(job)
         is_shaped = {(int(d), int(g)) for d, g in zip(shapes.nodes, shapes.gpus_per_node, strict=True)}
         assert stated.keys() == {None, *is_shaped}
     assert sum(stated.values()) == pytest.approx(1.0, abs=1e-9)
@@ -425,9 +433,10 @@ def test_the_decision_of_a_slot_has_the_enumerated_propensity(name: str, v: floa
 
     queue = queue_of_next_slot(name, jobs, view)
     own = ask(queue, 0.0, 0.0, None)
+    shapes = Pool.free(view, NOW_S).options(jobs[0])
     given: dict[Answer, float] = {}
     stated: dict[Answer, float] = {}
-    for probability, numbers in grid():
+    for probability, numbers in grid_of(shapes):
         plan = ask(queue, RATE, 0.0, numbers)
         (one,) = plan.admissions
         assert one.draw is not None
@@ -441,7 +450,6 @@ def test_the_decision_of_a_slot_has_the_enumerated_propensity(name: str, v: floa
         assert (plan.queue.backlog_s, plan.queue.delay_s) == (own.queue.backlog_s, own.queue.delay_s)
     assert given == pytest.approx(stated, abs=1e-9)
     assert sum(stated.values()) == pytest.approx(1.0, abs=1e-9)
-    shapes = Pool.free(view, NOW_S).options(jobs[0])
     assert stated.keys() == {None, *zip(shapes.nodes.tolist(), shapes.gpus_per_node.tolist(), strict=True)}
 
 

@@ -59,7 +59,7 @@ DRAWS = {"two": 100_000, "drawing": 40_000, "learned": 100_000, "sampled": 2_000
 SEEN = examples(200)
 
 cases = pytest.mark.parametrize(
-    ("name", "explorers", "guard", "workers"), [*itertools.product(POLICIES, EXPLORERS, GUARDS, range(1, 5))]
+    ("name", "explorers", "workers"), [*itertools.product(POLICIES, EXPLORERS, range(1, 5))]
 )
 
 
@@ -134,23 +134,21 @@ def every_draw(
 
 
 @cases
-def test_stated_propensities_are_the_enumerated_ones_and_sum_to_one(
-    name: str, explorers: str, guard: str, workers: int
-) -> None:
+def test_stated_propensities_are_the_enumerated_ones_and_sum_to_one(name: str, explorers: str, workers: int) -> None:
     view, job, policy = uneven(), job_of(name, workers), POLICIES[name]
-    is_spared = workers in SPARED[guard]
-    exploration = Exploration(RATE, EXPLORERS[explorers], GUARDS[guard])
-    own = distribution(policy, job)
-    expected = own if is_spared else enumerated(policy, EXPLORERS[explorers], RATE, job)
-    stated: dict[Action, float] = {}
-    for action, drawn in every_draw(policy, exploration, job, view):
-        assert bool(drawn.guard) == is_spared
-        assert drawn.rate == (0.0 if is_spared else RATE)
-        assert abs(drawn.own_propensity - own.get(action, 0.0)) < 1e-9
-        assert abs(drawn.proposal.propensity - expected[action]) < 1e-9
-        stated[action] = drawn.proposal.propensity
-    assert stated.keys() == expected.keys()
-    assert sum(stated.values()) == pytest.approx(1.0, abs=1e-9)
+    own, mixture = distribution(policy, job), enumerated(policy, EXPLORERS[explorers], RATE, job)
+    for guard, spared in SPARED.items():
+        is_spared, stated = workers in spared, dict[Action, float]()
+        expected = own if is_spared else mixture
+        exploration = Exploration(RATE, EXPLORERS[explorers], GUARDS[guard])
+        for action, drawn in every_draw(policy, exploration, job, view):
+            assert bool(drawn.guard) == is_spared, guard
+            assert drawn.rate == (0.0 if is_spared else RATE), guard
+            assert abs(drawn.own_propensity - own.get(action, 0.0)) < 1e-9, guard
+            assert abs(drawn.proposal.propensity - expected[action]) < 1e-9, guard
+            stated[action] = drawn.proposal.propensity
+        assert stated.keys() == expected.keys(), guard
+        assert sum(stated.values()) == pytest.approx(1.0, abs=1e-9), guard
 
 
 @cache
@@ -199,19 +197,19 @@ def counted(
 
 
 @cases
-def test_draws_fit_the_enumeration(
-    name: str, explorers: str, guard: str, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draws_fit_the_enumeration(name: str, explorers: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     view, job, policy = uneven(), job_of(name, workers), POLICIES[name]
-    spared = verdict(GUARDS[guard], job, view, context())
-    monkeypatch.setattr(explore, "verdict", lambda *_: spared)  # which takes longer than a draw
-    each = [Explorer(Kept(e.policy, job, has_drawn=True), e.weight) for e in EXPLORERS[explorers]]
-    exploration, draws = Exploration(RATE, each, GUARDS[guard]), EVERYWHERE or SEEN
-    own = distribution(policy, job)
-    expected = own if spared else enumerated(policy, EXPLORERS[explorers], RATE, job)
-    found = counted(Kept(policy, job, has_drawn=True), exploration, job, view, draws, seed=5 + workers)
-    assert found.keys() <= expected.keys()
-    assert fit(found, expected, draws) > 1e-4
+    own, mixture = distribution(policy, job), enumerated(policy, EXPLORERS[explorers], RATE, job)
+    for guard, rules in GUARDS.items():
+        with monkeypatch.context() as patched:
+            spared = verdict(rules, job, view, context())
+            patched.setattr(explore, "verdict", lambda *_, spared=spared: spared)  # which takes longer than a draw
+            each = [Explorer(Kept(e.policy, job, has_drawn=True), e.weight) for e in EXPLORERS[explorers]]
+            exploration, draws = Exploration(RATE, each, rules), EVERYWHERE or SEEN
+            found = counted(Kept(policy, job, has_drawn=True), exploration, job, view, draws, seed=5 + workers)
+        expected = own if spared else mixture
+        assert found.keys() <= expected.keys(), guard
+        assert fit(found, expected, draws) > 1e-4, guard
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])

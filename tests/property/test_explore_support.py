@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.fakes.explored import AHEAD, everywhere
 from tests.fakes.place_cases import context, gang, node, view_of
+from tests.fakes.quick.examples import examples
 
 from placewise_core.domain.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
 from placewise_core.gang.gang import Gang
@@ -56,7 +57,7 @@ def test_looking_ahead_sums_to_one_and_never_fails(
     ctx = context(seed=9)
     expected = everywhere(job, view)
     assert sum(expected.values()) == pytest.approx(1.0, abs=1e-9)
-    for _ in range(40):
+    for _ in range(examples(40)):
         proposal = AHEAD.propose(job, view, ctx)
         assert proposal is not None
         assert proposal.propensity == pytest.approx(expected[action_of(proposal.assignments)], abs=1e-9)

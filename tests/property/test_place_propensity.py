@@ -6,13 +6,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from tests.fakes.explored import Known
 from tests.fakes.place_cases import context, gang, node, running, view_of
 
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import GpuSharing, Job
-from placewise_core.gang.policy import Proposal
+from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.policies import explore
-from placewise_core.policies.explore import Exploration
+from placewise_core.policies.explore import Exploration, Explorer
 from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.policies.random_fit import Random
 from placewise_core.policies.registry import placement_policies
@@ -74,11 +75,16 @@ def test_random_states_the_frequency_it_has(view: ClusterView, job: Job) -> None
 @pytest.mark.parametrize("name", ["random", "consolidate", "load-balance", "ect"])
 def test_exploration_states_the_frequency_it_has(name: str, rate: float) -> None:
     view, job, ctx = crowded(), gang(workers=2, servers=1), context(seed=3)
+
+    def once(policy: PlacementPolicy) -> PlacementPolicy:
+        return policy if policy.is_drawing else Known(policy, policy.propose(job, view, context()))
+
+    policy, explorers = once(POLICIES[name]), [Explorer(once(each.policy), each.weight) for each in explore.USUAL]
     stated: dict[Where, float] = {}
     counted: Counter[Where] = Counter()
     explored = 0
     for _ in range(DRAWS):
-        drawn = explore.propose(POLICIES[name], Exploration(rate), job, view, ctx)
+        drawn = explore.propose(policy, Exploration(rate, explorers), job, view, ctx)
         if drawn is None:
             continue
         proposal = drawn.proposal

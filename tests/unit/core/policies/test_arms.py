@@ -1,17 +1,16 @@
 """The arms of a canary, and the propensity over both arms by enumeration on four nodes."""
 
 import itertools
-from collections.abc import Sequence
 from functools import cache
 
 import pytest
-from tests.fakes.explored import EXPLORERS, POLICIES, enumerated, first_of, gang_for, on_nodes, uneven
+from tests.fakes.explored import EXPLORERS, POLICIES, Known, enumerated, first_of, gang_for, on_nodes, uneven
 from tests.fakes.place_cases import context
 
-from placewise_core.domain.cluster import Assignment, ExplorationGuard
+from placewise_core.domain.cluster import ExplorationGuard
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
-from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
+from placewise_core.gang.policy import PlacementPolicy, Proposal, action_of
 from placewise_core.policies.explore import Exploration, Explorer
 from placewise_core.policies.trial.arms import Arm, Arms, Unit, UnknownMixtureError, over_both, propensity
 from placewise_core.view.view import ClusterView
@@ -56,28 +55,9 @@ def test_by_time_each_arm_has_one_block_of_each_period_and_the_first_one_is_draw
     assert not Arms("salt", 0.5).is_washout(0.0)
 
 
-class Known(PlacementPolicy):
-    """A policy that is asked once for its proposal and once for the probability of each action."""
-
-    def __init__(self, policy: PlacementPolicy) -> None:
-        self.name, self._policy = policy.name, policy
-        self._probability: dict[Action, float] = {}
-
-    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return first_of(self._policy, job)
-
-    def probability(
-        self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
-    ) -> float:
-        action = action_of(assignments)
-        if action not in self._probability:
-            self._probability[action] = self._policy.probability(assignments, job, view, context)
-        return self._probability[action]
-
-
 @cache
-def known(policy: PlacementPolicy) -> Known:
-    return Known(policy)
+def known(policy: PlacementPolicy, workers: int) -> Known:
+    return Known(policy, first_of(policy, gang_for("", workers)))
 
 
 @pytest.mark.parametrize("workers", range(1, 5))
@@ -91,8 +71,8 @@ def test_the_propensity_over_both_arms_and_all_explorers_is_the_enumerated_one(
     parts = [(incumbent, explorers), (canary, others)]
     exploring = [
         (
-            known(POLICIES[name]),
-            Exploration(RATE, [Explorer(known(e.policy), e.weight) for e in EXPLORERS[each]], guard),
+            known(POLICIES[name], workers),
+            Exploration(RATE, [Explorer(known(e.policy, workers), e.weight) for e in EXPLORERS[each]], guard),
         )
         for name, each in parts
     ]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.net_policies import FirstIsBest, Spreads
+from tests.fakes.quick.examples import examples
 
 from placewise_core.basics.arrays import Float32
 from placewise_core.domain.cluster import Assignment, NodeTelemetry, RunningJob
@@ -409,14 +410,15 @@ def test_draws_sum_to_one_and_never_fail(workers: int, servers: int, gpus: int) 
     assert sum(expected.values()) == pytest.approx(1.0, abs=1e-9)
     asked = PlaceContext(0.0, 3)
     drawn: Counter[tuple[str, ...]] = Counter()
-    for _ in range(300):
+    draws = examples(300)
+    for _ in range(draws):
         proposal = policy.propose(job, view, asked)
         assert proposal is not None
         key = tuple(nodes_of(proposal))
         assert proposal.propensity == pytest.approx(expected[key], abs=1e-9)
         drawn[key] += 1
     for key, p in expected.items():
-        assert drawn[key] / 300 == pytest.approx(p, abs=5 * (p * (1 - p) / 300) ** 0.5 + 0.02)
+        assert drawn[key] / draws == pytest.approx(p, abs=5 * (p * (1 - p) / draws) ** 0.5 + 0.02)
 
 
 @pytest.mark.parametrize(("samples", "most", "decoded"), [(0, 8, 2), (2, 8, 6), (2, 2, 2)])
