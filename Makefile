@@ -65,7 +65,7 @@ test: install ## Lint, types, import contracts, and every test but the heavy end
 # Schemathesis, which every worker would import, is for the fuzz tests alone.
 FAST := -q -p no:schemathesis -m "not process" --hypothesis-profile fast --numprocesses 2 --dist worksteal tests/unit tests/property
 
-test-fast: install ## The unit and property tests that start no process, in a minute on two cores
+test-fast: install ## The unit and property tests that start no process, in about a minute on two cores
 	$(BIN)/pytest $(FAST)
 
 coverage: install ## The same tests with the lines counted: fails where they run less than 85 % of core's
