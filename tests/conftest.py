@@ -35,7 +35,7 @@ sys.addaudithook(_forbid_processes)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays: to walk it again and again while it grows finds nothing."""
+    """Collected items stay: garbage is not looked for while they grow in number."""
     gc.disable()
     try:
         return (yield)

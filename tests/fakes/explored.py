@@ -169,7 +169,7 @@ def _distribution(policy: PlacementPolicy, workers: int, is_pipeline: bool) -> M
 
 
 def first_of(policy: PlacementPolicy, job: Job) -> Proposal | None:
-    """What the policy first proposes on `uneven` for a gang of `gang_for`, worked out once."""
+    """The policy's first proposal on `uneven` for a gang of `gang_for`, worked out once."""
     return _first_of(policy, job.task_count, bool(job.subtasks))
 
 

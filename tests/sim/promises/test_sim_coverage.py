@@ -1,4 +1,4 @@
-"""Estimators and intervals on many synthetic logs: how often an interval holds the truth, and what the logs claim."""
+"""Estimators and intervals on many synthetic logs: how often an interval holds the truth, and the truth behind them."""
 
 from typing import Any
 
