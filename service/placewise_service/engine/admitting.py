@@ -1,6 +1,5 @@
 """When: view → policy → commit of the queue → log. Q and Z move once per slot, however many callers ask."""
 
-import asyncio
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import field, replace
@@ -16,7 +15,7 @@ from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.commands import AdmitCommand
 from placewise_core.domain.decision import AdmitDecision, AdmitPlan, Verdict
-from placewise_core.domain.errors import PlacewiseError, StaleSnapshotError
+from placewise_core.domain.errors import PlacewiseError, StaleSnapshotError, StateUnavailableError
 from placewise_core.domain.events import Event
 from placewise_core.domain.job import Job
 from placewise_core.view.lengths import with_lengths
@@ -35,6 +34,7 @@ from placewise_service.engine.shadowing.questions import AdmitQuestion
 from placewise_service.engine.shadowing.studies import offer
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
+from placewise_service.fail_together import FailTogether
 
 _ATTEMPTS = 8  # replicas that decide on one queue at once take turns
 # Jobs times nodes, and so many for each job, that are decided in one go: some ten milliseconds.
@@ -64,7 +64,7 @@ class AdmitDraft:
         return self.decision.plan.queue is self.before
 
 
-class _Turns(asyncio.Lock):
+class _Turns(FailTogether):
     """Who decides on one queue, and how many do or want to."""
 
     users = 0
@@ -195,6 +195,9 @@ class Admitting:
                     )
                 draft = await self._draft(asked)
                 result = self._commit(asked, draft)
+        except StateUnavailableError as error:
+            self.turns[turn].fail(error)
+            raise
         finally:
             self._end_turn(turn)
         return await self._answer(asked, draft)

@@ -29,6 +29,7 @@ from placewise_service.engine.parts import check_policy_exists
 from placewise_service.engine.registry import BundleRegistry, BundleStatus, Canary, Serving
 from placewise_service.engine.shadowing.questions import COMPLETED
 from placewise_service.engine.shadows import PolicySet, Shadow
+from placewise_service.fail_together import FailTogether
 from placewise_service.state.store import (
     ActiveChoice,
     BundleChange,
@@ -62,7 +63,7 @@ class SharedBundles:
         self._is_behind = False  # something of the choice in force is refused here
         self.problem = ""  # why the serving bundle is not the chosen one
         self._refused_canaries: Mapping[str, str] = {}  # by cluster, why
-        self._lock = asyncio.Lock()
+        self._lock = FailTogether()
 
     async def list(self) -> Sequence[BundleStatus]:
         """Every bundle that this process finds, verified again, with its state here."""

@@ -16,12 +16,19 @@ TITLE = "A Redis that hangs"
 _CALLERS, _EVERY_S, _LONGEST_S = 12, 1.5, 1.5
 _NODE = {"id": "n0", "capacity": {"cpuCores": 64, "memoryGib": 64, "gpus": 8}}
 _PLACE = {"jobs": [{"id": "j", "groups": [{"role": "WORKER", "count": 1, "demand": {"cpuCores": 1}}]}]}
+# A cluster that is not there: its view is not loaded. Two that take turns: at one queue, and at the choice of bundles.
+_PATHS = (
+    *[f"clusters/{cluster}/jobs:place" for cluster in ("loaded", "other", "absent")],
+    "clusters/loaded/jobs:admitOrWait",
+    "bundles/default:activate",
+    "clusters/loaded/jobs:admitOrWait",
+)
 
 
 def _ask(service: Service, path: str, body: object, method: str = "POST") -> int:
     """The HTTP status; 0 for no answer within a minute."""
     request = urllib.request.Request(
-        f"{service.url}/v1/clusters/{path}",
+        f"{service.url}/v1/{path}",
         json.dumps(body).encode(),
         {"content-type": "application/json"},
         method=method,
@@ -40,8 +47,8 @@ def _outage(source: Source, outage_s: float) -> Figures:
     try:
         with source.service({"PLACEWISE_REDIS_URL": redis.url}) as service:
             for cluster in ("loaded", "other"):
-                assert _ask(service, f"{cluster}/nodes", {"nodes": [_NODE], "full": True}, "PUT") == 200
-            assert _ask(service, "loaded/jobs:place", _PLACE) == 200
+                assert _ask(service, f"clusters/{cluster}/nodes", {"nodes": [_NODE], "full": True}, "PUT") == 200
+            assert _ask(service, "clusters/loaded/jobs:place", _PLACE) == 200
             return _measured(service, redis, outage_s)
     finally:
         redis.resume()
@@ -52,24 +59,25 @@ def _measured(service: Service, redis: RedisServer, outage_s: float) -> Figures:
     seconds: list[float] = []
     codes: list[int] = []
 
-    def call(cluster: str) -> None:
+    def call(path: str, i: int) -> None:
         began_s = time.monotonic()
-        codes.append(_ask(service, f"{cluster}/jobs:place", {"jobs": [{**_PLACE["jobs"][0], "id": f"j{began_s}"}]}))
+        jobs = [{**_PLACE["jobs"][0], "id": f"j{i}-{began_s}"}]
+        codes.append(_ask(service, path, {} if path.startswith("bundles") else {"jobs": jobs}))
         seconds.append(time.monotonic() - began_s)
 
     threads = []
     redis.pause()
     end_s = time.monotonic() + outage_s
     while time.monotonic() < end_s:
-        for i in range(_CALLERS):  # the last cluster is not there: its view is not loaded
-            threads.append(threading.Thread(target=call, args=(("loaded", "other", "absent")[i % 3],)))
+        for i in range(_CALLERS):
+            threads.append(threading.Thread(target=call, args=(_PATHS[i % len(_PATHS)], i)))
             threads[-1].start()
         time.sleep(_EVERY_S)
     for thread in threads:
         thread.join(60.0)
     redis.resume()
     began_s = time.monotonic()
-    while _ask(service, "loaded/jobs:place", _PLACE) != 200 and time.monotonic() - began_s < 30.0:
+    while _ask(service, "clusters/loaded/jobs:place", _PLACE) != 200 and time.monotonic() - began_s < 30.0:
         pass
     return {
         "calls": len(seconds),

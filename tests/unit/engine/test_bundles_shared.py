@@ -35,9 +35,12 @@ class Away(MemoryStore):
     """A store that can be cut off."""
 
     is_away = False
+    attempts = 0  # while it is cut off
 
     async def bundles(self) -> BundleChoice:
         if self.is_away:
+            self.attempts += 1
+            await asyncio.sleep(0.01)
             raise StateUnavailableError("cut off by the test")
         return await super().bundles()
 
@@ -129,6 +132,18 @@ async def test_a_choice_that_cannot_be_stored_is_taken_back(tmp_path: Path, stor
     with pytest.raises(StateUnavailableError):
         await engine.bundles.activate("next")
     assert states(await engine.bundles.list())["default"] is BundleState.ACTIVE
+
+
+async def test_choices_that_wait_for_one_another_share_the_failure_of_the_store(tmp_path: Path, store: Away) -> None:
+    """Also that of the look for choices made elsewhere, which has its turn among them."""
+    one = replica(store, write_bundles(tmp_path, "default", "next"))
+    store.is_away = True
+    calls = [one.bundles.refresh(), *[one.bundles.activate("next") for _ in range(6)]]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(result) for result in results} == {StateUnavailableError}
+    assert store.attempts == 1
+    store.is_away = False
+    assert (await one.bundles.activate("next")).state is BundleState.ACTIVE
 
 
 async def test_two_choices_at_once_take_turns(tmp_path: Path, store: Away) -> None:

@@ -8,12 +8,28 @@ from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, ask_admit, running_engine
 
 from placewise_core.basics.clock import ManualClock
+from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.commands import AdmitCommand
 from placewise_core.domain.decision import Verdict
-from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.domain.errors import InvalidRequestError, StateUnavailableError
+from placewise_core.domain.events import Event
 from placewise_service.engine import Engine
 from placewise_service.engine import engine as engine_module
 from placewise_service.state.reference.memory import MemoryStore
+
+
+class Hanging(MemoryStore):
+    """A store that takes a while to fail; `attempts` are those that it failed."""
+
+    hangs = False
+    attempts = 0
+
+    async def commit_queue(self, cluster: str, queue: QueueState, expected_seq: int) -> Event | None:
+        if not self.hangs:
+            return await super().commit_queue(cluster, queue, expected_seq)
+        self.attempts += 1
+        await asyncio.sleep(0.01)
+        raise StateUnavailableError("the store hangs")
 
 
 def command(queue: str, policy: str = "proteus", is_dry_run: bool = False) -> AdmitCommand:
@@ -41,6 +57,23 @@ async def test_a_queue_that_is_not_kept_leaves_no_lock_and_no_gauge() -> None:
         assert len(engine._admitting.turns) == 0
         text = engine._parts.telemetry.render().decode()
         assert ('queue="kept"' in text, "fleeting" in text) == (True, False)
+
+
+async def test_all_who_wait_for_a_queue_share_one_attempt_and_its_failure() -> None:
+    """Else each would wait for its own failure behind those of the others: twelve callers for twelve of them."""
+    clock = ManualClock(1_000_000.0)
+    store = Hanging(clock)
+    async with running_engine(store=store, clock=clock) as engine:
+        store.hangs = True
+        results = await asyncio.gather(
+            *[ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job(f"a{i}"),), policy="proteus")) for i in range(12)],
+            return_exceptions=True,
+        )
+        assert {type(result) for result in results} == {StateUnavailableError}
+        assert store.attempts <= 2
+        assert len(engine._admitting.turns) == 0
+        store.hangs = False
+        assert (await ask_admit(engine, command("q"))).plan.admissions[0].verdict is Verdict.ADMIT
 
 
 def shown(engine: Engine) -> list[str]:
