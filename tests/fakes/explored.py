@@ -1,4 +1,4 @@
-"""Every policy and set of explorers on four nodes of unequal room, and what each gives there by enumeration."""
+"""Every policy and set of explorers on four nodes of unequal room, and the distribution of each by enumeration."""
 
 import itertools
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Exploration of admission: propensities by enumeration, draws by chi², and what it never breaks."""
+"""Exploration of admission: propensities by enumeration, draws by chi², and the limits that it keeps."""
 
 import itertools
 import math

@@ -25,16 +25,21 @@ from placewise_service.telemetry import Telemetry
 class NoLog(MemoryStore):
     """A store whose decision log does not answer."""
 
+    is_cut_off = True
+
     async def append_decisions(
         self, cluster: str, records: Sequence[bytes], log: Log = Log.DECISIONS, lost: int = 0
     ) -> int:
-        raise StateUnavailableError("cut off by the test")
+        if self.is_cut_off:
+            raise StateUnavailableError("cut off by the test")
+        return await super().append_decisions(cluster, records, log, lost)
 
 
 async def test_the_log_buffer_is_as_long_as_configured_and_counts_what_it_drops() -> None:
     clock = ManualClock(1_000_000.0)
     telemetry = Telemetry()
-    engine = build_engine(NoLog(clock), clock, telemetry, EngineOptions(log_buffer_records=3))
+    store = NoLog(clock)
+    engine = build_engine(store, clock, telemetry, EngineOptions(log_buffer_records=3))
     await engine.start()
     await engine.report_nodes(CLUSTER, [], full=True)
     for i in range(10):
@@ -43,6 +48,7 @@ async def test_the_log_buffer_is_as_long_as_configured_and_counts_what_it_drops(
     text = telemetry.render().decode()
     dropped = next(line for line in text.splitlines() if line.startswith("placewise_decision_log_dropped_total"))
     assert float(dropped.split()[-1]) == 7
+    store.is_cut_off = False  # to close would wait five seconds for it
     await engine.drain(0.0)
     await engine.close()
 
