@@ -130,6 +130,8 @@ def every_draw(
             drawn = explore.propose(own, exploring, job, view, PlaceContext(1000.0, turn))
             assert drawn is not None
             yield action_of(drawn.proposal.assignments), drawn
+            if drawn.guard and giver is not own:
+                break  # nothing is drawn: whatever else the explorer would have given is not looked at
         giver.action = Action()
 
 
