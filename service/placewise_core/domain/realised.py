@@ -1,4 +1,6 @@
-"""The reward of a placement, one for the decision log, training and evaluation. Pure arithmetic.
+"""The reward of a placement, for the decision log, training and evaluation. Pure arithmetic.
+
+All that judges placements reads `neighbourhood_reward_h`; `reward_h` is logged beside it.
 
 Features are as of the decision, labels strictly after it: a run's time begins at the later of its decision and its
 start.
