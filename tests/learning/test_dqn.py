@@ -9,7 +9,7 @@ from placewise_training.ldwp.net import FixedDqn, NodeDqn, transferred
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipelines.applications import PipelineWorkload
-from placewise_training.sim.pipelines.choosers import LoadedPats, NodeChooser
+from placewise_training.sim.pipelines.choosers import NodeChooser, loaded_pats
 from placewise_training.sim.pipelines.engine import PipelineSimulation
 from placewise_training.sim.pipelines.units import IawpUnits
 
@@ -45,7 +45,7 @@ def test_transfer_keeps_what_was_learnt_of_nodes_that_stay() -> None:
 
 
 def test_pretraining_learns_the_log() -> None:
-    log = Logged(LoadedPats())
+    log = Logged(loaded_pats())
     simulation(log, 1).run()
     net = pretrained(log, seed=0, steps=80)
     with torch.no_grad():

@@ -5,6 +5,7 @@ import pytest
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.subtasks.graph import check_pipeline
 from placewise_core.view.view import ClusterView
+from placewise_training.ldwp.judge import SIZES
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipelines.applications import (
@@ -17,7 +18,7 @@ from placewise_training.sim.pipelines.applications import (
     pipeline_job,
     subtask_truths,
 )
-from placewise_training.sim.pipelines.choosers import BacklogEct, LoadedPats, NodeChooser, PolicyChooser
+from placewise_training.sim.pipelines.choosers import BacklogEct, NodeChooser, PolicyChooser, loaded_pats
 from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation
 from placewise_training.sim.pipelines.queues import NodeQueue
 from placewise_training.sim.pipelines.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
@@ -86,7 +87,7 @@ def test_the_services_policies_choose_nodes(policy: str) -> None:
 
 
 def test_pats_with_loads_spreads() -> None:
-    result, _ = run(chooser=LoadedPats(), units=PatsUnits())
+    result, _ = run(chooser=loaded_pats(), units=PatsUnits())
     assert min(result.node_finished.values()) > 0
 
 
@@ -96,7 +97,8 @@ def test_pats_counts_the_gpus_and_cores_of_a_node() -> None:
     task = PipelineTask(pipeline_job("face_recognition", 100.0, "t", "judge"), "face_recognition", 100.0, 0.0, 0)
     nodes = {spec.id: NodeQueue(spec) for spec in alike}
     assert nodes[alike[0].id].gpus < nodes[alike[-1].id].gpus
-    chosen = LoadedPats().choose(task, ClusterView(ClusterRecords("c", 0, "e")), nodes, 0.0)
+    view = ClusterView(ClusterRecords("c", 0, "e", tuple(spec.node for spec in alike)))
+    chosen = loaded_pats().choose(task, view, nodes, 0.0)
     assert nodes[chosen].gpus == nodes[alike[-1].id].gpus
 
 
@@ -105,9 +107,16 @@ def test_pats_with_loads_is_the_services_where_gpus_are_alike() -> None:
     tasks = PipelineWorkload(tasks=60, per_minute=60).generate("judge", 1)
     hashes = [
         PipelineSimulation(nodes, tasks, "judge", chooser, PatsUnits(), seed=1).run().event_hash
-        for chooser in (LoadedPats(), PolicyChooser(placement_policy("pats")))
+        for chooser in (loaded_pats(), PolicyChooser(placement_policy("pats")))
     ]
     assert hashes[0] == hashes[1]
+
+
+def test_pats_of_the_simulator_takes_speedups_to_be_those_on_a_k80() -> None:
+    """The hash of the chooser that the simulator had for itself until the service's took its place."""
+    tasks = PipelineWorkload(tasks=300, per_minute=50.0, sizes=SIZES).generate("judge", 1)
+    result = PipelineSimulation(ldwp_cluster(11), tasks, "judge", loaded_pats(), PatsUnits(), seed=1).run()
+    assert result.event_hash == "246280056019bf1e388eec70983bc39d"
 
 
 def test_tasks_of_a_lost_node_start_again_elsewhere_and_new_nodes_work() -> None:

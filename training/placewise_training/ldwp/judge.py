@@ -6,7 +6,7 @@ from typing import Any
 from placewise_core.policies.ldwp import LearnedNodes, NodeValues
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipelines.applications import PipelineWorkload
-from placewise_training.sim.pipelines.choosers import BacklogEct, DrainFirst, LoadedPats, NodeChooser, PolicyChooser
+from placewise_training.sim.pipelines.choosers import BacklogEct, DrainFirst, NodeChooser, PolicyChooser, loaded_pats
 from placewise_training.sim.pipelines.engine import PipelineSimulation
 from placewise_training.sim.pipelines.units import IawpUnits
 from placewise_training.sim.policies import placement_policy
@@ -37,7 +37,7 @@ def judged(
         "ldwp, times unknown": lambda seed: learned(net, seed, ""),
         "drain": lambda seed: DrainFirst("judge"),
         "ect": lambda seed: BacklogEct("judge"),
-        "pats": lambda seed: LoadedPats(),
+        "pats": lambda seed: loaded_pats(),
         "random": lambda seed: PolicyChooser(placement_policy("random"), seed),
     }
     found: dict[str, Any] = {}

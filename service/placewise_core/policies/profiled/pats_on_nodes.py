@@ -6,11 +6,10 @@ on a cluster.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 
-from placewise_core.basics.arrays import FloatArray
+from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.domain.job import Job, Subtask
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import Terms
@@ -23,7 +22,6 @@ from placewise_core.view.view import CPU, GPUS, TELEMETRY_COLUMNS, ClusterView
 
 _BUSY = [TELEMETRY_COLUMNS.index(name) for name in ("cpu_util", "gpu_util")]
 _LEAST_IDLE = 1e-3  # of busy nodes the faster one
-Amount = TypeVar("Amount", float, FloatArray)
 
 
 class RelativePerformance(ScoredPolicy):
@@ -32,13 +30,14 @@ class RelativePerformance(ScoredPolicy):
     PATS weighs the speedup that a task has on an accelerator with the loads of CPUs and GPUs. Read for nodes: for a
     task on GPUs, its speed on the node's GPUs over that on the slowest feasible node, times the share of the node's
     GPUs that is idle; for a CPU task the same with CPUs. Jobs with most to gain choose first. For a pipeline, which
-    runs on cores and GPUs alike: the speed of both that is idle, over the tasks there.
+    runs on cores and GPUs alike: the speed of both that is idle, over the tasks there. Its speedups are those on
+    `reference_gpu`, or, where nobody says on which, on the mean GPU of the cluster.
     """
 
     name = "pats"
 
-    def __init__(self, gpu_speeds: GpuSpeeds) -> None:
-        self._gpu_speeds = gpu_speeds
+    def __init__(self, gpu_speeds: GpuSpeeds, reference_gpu: str = "") -> None:
+        self._gpu_speeds, self._reference_gpu = gpu_speeds, reference_gpu
         self._speeds = NodeSpeeds(gpu_speeds)
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
@@ -54,15 +53,20 @@ class RelativePerformance(ScoredPolicy):
         return (("speedup", float(self._speedup(offer)[m])), ("idle", float(_idle(offer)[0, m])))
 
     def _speed(self, offer: Offer) -> FloatArray:
-        """(J, N) of a pipeline. Speedups are taken to be those on the mean GPU of the cluster."""
+        """(J, N) of a pipeline."""
         view, at = offer.view, offer.at
-        speedup = mean_speedup(offer.job.subtasks, KnownMetrics.from_view(view))
+        speedup = _mean_speedup(offer.job.subtasks, KnownMetrics.from_view(view))
         gpus, speeds = view.capacity[GPUS], self._speeds.on_gpus(view, offer.job.model)
-        mean = float(np.average(speeds, weights=gpus)) if gpus.any() else 1.0
         on_cores = view.capacity[CPU, at] * self._speeds.on_cpus(view)[at]
-        on_gpus = (gpus * speeds)[at] / mean * speedup
+        on_gpus = (gpus * speeds)[at] / self._reference(offer.job.model, gpus, speeds) * speedup
         cpu_util, gpu_util = (np.nan_to_num(view.telemetry[row, at]) for row in _BUSY)
-        return np.asarray(idle_speed(on_cores, on_gpus, cpu_util, gpu_util, offer.task_count))
+        return _idle_speed(on_cores, on_gpus, cpu_util, gpu_util, offer.task_count)
+
+    def _reference(self, model: str, gpus: FloatArray, speeds: FloatArray) -> float:
+        """Speed of the GPU that speedups are measured on."""
+        if self._reference_gpu:
+            return self._gpu_speeds.of(model, self._reference_gpu)
+        return float(np.average(speeds, weights=gpus)) if gpus.any() else 1.0
 
     def _speedup(self, offer: Offer) -> FloatArray:
         """(N,) over the slowest node that may take the task."""
@@ -76,17 +80,18 @@ class RelativePerformance(ScoredPolicy):
         return max(speeds) / min(speeds) if speeds and job.gpus > 0 else 1.0
 
 
-def mean_speedup(subtasks: Sequence[Subtask], metrics: SubtaskMetrics) -> float:
+def _mean_speedup(subtasks: Sequence[Subtask], metrics: SubtaskMetrics) -> float:
     """Of those with a GPU version; 0 without any. An unknown one counts as 1."""
     gains = [metrics.of(subtask).get(SPEEDUP, 1.0) for subtask in subtasks if subtask.has_gpu_version]
     return sum(gains) / len(gains) if gains else 0.0
 
 
-def idle_speed(on_cores: Amount, on_gpus: Amount, cpu_util: Amount, gpu_util: Amount, tasks: Amount) -> Amount:
-    """The idle part of a node's speed, on its cores and on its GPUs, over the tasks there: numbers, or arrays of
-    nodes."""
+def _idle_speed(
+    on_cores: FloatArray, on_gpus: FloatArray, cpu_util: FloatArray, gpu_util: FloatArray, tasks: IntArray
+) -> FloatArray:
+    """The idle part of each node's speed, on its cores and on its GPUs, over the tasks there."""
     idle = on_cores * (1.0 - cpu_util + _LEAST_IDLE) + on_gpus * (1.0 - gpu_util + _LEAST_IDLE)
-    return idle / (1.0 + tasks)
+    return np.asarray(idle / (1.0 + tasks))
 
 
 def _idle(offer: Offer) -> FloatArray:

@@ -20,7 +20,7 @@ from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import NodeSpec, ldwp_cluster
 from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask, PipelineWorkload, pipeline_job
 from placewise_training.sim.pipelines.baselines import FullestNode, PackedUnits, ShortestFirst
-from placewise_training.sim.pipelines.choosers import BacklogEct, DrainFirst, LoadedPats, NodeChooser, PolicyChooser
+from placewise_training.sim.pipelines.choosers import BacklogEct, DrainFirst, NodeChooser, PolicyChooser, loaded_pats
 from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation, deviation
 from placewise_training.sim.pipelines.queues import NodeQueue
 from placewise_training.sim.pipelines.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
@@ -43,7 +43,7 @@ LDWP = "ldwp + iawp"
 NODES: Mapping[str, Callable[[int], NodeChooser]] = {
     RANDOM: lambda seed: PolicyChooser(placement_policy("random"), seed),
     ECT: lambda seed: BacklogEct(TRUTH),
-    PATS: lambda seed: LoadedPats(),
+    PATS: lambda seed: loaded_pats(),
     CONSOLIDATE: lambda seed: FullestNode(),
     "drain": lambda seed: DrainFirst(TRUTH),
     "dqn as written": lambda seed: written_dqn(seed),  # noqa: PLW0108 (defined below)

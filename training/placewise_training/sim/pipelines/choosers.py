@@ -10,12 +10,13 @@ from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.domain.job import Architecture, Job, Resources, Role, SubtaskState, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
-from placewise_core.policies.profiled.pats_on_nodes import idle_speed, mean_speedup
-from placewise_core.subtasks.metrics import CORE_SECONDS, KnownMetrics
+from placewise_core.policies.profiled.pats_on_nodes import RelativePerformance
+from placewise_core.policies.profiled.tables import GpuSpeeds
+from placewise_core.subtasks.metrics import CORE_SECONDS
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.pipelines.applications import PipelineTask, subtask_truths
 from placewise_training.sim.pipelines.queues import NodeQueue
-from placewise_training.sim.speed.profiles import gpu_speed
+from placewise_training.sim.speed.profiles import GPU_SPEED, gpu_speed
 
 
 class NodeChooser(Protocol):
@@ -61,20 +62,9 @@ def asked(task: PipelineTask) -> Job:
     return replace(task.job, architecture=Architecture.SINGLE, groups=(TaskGroup(Role.WORKER, 1, Resources()),))
 
 
-class LoadedPats:
-    """The service's PATS for pipelines, which knows the queue of each node and how fast its parts are."""
-
-    name = "pats"
-
-    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
-        speedup = mean_speedup(task.job.subtasks, KnownMetrics({}))
-        return max(nodes, key=lambda name: self._score(nodes[name], speedup))
-
-    def _score(self, queue: NodeQueue, speedup: float) -> float:
-        cpu, _, gpu, _ = queue.utilisation()
-        on_cores = queue.cores * queue.spec.cpu_speed
-        on_gpus = queue.gpus * gpu_speed(queue.spec.gpu_model) / gpu_speed("K80") * speedup if queue.gpus else 0.0
-        return idle_speed(on_cores, on_gpus, cpu, gpu, float(len(queue.tasks)))
+def loaded_pats() -> PolicyChooser:
+    """The service's PATS, with the speeds of the simulated GPUs; speedups are those on a K80."""
+    return PolicyChooser(RelativePerformance(GpuSpeeds(mean=GPU_SPEED, models={}), reference_gpu="K80"))
 
 
 class BacklogEct:
