@@ -188,7 +188,7 @@ def test_variants_are_run_where_they_are_and_named_where_they_are_not(tmp_path: 
 
 def test_techniques_are_judged_by_the_least_any_of_them_adds() -> None:
     paper = harmony_ablations.paper(is_quick=True)
-    (claim,) = (c for c in paper.claims if c.key == "techniques")
+    (claim,) = (c for c in paper.claims if c.key == "techniques_shipped")
     results = Results()
     for method in harmony_ablations.TECHNIQUES:
         for seed, jct in enumerate((4.0, 5.0, 6.0)):
@@ -197,6 +197,16 @@ def test_techniques_are_judged_by_the_least_any_of_them_adds() -> None:
     assert judged(claim, results).verdict is ClaimVerdict.REPRODUCED
     results.runs["table2", "uniform", "without exploration"] = results.runs["table2", "uniform", harmony_ablations.FULL]
     assert judged(claim, results).verdict is ClaimVerdict.PARTLY
+
+
+def test_variants_of_our_net_are_never_judged_under_the_papers_claim() -> None:
+    claims = {claim.key: claim for claim in harmony_ablations.paper(is_quick=False).claims}
+    printed = [claim for claim in claims.values() if not claim.is_beyond]
+    assert {claim.key for claim in printed} == {"techniques", "interval", *harmony_ablations.DESIGN}
+    for claim in printed:
+        assert claim.text.startswith("As printed: ")
+        assert judged(claim, Results()).verdict is ClaimVerdict.NOT_MEASURED
+        assert claims[f"{claim.key}_shipped"].text.startswith("As shipped: ")
 
 
 def test_alone_nothing_is_lost_and_pairs_lose_the_same_either_way_round() -> None:
@@ -264,6 +274,22 @@ def test_the_headline_is_judged_on_ten_fresh_seeds_with_every_kind_of_length() -
         {**jct, first_come(HARMONY): [5.0, 6.0, 5.5], first_come("tiresias"): [5.0, 6.0, 5.5]}, "fresh"
     )
     assert judged(claim_named("jct_6_first_come"), results).verdict is ClaimVerdict.NOT
+
+
+def test_each_figure_that_judges_a_claim_of_jct_has_ten_fresh_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Scenario] = []
+
+    def noted(scenario: Scenario, *more: object) -> dict[str, float]:
+        asked.append(scenario)
+        return {"jct": 1.0, **{f"jct {model}": 1.0 for model in HARMONY_MODELS}}
+
+    monkeypatch.setattr(harmony, "run", noted)
+    experiments = {experiment.key: experiment for experiment in harmony.paper(is_quick=False).experiments}
+    for key in ("fresh", "fig11", "fig12", "fig14"):
+        asked.clear()
+        experiments[key].trial(experiments[key].settings[0], HARMONY, 0)
+        assert {scenario.first_seed for scenario in asked} == {FRESH_SEED}, key
+        assert experiments[key].least_seeds == 10, key
 
 
 def test_fresh_seeds_are_other_jobs() -> None:

@@ -171,6 +171,7 @@ def test_claims_of_speed_are_judged_as_printed_and_as_shipped() -> None:
                 results.add(("speedup", size, method), seed, TrialOutcome({"speedup": throughput * speedup}))
     assert judged(claims["speedup"], results).verdict is ClaimVerdict.PARTLY
     assert judged(claims["speedup_shipped"], results).verdict is ClaimVerdict.REPRODUCED
+    assert claims["pretraining"].text.startswith("As printed: ")
     for key in ("gpu", "speedup", "size"):
         assert claims[key].text.startswith("As printed: ")
         assert claims[f"{key}_shipped"].is_beyond

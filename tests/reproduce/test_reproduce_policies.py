@@ -17,7 +17,7 @@ from placewise_core.partition.policy import PartitionContext
 from placewise_core.view.view import ClusterView
 from placewise_training.reproduce.claims import ClaimVerdict, judged
 from placewise_training.reproduce.design import TrialOutcome
-from placewise_training.reproduce.elastic import qos
+from placewise_training.reproduce.elastic import proteus, qos
 from placewise_training.reproduce.elastic.believed import BelievedSpeed
 from placewise_training.reproduce.elastic.measured_costs import ALPHA_NETWORKS, alpha_figure, computed_millions
 from placewise_training.reproduce.elastic.trials import Trialled, run_elastic
@@ -259,6 +259,14 @@ def test_claims_about_qos_are_judged_as_printed_and_as_shipped() -> None:
         assert claims[f"{key}_shipped"].is_beyond
         assert judged(claims[key], results).verdict is printed, key
         assert judged(claims[f"{key}_shipped"], results).verdict is shipped, key
+
+
+def test_claims_about_the_shipped_proteus_are_beyond_the_paper() -> None:
+    claims = {claim.key: claim for claim in proteus.paper(is_quick=True).claims}
+    for key in ("vs_single", "vs_random", "shrinks"):
+        assert (claims[key].text[:12], claims[key].is_beyond) == ("As printed: ", False)
+        shipped = claims[f"{key}_shipped"]
+        assert (shipped.text[:12], shipped.is_beyond) == ("As shipped: ", True)
 
 
 def test_both_forms_of_qos_are_in_every_figure() -> None:

@@ -8,6 +8,7 @@ from placewise_training.reproduce.claims import (
     Claim,
     ClaimVerdict,
     Judgement,
+    in_both_forms,
     judge_change,
     number,
     percent,
@@ -259,11 +260,6 @@ def _overall(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
     return verdicts[0] if len(set(verdicts)) == 1 else ClaimVerdict.PARTLY
 
 
-_SHRINKS = "the gain shrinks for large jobs that arrive together"
-# End of the claim's key, its form and the policy that is judged under it.
-_FORMS = (("", "As printed", PRINTED), ("_shipped", "As shipped", SHIPPED))
-
-
 def _shrinks(ours: str) -> Callable[[Results], Judgement]:
     def judge(results: Results) -> Judgement:
         others = results.change("environments", _GAINING, "turnaround", ours, SINGLE)
@@ -341,11 +337,8 @@ def _table_holds(results: Results) -> Judgement:
 
 
 def _gains(key: str, title: str, theirs: str, baseline: str, at_most: float) -> list[Claim]:
-    """The claim as printed, and the same of the form that we ship."""
-    return [
-        Claim(f"{key}{end}", f"{form}: {title}", theirs, _gain("environments", ours, baseline, at_most))
-        for end, form, ours in _FORMS
-    ]
+    printed, shipped = (_gain("environments", ours, baseline, at_most) for ours in (PRINTED, SHIPPED))
+    return in_both_forms(Claim(key, title, theirs, printed), shipped)
 
 
 def _claims() -> list[Claim]:
@@ -364,10 +357,15 @@ def _claims() -> list[Claim]:
             "about −30 %",
             _gain("environments_model", PRINTED, RANDOM, -0.3),
         ),
-        *[
-            Claim(f"shrinks{end}", f"{form}: {_SHRINKS}", "less obvious, still a gain", _shrinks(ours))
-            for end, form, ours in _FORMS
-        ],
+        *in_both_forms(
+            Claim(
+                "shrinks",
+                "the gain shrinks for large jobs that arrive together",
+                "less obvious, still a gain",
+                _shrinks(PRINTED),
+            ),
+            _shrinks(SHIPPED),
+        ),
         Claim("v", "A larger V trades backlog for computing efficiency", "no number", _tradeoff),
         Claim("alpha", "α(b) estimates step times with a relatively small error", "no number", _alpha_holds),
         Claim("comm", "Communication time follows equation (5)", "no number", _comm_holds),

@@ -15,7 +15,15 @@ import numpy as np
 
 from placewise_models.bundle import Bundle
 from placewise_models.policy import POLICY_GRAPHS
-from placewise_training.reproduce.claims import Claim, ClaimVerdict, Judgement, number, percent
+from placewise_training.reproduce.claims import (
+    Claim,
+    ClaimVerdict,
+    Judge,
+    Judgement,
+    in_both_forms,
+    number,
+    percent,
+)
 from placewise_training.reproduce.design import Experiment, Metric, NeedsBundleError, Trial, TrialOutcome
 from placewise_training.reproduce.harmony.runs import CONSOLIDATE, HARMONY, PAPER_BASELINES, SHORTEST, Scenario, run
 from placewise_training.reproduce.paper import Paper
@@ -175,19 +183,30 @@ def _found(base: Scenario, variants: Path, names: Sequence[str]) -> Experiment:
 
 
 def _claims() -> list[Claim]:
-    return [
-        Claim(
+    """The paper's, about a net of which no variants were trained, each with ours about the net that ships."""
+    theirs: list[tuple[str, str, str, Judge]] = [
+        (
             "techniques",
             "Without value network, exploration, heads or replay JCT is 25 to 36 % higher",
             "+25 … +36 %",
             _judge_techniques,
         ),
         *(
-            Claim(what, f"{best} {what} are best", str(best), _judge_design(what, best))
+            (what, f"{best} {what} are best", str(best), _judge_design(what, best))
             for what, (_, _, best) in DESIGN.items()
         ),
-        Claim("interval", "20 minutes is the best scheduling interval", "20 min", _judge_interval),
+        ("interval", "20 minutes is the best scheduling interval", "20 min", _judge_interval),
     ]
+    return [
+        claim
+        for key, text, printed, judge in theirs
+        for claim in in_both_forms(Claim(key, text, printed, _no_printed_variants), judge)
+    ]
+
+
+def _no_printed_variants(results: Results) -> Judgement:
+    why = "No variants of the net as printed were trained: these are variants of ours."
+    return Judgement(ClaimVerdict.NOT_MEASURED, "–", why)
 
 
 def _judge_techniques(results: Results) -> Judgement:

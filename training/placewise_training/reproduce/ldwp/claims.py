@@ -54,7 +54,10 @@ def claims() -> list[Claim]:
         made += in_both_forms(Claim(key, text, theirs, judge_of(WRITTEN)), judge_of(LDWP))
     made += [
         Claim(
-            "pretraining", "Pre-training halves the iterations to converge", "700 instead of 1300", _judge_pretraining
+            "pretraining",
+            "As printed: Pre-training halves the iterations to converge",
+            "700 instead of 1300",
+            _judge_pretraining,
         ),
         Claim(
             "anywhere",
