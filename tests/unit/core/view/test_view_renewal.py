@@ -1,12 +1,15 @@
 """A large report of nodes: made ready beside the view, shown at once, and the same in the end as a small one."""
 
 import asyncio
+import itertools
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.fakes.cluster import make_job, make_node
+from tests.fakes.engine import CLUSTER, running_engine
 from tests.fakes.slices import every_round
 
 from placewise.v1.cluster_pb2 import Node as NodeMessage
@@ -33,6 +36,7 @@ from placewise_service.api.convert import convert_in
 from placewise_service.engine.reporting.reports import portions
 from placewise_service.engine.views import LiveView
 from placewise_service.state.reference.memory import MemoryStore
+from placewise_service.state.store import JobReport, ReportResult
 
 MANY = 300
 
@@ -236,3 +240,26 @@ def test_events_are_reported_in_portions_that_keep_their_order() -> None:
     assert max(len(part) for part in parts) == 64
     assert [events[300]] in [list(part) for part in parts]
     assert list(portions([])) == [[]]
+
+
+class Remote(MemoryStore):
+    """A store that others' turns come before, as one over a network."""
+
+    async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
+        await asyncio.sleep(0)
+        return await super().report_jobs(cluster, reports)
+
+
+async def test_others_have_their_turn_within_a_large_report_of_events() -> None:
+    placement = _running("j", "n0").assignments
+    events = [JobEvent(JobId(f"j{i}"), JobEventKind.STARTED, placement=placement) for i in range(1000)]
+    running: list[int] = []
+    clock = ManualClock(1_000_000.0)
+    async with running_engine(store=Remote(clock), clock=clock) as engine:
+        live = await engine._parts.views.get(CLUSTER)
+        async with every_round(lambda _: running.append(len(live.view.jobs))):
+            outcome = await engine.report_job_events(CLUSTER, events)
+    assert outcome.applied == 1000
+    seen = sorted(set(running))
+    assert len(seen) > 10
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= 64
