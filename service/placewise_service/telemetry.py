@@ -27,6 +27,7 @@ from prometheus_client import (
 )
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from placewise_core.domain.cluster import QueueState
 from placewise_service.afterwards import Afterwards
@@ -91,6 +92,8 @@ class Telemetry:
         self._add_drift()
         self._add_health()
         self._children: dict[tuple[str, ...], Any] = {}
+        # By cluster: series to be removed with it, of any kind of metric, by metric and labels.
+        self._of_clusters: dict[str, dict[tuple[Any, tuple[str, ...]], Any]] = {}
         self.afterwards = Afterwards()
         self._tracing = _Tracing(otel) if otel and otel.endpoint else None
 
@@ -172,7 +175,7 @@ class Telemetry:
 
     def conflict(self, cluster: str) -> None:
         """The store refused a reservation: the view was behind."""
-        self._child("conflict", self._conflicts, cluster).inc()
+        self._of_cluster(cluster, self._conflicts, cluster).inc()
 
     def show_queues(self, source: QueueSource, most: int) -> None:
         """`source` is asked at each scrape. It gives the queues of the shared state: every replica shows the same.
@@ -182,17 +185,17 @@ class Telemetry:
     def profiles_refused(self, cluster: str, count: int) -> None:
         """Rows of subtask kinds or co-runs that were not learned, as the cluster has as many as it may."""
         if count:
-            self._child("profiles", self._profiles_refused, cluster).inc(count)
+            self._of_cluster(cluster, self._profiles_refused, cluster).inc(count)
 
     def overcommits(self, cluster: str, count: int) -> None:
         """Counts jobs that a host started on a node that had too little left."""
         if count:
-            self._child("overcommit", self._overcommits, cluster).inc(count)
+            self._of_cluster(cluster, self._overcommits, cluster).inc(count)
 
     def view_lag(self, cluster: str, seconds: float) -> None:
         """How far this process's view is behind the store."""
-        self._child("lag", self._view_lag, cluster).set(seconds)
-        self._child("conflict", self._conflicts, cluster)
+        self._of_cluster(cluster, self._view_lag, cluster).set(seconds)
+        self._of_cluster(cluster, self._conflicts, cluster)
 
     def start_at_zero(self, rpcs: Iterable[str], policies: Iterable[str]) -> None:
         """Shows 0 for counters that nothing has moved yet, so that the first increase is seen as one."""
@@ -202,14 +205,13 @@ class Telemetry:
             self._child("fallback", self._fallbacks, "Place", policy)
 
     def forget_all_but(self, clusters: Collection[str]) -> None:
-        """Removes the gauges of deleted clusters. Counters stay."""
-        gauges = {"lag": self._view_lag, "psi": self._input_psi}
-        for key in [key for key in self._children if key[0] in gauges and key[1] not in clusters]:
-            child = self._children.pop(key)
-            if self._is_shared:
-                child.set(_GONE)
-            else:
-                gauges[key[0]].remove(*key[1:])
+        """Removes the series of deleted clusters. A cluster of such a name later starts again at 0."""
+        for cluster in self._of_clusters.keys() - set(clusters):
+            for (metric, labels), child in self._of_clusters.pop(cluster).items():
+                if not self._is_shared:
+                    metric.remove(*labels)
+                elif isinstance(metric, Gauge):
+                    child.set(_GONE)
 
     def log_drops(self, count: int) -> None:
         """Decision records that were lost."""
@@ -243,19 +245,19 @@ class Telemetry:
 
     def canary_evidence(self, bundle: str, cluster: str, guard: str, log_e: float) -> None:
         """ln of a guard's e-value, at the last look."""
-        self._child("canary evidence", self._canary_evidence, bundle, cluster, guard).set(log_e)
+        self._of_cluster(cluster, self._canary_evidence, bundle, cluster, guard).set(log_e)
 
     def forecast_ratio(self, cluster: str, bundle: str, ratio: float) -> None:
         """Reported over predicted speed of one job."""
-        self._child("forecast", self._forecast_ratio, cluster, bundle).observe(ratio)
+        self._of_cluster(cluster, self._forecast_ratio, cluster, bundle).observe(ratio)
 
     def input_psi(self, cluster: str, column: str, psi: float) -> None:
         """How far one input column of the cluster's latest jobs has moved."""
-        self._child("psi", self._input_psi, cluster, column).set(psi)
+        self._of_cluster(cluster, self._input_psi, cluster, column).set(psi)
 
     def unseen_job(self, cluster: str, kind: str, name: str) -> None:
         """A job was placed that the bundle has no profile for. `kind`: model or gpu_type."""
-        self._child("unseen", self._unseen_jobs, cluster, kind, name).inc()
+        self._of_cluster(cluster, self._unseen_jobs, cluster, kind, name).inc()
 
     @property
     def is_tracing(self) -> bool:
@@ -307,7 +309,7 @@ class Telemetry:
         if not self._is_shared:
             return generate_latest(self.registry)
         registry = CollectorRegistry()
-        registry.register(_Shared())
+        registry.register(_Shared(self._of_clusters))
         registry.register(self._queues)
         return generate_latest(registry)
 
@@ -322,6 +324,14 @@ class Telemetry:
         child = self._children.get(key)
         if child is None:
             child = self._children[key] = metric.labels(*labels)
+        return child
+
+    def _of_cluster(self, cluster: str, metric: Any, *labels: str) -> Any:
+        """A child that goes with the cluster."""
+        children = self._of_clusters.setdefault(cluster, {})
+        child = children.get((metric, labels))
+        if child is None:
+            child = children[metric, labels] = metric.labels(*labels)
         return child
 
     def _histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float] = SECONDS_BUCKETS) -> Histogram:
@@ -371,12 +381,19 @@ class _Queues(Collector):
 
 
 class _Shared(Collector):
-    """The metrics of all workers, without those of deleted clusters."""
+    """The metrics of all workers, of `clusters` alone: their files keep those of deleted ones."""
+
+    def __init__(self, clusters: Collection[str]) -> None:
+        self._clusters = clusters
 
     def collect(self) -> Iterator[Metric]:
         for metric in multiprocess.MultiProcessCollector(None).collect():  # type: ignore[no-untyped-call]
-            metric.samples = [sample for sample in metric.samples if sample.value != _GONE]
+            metric.samples = [sample for sample in metric.samples if sample.value != _GONE and self._is_there(sample)]
             yield metric
+
+    def _is_there(self, sample: Sample) -> bool:
+        cluster = sample.labels.get("cluster")
+        return cluster is None or cluster in self._clusters
 
 
 class MutedTelemetry(Telemetry):

@@ -41,19 +41,31 @@ def test_a_decision_is_counted_once_in_each_metric() -> None:
     assert values[("placewise_decision_log_dropped_total",)] == 4
 
 
-def test_gauges_of_a_cluster_that_is_gone_go_and_its_counters_stay() -> None:
+def see(telemetry: Telemetry, cluster: str) -> None:
+    """Moves every metric that names a cluster."""
+    telemetry.view_lag(cluster, 0.25)
+    telemetry.conflict(cluster)
+    telemetry.overcommits(cluster, 1)
+    telemetry.profiles_refused(cluster, 1)
+    telemetry.forecast_ratio(cluster, "bundle", 1.0)
+    telemetry.input_psi(cluster, "column", 0.1)
+    telemetry.unseen_job(cluster, "model", "net")
+    telemetry.canary_evidence("bundle", cluster, "no_fit", 0.0)
+
+
+def test_nothing_is_left_of_a_cluster_that_is_gone_and_one_of_its_name_starts_again() -> None:
     telemetry = Telemetry()
-    for cluster in ("gone", "here"):
-        telemetry.view_lag(cluster, 0.25)
-        telemetry.conflict(cluster)
-    telemetry.forget_all_but({"here"})
-    assert {key[0] for key in samples(telemetry) if "gone" in key} == {
-        "placewise_conflicts_total",
-        "placewise_conflicts_created",
-    }
-    assert samples(telemetry)["placewise_view_lag_seconds", "here"] == 0.25
-    telemetry.view_lag("gone", 0.5)  # a cluster of that name again
-    assert samples(telemetry)["placewise_view_lag_seconds", "gone"] == 0.5
+    see(telemetry, "here")
+    begun = samples(telemetry)
+    labels = re.findall(r"^\| `(placewise_\w+)` \| \w+ \| [^|]*\bcluster\b", METRICS_DOC.read_text(), re.MULTILINE)
+    assert {name for name in labels if "_queue_" not in name} <= {key[0].removesuffix("_count") for key in begun}
+    for i in range(3):
+        see(telemetry, f"gone-{i}")
+        telemetry.forget_all_but({"here"})
+        assert samples(telemetry).keys() == begun.keys()
+    see(telemetry, "gone-0")
+    assert samples(telemetry)["placewise_conflicts_total", "gone-0"] == 1
+    assert samples(telemetry)["placewise_view_lag_seconds", "gone-0"] == 0.25
 
 
 WORKER = """
@@ -86,7 +98,7 @@ def test_workers_that_share_their_metrics_show_no_cluster_that_is_gone(tmp_path:
         )
 
         def shows(worker: subprocess.Popen[str], told: str) -> set[str]:
-            """Which of those metrics any worker has of "gone", after an event at one of them."""
+            """Which of those metrics a worker shows of "gone", after an event at that worker."""
             assert worker.stdin
             assert worker.stdout
             worker.stdin.write(told + "\n")
@@ -97,11 +109,11 @@ def test_workers_that_share_their_metrics_show_no_cluster_that_is_gone(tmp_path:
 
         for worker in (first, second):
             assert shows(worker, "see gone here") == gauges
-        assert "placewise_view_lag_seconds" in shows(first, "forget here")  # the second has not heard of it yet
-        assert shows(second, "forget here") == {"placewise_conflicts_total"}
-        assert (
-            shows(first, "see gone here") == gauges
-        )  # a cluster of that name again, of which the second knows nothing
+        assert shows(first, "forget here") == set()
+        assert shows(second, "scrape") == gauges, "it has not heard of the deletion yet"
+        assert shows(second, "forget here") == set()
+        assert shows(first, "see gone here") == gauges, "a cluster of that name again"
+        assert shows(second, "scrape") == set(), "which it has not met yet"
 
 
 @pytest.mark.process
