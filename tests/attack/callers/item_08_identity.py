@@ -159,17 +159,32 @@ def _ask(service: Service, token: str, path: str = "/v1/clusters") -> int:
         return error.code
 
 
+def _stale_s(service: Service, token: str) -> float:
+    """How long the tokens file could not be used, as /metrics has it; -1 where that does not say."""
+    request = urllib.request.Request(f"{service.url}/metrics", headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10.0) as answer:
+            lines = answer.read().decode().splitlines()
+    except urllib.error.HTTPError:
+        return -1.0
+    name = 'placewise_credentials_stale_seconds{file="tokens file"}'
+    return next((float(line.split()[-1]) for line in lines if line.startswith(name)), -1.0)
+
+
 def _lost(source: Source) -> Figures:
     """An emptied file, a deleted one, and one that revokes all."""
     keeps = {"PLACEWISE_AUTH__KEEP_LAST_GOOD_S": "4"}
     with source.service(tokens={"reader": _READER}, if_known=keeps) as service:
         file, token = service.directory / "tokens.yaml", service.tokens["reader"]
         good = file.read_bytes()
+        before_s = _stale_s(service, token)
         file.write_bytes(b"")
         time.sleep(_SEEN_S)
-        emptied = _ask(service, token)
+        emptied, stale_s = _ask(service, token), _stale_s(service, token)
         file.write_bytes(good)
         time.sleep(_SEEN_S)
+        _ask(service, token)
+        after_s = _stale_s(service, token)
         file.unlink()
         time.sleep(_SEEN_S)
         _ask(service, token)
@@ -178,7 +193,10 @@ def _lost(source: Source) -> Figures:
         file.write_bytes(b"tokens: []\n")
         time.sleep(_SEEN_S)
         return {
+            "stale_before_s": before_s,
             "emptied": emptied,
+            "stale_while_emptied_s": stale_s,
+            "stale_after_s": after_s,
             "deleted_6_s_ago": deleted,
             "readyz_then": ready,
             "revoked_all": _ask(service, token),
@@ -186,7 +204,9 @@ def _lost(source: Source) -> Figures:
 
 
 def _are_kept(figures: Figures) -> bool:
-    return tuple(figures.values()) == (200, 503, 503, 401)
+    statuses = tuple(figures[name] for name in ("emptied", "deleted_6_s_ago", "readyz_then", "revoked_all"))
+    is_shown = figures["stale_before_s"] == figures["stale_after_s"] == 0 < float(figures["stale_while_emptied_s"])
+    return statuses == (200, 503, 503, 401) and is_shown
 
 
 def _mounted(source: Source) -> Figures:
@@ -306,7 +326,7 @@ ATTACKS = (
     Attack(
         "a tokens file that is lost",
         "An emptied or deleted tokens file keeps the last tokens for a configured time and then refuses all, "
-        "`tokens: []` revokes all.",
+        "`tokens: []` revokes all; `/metrics` says how long the file could not be used.",
         f"{_FILES}::test_a_file_that_cannot_be_used_keeps_the_last_tokens_for_a_while_and_then_refuses_all",
         _lost,
         _are_kept,
