@@ -1,5 +1,6 @@
 """The number of things that callers make is bounded, and unused ones are deleted."""
 
+import asyncio
 import math
 from dataclasses import replace
 
@@ -81,6 +82,22 @@ async def test_rows_that_no_job_uses_are_forgotten_by_every_replica_and_used_one
             assert set(live.view.subtask_profiles) == {"kind-used"}
             assert set(live.view.co_runs.kinds) == {row_kind("model-used")}
             assert live.view.co_runs.known_with(()).of("model-idle", "") == {}
+
+
+async def test_a_running_service_forgets_from_time_to_time_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placewise_service.engine.engine._EXPIRY_PERIOD_S", 0.01)
+    monkeypatch.setattr("placewise_service.engine.engine._FORGETTING_ROUNDS", 2)
+    clock = ManualClock(1_000_000.0)
+    async with running_engine(clock=clock) as engine:
+        await ask_admit(engine, AdmitCommand(CLUSTER, "idle", (make_job("a"),)))
+        job = replace(make_job("b"), subtasks=(Subtask("s", kind="kind", profile={"cpu": 1.0}),))
+        await engine.report_job_events(CLUSTER, [JobEvent(JobId("b"), JobEventKind.SUBMITTED, job=job)])
+        live = await engine._parts.views.get(CLUSTER)
+        assert (set(live.view.queues), set(live.view.subtask_profiles)) == ({"idle"}, {"kind"})
+        clock.advance(engine._parts.options.profile_idle_s + 20.0)
+        async with asyncio.timeout(60.0):
+            while live.view.queues or live.view.subtask_profiles:
+                await live.wait_changed(1.0)
 
 
 async def test_a_cluster_that_is_deleted_meanwhile_does_not_end_the_sweep() -> None:

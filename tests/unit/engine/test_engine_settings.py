@@ -63,6 +63,29 @@ async def test_every_bound_of_the_decision_log_is_a_setting() -> None:
     await engine.close()
 
 
+async def test_every_bound_of_growth_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = {
+        "CLUSTERS": 11,
+        "QUEUES_PER_CLUSTER": 12,
+        "PROFILES_PER_CLUSTER": 13,
+        "QUEUE_IDLE_S": 61.0,
+        "PROFILE_IDLE_S": 62.0,
+        "QUEUE_SERIES": 14,
+    }
+    for name, value in bounds.items():
+        monkeypatch.setenv(f"PLACEWISE_LIMITS__{name}", str(value))
+    clock, telemetry = ManualClock(1_000_000.0), Telemetry()
+    engine = make_engine(load_settings(), MemoryStore(clock), clock, telemetry)
+    options = engine._parts.options
+    assert (options.most_clusters, options.most_queues, options.most_profiles) == (11, 12, 13)
+    assert (options.queue_idle_s, options.profile_idle_s, options.queue_series) == (61.0, 62.0, 14)
+    assert engine._reporter._most_profiles == 13
+    await engine.start()
+    assert telemetry._queues.most == 14
+    await engine.drain(0.0)
+    await engine.close()
+
+
 @pytest.mark.parametrize(
     ("section", "values", "said"),
     [
