@@ -2,10 +2,11 @@
 
 import datetime
 import json
+import os
 import shutil
 import socket
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,96 @@ def test_the_file_that_spoils_tls_is_named(
     assert detail.startswith(str({"cert": cert, "key": key}[culprit]))
     assert said in detail
     assert "_ssl.c" not in detail
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda ca: ca.write_text("nonsense"), "holds no certificate in PEM"),
+        (lambda ca: ca.unlink(), "No such file"),
+    ],
+)
+def test_a_client_ca_that_cannot_be_used_is_named(
+    damage: Callable[[Path], object],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    authority = Authority("site")
+    cert, key = authority.write(tmp_path, "placewise", LATER)
+    key.chmod(0o600)
+    ca, callers = tmp_path / "ca.pem", tmp_path / "certificates.yaml"
+    ca.write_bytes(authority.pem)
+    callers.write_text("certificates: [{name: slurm, subject: 'cn:slurm', scopes: [read]}]")
+    tls = {"TLS__CERT_FILE": cert, "TLS__KEY_FILE": key, "TLS__CLIENT_CA_FILE": ca}
+    configure({**tls, "AUTH__CERTIFICATES_FILE": callers}, monkeypatch)
+    assert findings_of(capsys, "TLS", "tokens") == {
+        "TLS": ("ok", "certificate and key belong together"),
+        "tokens": ("ok", "none; certificates and keys of other credentials can be used"),
+    }
+    damage(ca)
+    verdict, detail = finding("TLS", capsys)
+    assert (verdict, detail.startswith(f"{ca}: "), said in detail) == ("failed", True, True)
+
+
+NONSENSE = {
+    "CERTIFICATES_FILE": ("certificates: [{subject: 'cn:slurm'}]", "certificates.0.name: Field required"),
+    "JWKS_FILE": ('{"keys": []}', "holds no RSA, P-256 or Ed25519 key"),
+    "TOKENS_FILE": ("", "is empty: write `tokens: []`"),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+@pytest.mark.parametrize("fault", ["missing", "nonsense", "forbidden"])
+def test_a_file_of_credentials_that_cannot_be_used_is_named(
+    kind: str, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, wrong = NONSENSE[kind]
+    path = tmp_path / "credentials"
+    if fault != "missing":
+        path.write_text(content)
+        path.chmod(0o640)
+    if fault == "forbidden":
+        forbid(path, monkeypatch)
+    settings: dict[str, Path | str] = {f"AUTH__{kind}": path}
+    if kind == "JWKS_FILE":
+        settings |= {"AUTH__JWT_ISSUER": "i", "AUTH__JWT_AUDIENCE": "a"}
+    if kind == "CERTIFICATES_FILE":  # is of no use without TLS and a CA
+        cert, key = Authority("site").write(tmp_path, "placewise", LATER)
+        settings |= {"TLS__CERT_FILE": cert, "TLS__KEY_FILE": key, "TLS__CLIENT_CA_FILE": cert}
+    configure(settings, monkeypatch)
+    verdict, detail = finding("tokens", capsys)
+    assert (verdict, detail.startswith(f"{path}: ")) == ("failed", True), detail
+    if fault == "forbidden":
+        assert f"this process runs as uid {os.geteuid()}, the file belongs to uid {path.stat().st_uid}" in detail
+        assert "with mode 0640" in detail
+    else:
+        assert {"missing": "No such file", "nonsense": wrong}[fault] in detail
+
+
+def configure(settings: Mapping[str, Path | str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PLACEWISE_{name}", str(value))
+
+
+def forbid(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user who may not read the file: nothing is forbidden to root, who may run this."""
+    usual = Path.open
+
+    def refused(self: Path, *words: Any, **named: Any) -> Any:
+        if self == path:
+            raise PermissionError(13, "Permission denied")
+        return usual(self, *words, **named)
+
+    monkeypatch.setattr(Path, "open", refused)
+
+
+def findings_of(capsys: pytest.CaptureFixture[str], *checks: str) -> dict[str, tuple[str, str]]:
+    """Verdict of some checks, and the words up to a comma."""
+    invoke(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    return {f["check"]: (f["verdict"], f["detail"].partition(",")[0]) for f in found if f["check"] in checks}
 
 
 def test_a_file_that_the_service_may_not_read_says_whose_it_is(tmp_path: Path) -> None:
