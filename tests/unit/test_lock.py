@@ -1,10 +1,14 @@
 """The lock covers all that the projects ask for, within their ranges, by hash; serving installs nothing else."""
 
+import importlib
+import json
 import re
 import subprocess
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -101,6 +105,99 @@ def test_the_lowest_versions_are_the_lower_bounds() -> None:
         assert version in (lowest, f"{lowest}.0")
 
 
+def plan(*words: str) -> list[str]:
+    """Commands that `make` would run, whatever was made before."""
+    done = subprocess.run(
+        ["make", "--dry-run", "--always-make", *words], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.replace("\\\n", " ").splitlines()
+
+
+@pytest.mark.process
+def test_run_installs_what_serving_needs_and_nothing_else() -> None:
+    commands = plan("run")
+    installs = [command for command in commands if " install " in command]
+    locks = [lock for command in installs for lock in re.findall(r"--requirement \S*/(\S+)", command)]
+    assert locks == ["serve.txt", "embedded.txt", "build.txt"]
+    (own,) = (command for command in installs if "--requirement" not in command)
+    assert own.endswith(" --no-index --no-deps --no-build-isolation --editable .")
+    assert not [command for command in commands if "torch" in command or "dev.txt" in command]
+    assert commands[-1].endswith("placewise serve --demo")
+
+
+@pytest.mark.process
+@pytest.mark.slow  # four seconds of processor time each
+@pytest.mark.parametrize("lock", ["serve", "kubernetes"])
+def test_the_bill_of_materials_names_every_locked_package(lock: str, tmp_path: Path) -> None:
+    (command,) = (line for line in plan("sbom") if f"build/sbom-{lock}.json" in line)
+    subprocess.run(command.replace("build/", f"{tmp_path}/"), shell=True, cwd=ROOT, check=True)
+    bill = json.loads((tmp_path / f"sbom-{lock}.json").read_text())
+    assert bill["bomFormat"] == "CycloneDX"
+    found: dict[str, set[str]] = {}
+    for component in bill["components"]:
+        found.setdefault(canonicalize_name(component["name"]), set()).add(component["version"])
+    assert found == pins(f"{lock}.txt")
+
+
+@pytest.fixture
+def audit(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(LOCK)
+    return importlib.import_module("audit")
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, audit: ModuleType, *outputs: str) -> None:
+    """pip-audit's standard output, run by run."""
+    told = iter(outputs)
+    monkeypatch.setattr(audit.subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, 1, next(told)))
+
+
+GOOD = {"name": "idna", "version": "3.10", "vulns": []}
+UNKNOWN = {"name": "own", "skip_reason": "Dependency not found on PyPI"}
+BAD = {
+    "name": "jinja2",
+    "version": "3.1.0",
+    "vulns": [{"id": "PYSEC-1", "fix_versions": ["3.1.6"]}, {"id": "GHSA-2", "fix_versions": []}],
+}
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "code", "lines"),
+    [
+        ([GOOD], 0, ["1 packages audited, 0 advisories"]),
+        (
+            [GOOD, BAD, UNKNOWN],
+            1,
+            [
+                "jinja2 3.1.0: PYSEC-1, fixed in 3.1.6",
+                "jinja2 3.1.0: GHSA-2, fixed in no version yet",
+                "not audited, as the source does not know them: own ",
+                "2 packages audited, 2 advisories",
+            ],
+        ),
+        ([UNKNOWN], 0, ["SKIPPED: audit: the source of advisories knows none of the packages"]),
+    ],
+)
+def test_the_audit_names_each_advisory_and_fails_for_one(
+    dependencies: list[dict[str, Any]],
+    code: int,
+    lines: list[str],
+    audit: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers(monkeypatch, audit, json.dumps({"dependencies": dependencies}), json.dumps({"dependencies": dependencies}))
+    assert audit.main(["serve.txt", "kubernetes.txt"]) == code, "what both locks have is counted once"
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_an_audit_without_a_source_says_that_it_checked_nothing(
+    audit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers(monkeypatch, audit, json.dumps({"dependencies": [BAD]}), "")
+    assert audit.main(["serve.txt", "kubernetes.txt"]) == 0
+    assert capsys.readouterr().out.startswith("SKIPPED: audit: ")
+
+
 LOCKED = ("--require-hashes", "--no-index", "--no-deps --index-url $(TORCH_INDEX)")
 
 
@@ -122,11 +219,7 @@ def test_every_install_of_make_and_the_images_comes_from_the_lock(file: str) -> 
     ids=["as locked", "CPU index"],
 )
 def test_torch_comes_from_its_lock_or_from_the_index_that_is_named(index: str, command: str) -> None:
-    plan = subprocess.run(
-        ["make", "--dry-run", "--always-make", "install", f"TORCH_INDEX={index}"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    (install,) = (line for line in plan.splitlines() if "torch" in line and " install " in line)
+    (install,) = (line for line in plan("install", f"TORCH_INDEX={index}") if "torch" in line and " install " in line)
     assert command in install
 
 
