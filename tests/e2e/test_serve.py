@@ -185,7 +185,7 @@ def test_a_bundle_activated_through_one_worker_serves_in_all(tmp_path: Path) -> 
         [ports, _] = running.events("listening")
         rest = f"http://127.0.0.1:{ports['rest_port']}"
         report_node(rest, gpus=64)
-        httpx.post(f"{rest}/v1/bundles/next:activate", timeout=60).raise_for_status()
+        httpx.post(f"{rest}/v1/bundles/next:activate", json={}, timeout=60).raise_for_status()
         active = [event for event in running.wait_for("bundle active", 2) if event["bundle"] == "next"]
         assert len(active) == 2
         assert {ask(ports["grpc_port"], f"j{i}").meta.bundle for i in range(16)} == {"next"}

@@ -69,6 +69,7 @@ def _measure_pages(settings: dict[str, str], source: Source) -> Figures:
             "no_origin": _ask(service, "POST", _PLACE, {"Origin": "null"} | _JSON, _QUESTION)[0],
             "no_content_type": _ask(service, "POST", _PLACE, {}, _QUESTION)[0],
             "text_plain": _ask(service, "POST", "/v1/bundles/default:activate", {"Content-Type": "text/plain"})[0],
+            "no_body": _ask(service, "POST", "/v1/bundles/default:activate", {})[0],
             "own_origin": _ask(
                 service, "POST", _PLACE, {"Origin": f"http://127.0.0.1:{service.rest_port}"} | _JSON, _QUESTION
             )[0],
@@ -77,7 +78,8 @@ def _measure_pages(settings: dict[str, str], source: Source) -> Figures:
 
 def _pages_hold(figures: Figures) -> bool:
     return dict(figures) == {
-        "foreign_origin": 403, "no_origin": 403, "no_content_type": 415, "text_plain": 415, "own_origin": 200
+        "foreign_origin": 403, "no_origin": 403, "no_content_type": 415, "text_plain": 415, "no_body": 415,
+        "own_origin": 200,
     }  # fmt: skip
 
 
@@ -120,7 +122,7 @@ ATTACKS = (
     *(
         Attack(
             f"pages of other sites, {name}",
-            "A foreign Origin is refused, and a body that is not said to be JSON; the service's own page may ask.",
+            "A foreign Origin is refused, and a change that is not said to be JSON; the service's own page may ask.",
             "tests/contract/faces/test_api_rest.py::test_a_body_is_said_to_be_json",
             partial(_measure_pages, settings),
             _pages_hold,

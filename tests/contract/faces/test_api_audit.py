@@ -122,6 +122,15 @@ async def test_every_change_is_on_record(call: str, body: Any, subject: str) -> 
         assert made.subject == subject
 
 
+@pytest.mark.parametrize("path", ["/v1/bundles/other:activate", "/v1/bundles:rollback"])
+async def test_a_bundle_is_changed_for_the_cluster_that_the_body_names(path: str) -> None:
+    async with recorded() as at:
+        assert await at.rest("POST", "/v1/bundles/other:activate", {}) == 200
+        at.take()
+        assert await at.rest("POST", path, {"cluster": "prod"}) == 200
+        assert [made.cluster for made in at.take()] == ["prod"]
+
+
 async def test_what_changes_nothing_is_not() -> None:
     async with recorded() as at:
         assert await at.rest("GET", "/v1/clusters/prod") == 200

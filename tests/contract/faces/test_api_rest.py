@@ -140,7 +140,8 @@ async def test_a_body_of_another_kind_is_refused() -> None:
         (PLACE, {"content-type": "text/plain"}, b"{}", 415),
         ("/v1/bundles/other:activate", {"content-type": "text/plain"}, b"", 415),
         ("/v1/bundles/other:activate", {}, b"{}", 415),
-        ("/v1/bundles/other:activate", {}, b"", 200),
+        ("/v1/bundles/other:activate", {}, b"", 415),
+        ("/v1/bundles/other:activate", {"content-type": ""}, b"", 415),
         ("/v1/bundles/other:activate", JSON, b"", 200),
     ],
 )
@@ -148,6 +149,16 @@ async def test_a_body_is_said_to_be_json(path: str, headers: dict[str, str], bod
     """Any page makes a browser send what says nothing, or text/plain."""
     async with faces() as running:
         assert (await running.http.post(path, content=body, headers=headers)).status_code == status
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route.method not in ("GET", "DELETE")])
+async def test_a_change_without_a_content_type_is_refused_even_without_a_body(route: Route) -> None:
+    """A form of any page can send it; DELETE it cannot send."""
+    async with faces(await engine_with_node()) as running:
+        url = route.path.format(cluster="prod", name="other")
+        answer = await running.http.request(route.method, url)
+        assert (answer.status_code, answer.json()["reason"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
+        assert running.engine.bundles.active == "default"
 
 
 async def test_an_unforeseen_error_leaks_nothing() -> None:
@@ -251,7 +262,7 @@ async def test_no_page_of_another_site_can_ask(headers: dict[str, str], status: 
     async with faces() as running:
         transport = httpx.ASGITransport(rest_app(running.gateway, LOOPBACK))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-            activated = await http.post("/v1/bundles/other:activate", headers=headers)
+            activated = await http.post("/v1/bundles/other:activate", headers=headers | JSON)
             assert activated.status_code == status
             for path in ("/", "/page/page.js", "/openapi.json"):
                 by_host = 403 if headers.get("host") == "evil.example" else 200  # others may be followed as links

@@ -138,6 +138,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/bundles/{name}:activate",
         RPCS["ActivateBundle"],
         "Verify a bundle and let it answer.",
+        body="*",
+        example={"cluster": "lab"},
         example_response={"bundle": examples.BUNDLE},
     ),
     Route(
@@ -145,6 +147,8 @@ ROUTES: tuple[Route, ...] = (
         "/v1/bundles:rollback",
         RPCS["RollbackBundle"],
         "Back to the bundle that answered before.",
+        body="*",
+        example={"cluster": "lab"},
         example_response={"bundle": examples.BUNDLE},
     ),
     Route(

@@ -60,7 +60,7 @@ def rest_app(gateway: Gateway, hosts: Hosts = None) -> FastAPI:
 
 def _endpoint(gateway: Gateway, route: Route, hosts: Hosts) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        if route.method != "GET":
+        if route.body:
             _check_content_type(gateway, route, request)
         timeout_s = _timeout_s(request)
         deadline_s = gateway.clock.monotonic_s() + timeout_s
@@ -116,17 +116,16 @@ def _query_field(route: Route, name: str) -> str:
 
 
 def _check_content_type(gateway: Gateway, route: Route, request: Request) -> None:
-    """Raises HTTPException for a body that is not said to be JSON: a browser sends others for any page, unasked."""
-    headers = request.headers
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "application/json":
-        return
-    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    if kind or route.body or has_body:
+    """Raises HTTPException unless the request says that its body, if only an empty one, is JSON.
+
+    A browser sends other types, or none, for any page without asking first.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
         gateway.record_refusal(
             route.rpc.name, UNSUPPORTED_MEDIA_TYPE, of_request(gateway, request.scope, request.headers)
         )
-        raise HTTPException(415, "the body must be application/json, and the Content-Type must say so")
+        raise HTTPException(415, "send Content-Type: application/json, also with an empty body")
 
 
 def _timeout_s(request: Request) -> float:
