@@ -1,1 +1,1 @@
-"""The decision log as bytes and objects: for the service, which writes it, and for all who learn from it."""
+"""The decision log and the audit as bytes and objects: for the service, which writes them, and for all who learn."""

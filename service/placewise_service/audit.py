@@ -1,84 +1,24 @@
-"""Who did it: one JSON object a line, in a file or on standard output. Never holds a token or a body, and never waits.
+"""Who did it: audit records, written by a thread of their own. Never waits.
 
-Records are queued by the event loop and written by a thread of their own. Workers share a file: each write holds whole
-lines and is appended at once. If the file is moved away (logrotate), a new one is created. A record that cannot be
-written is kept, counted and retried, and `problem` reports it; beyond the queue's capacity records are lost
-and counted.
+Records are queued by the event loop. A record that cannot be written is kept, counted and retried, and `problem`
+reports it; beyond the queue's capacity records are lost and counted.
 """
 
-import contextlib
-import json
-import os
-import stat
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
 
-from placewise_core.basics.frozen import frozen
+from placewise_log.audit import AuditFile, AuditRecord
 
 log = structlog.get_logger(__name__)
 
-STDOUT: Final = "-"
-_STDOUT_FD = 1
-_CAPACITY = 50_000  # records: half a minute of a busy process, some 20 MB
+_CAPACITY: Final = 50_000  # records: half a minute of a busy process, some 20 MB
 _BATCH = 32
-_PIPE_BYTES = 4096  # PIPE_BUF: the largest atomic write to a pipe, so that workers' lines do not mix
 _RETRY_S = 0.5
 _STUCK_S = 5.0  # a write that takes so long is one that fails: a pipe that nobody empties
-_LONGEST_TEXT = 256
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` makes one each time
-
-
-class AuditError(ValueError):
-    """The audit file cannot be written; the text says why."""
-
-
-@frozen
-class AuditRecord:
-    """One action or refusal, and its caller. `method` is the way of authentication; `result` is "OK" or the error's
-    reason; `count` is above 1 if one record stands for many refusals of unknown callers; `reason` says why the service
-    acted by itself."""
-
-    time_s: float
-    call: str
-    result: str
-    caller: str = ""
-    method: str = ""
-    peer: str = ""
-    cluster: str = ""
-    subject: str = ""
-    request_id: str = ""
-    count: int = 1
-    reason: str = ""
-
-    def line(self) -> bytes:
-        """One line of ASCII: JSON escapes control characters and all that may end a line."""
-        line = self._line(_LONGEST_TEXT)
-        return line if len(line) <= _PIPE_BYTES else self._line(_LONGEST_TEXT // 8)
-
-    def _line(self, longest: int) -> bytes:
-        row: dict[str, object] = {
-            "record": "audit",
-            "time": datetime.fromtimestamp(self.time_s, UTC).isoformat(timespec="microseconds"),
-            "caller": self.caller[:longest],
-            "method": self.method,
-            "peer": self.peer[:longest],
-            "call": self.call,
-            "cluster": self.cluster[:longest],
-            "subject": self.subject[:longest],
-            "result": self.result,
-            "request_id": self.request_id[:longest],
-        }
-        if self.count > 1:
-            row["count"] = self.count
-        if self.reason:
-            row["reason"] = self.reason[:longest]
-        return _encode(row).encode() + b"\n"
 
 
 class AuditCounters(Protocol):
@@ -99,65 +39,6 @@ class NoAudit:
 
     def add(self, record: AuditRecord) -> None:
         return
-
-
-class AuditFile:
-    """An open audit file, or standard output. Not thread-safe. Raises AuditError when built."""
-
-    def __init__(self, target: str) -> None:
-        self._path = None if target == STDOUT else Path(target)
-        self._is_torn = False
-        try:
-            self._fd = _STDOUT_FD if self._path is None else _opened(self._path)
-            self._is_pipe = not stat.S_ISREG(os.fstat(self._fd).st_mode)
-        except OSError as error:
-            raise AuditError(f"audit file {target}: {error.strerror}") from None
-
-    def write(self, lines: Sequence[bytes]) -> int:
-        """How many of the lines were written, from the first on: fewer than all only with an OSError to follow.
-
-        Raises OSError when not even the first could be.
-        """
-        self._follow()
-        data = b"".join(lines[: self._fitting(lines)])
-        begun = b"\n" if self._is_torn else b""  # a line that was cut off ends here, and comes again whole
-        count = os.write(self._fd, begun + data) - len(begun)
-        if count < 0:
-            return 0
-        written = data[:count]
-        self._is_torn = bool(written) and not written.endswith(b"\n")
-        return written.count(b"\n")
-
-    def close(self) -> None:
-        if self._path is not None:
-            os.close(self._fd)
-
-    def _fitting(self, lines: Sequence[bytes]) -> int:
-        if not self._is_pipe:
-            return len(lines)
-        size = 1
-        for index, line in enumerate(lines):
-            size += len(line)
-            if size > _PIPE_BYTES:
-                return max(1, index)
-        return len(lines)
-
-    def _follow(self) -> None:
-        """Creates the file again after it was moved away. Raises OSError."""
-        if self._path is None:
-            return
-        ours = os.fstat(self._fd)
-        with contextlib.suppress(FileNotFoundError):
-            there = self._path.stat()
-            if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
-                return
-        fresh = _opened(self._path)
-        os.close(self._fd)
-        self._fd, self._is_torn = fresh, False
-
-
-def _opened(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
 
 class AuditLog:

@@ -24,6 +24,7 @@ from placewise_core.basics.clock import Clock, SystemClock
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import QueueSettings
 from placewise_core.domain.errors import PlacewiseError, StateUnavailableError
+from placewise_log.audit import AuditError
 from placewise_models.signing import read_public
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway
@@ -60,7 +61,7 @@ _LONGEST_PAUSE_S = 1.0
 # The loop takes Python back from a thread that computes several times a round: at the usual 5 ms each, that adds up.
 _SWITCH_S = 0.0005
 # ValueError: of credentials, certificates and bundles, too
-_REFUSALS = (OSError, EmbeddedRedisError, PlacewiseError, ValueError)
+_REFUSALS = (OSError, EmbeddedRedisError, PlacewiseError, ValueError, AuditError)
 
 
 @frozen

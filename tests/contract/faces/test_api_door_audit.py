@@ -12,13 +12,13 @@ from tests.fakes.servers.faces import FakeEngine
 from tests.fakes.servers.listening import Listening, listening
 
 from placewise_core.basics.clock import SystemClock
+from placewise_log.audit import AuditRecord
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.http_connection import address
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.faces.tls import Certificates
 from placewise_service.api.identity.auth import Credentials, Open
-from placewise_service.audit import AuditRecord
 from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
 from placewise_service.telemetry import Telemetry
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from placewise_log.audit import AuditError, AuditFile, AuditRecord
 from placewise_service import main
-from placewise_service.audit import AuditError, AuditFile, AuditLog, AuditRecord
+from placewise_service.audit import AuditLog
 from placewise_service.settings import ServerSettings, Settings
 
 

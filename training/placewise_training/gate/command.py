@@ -1,16 +1,18 @@
 """The command `placewise gate`. Judges a candidate bundle from a log, prints, writes the report."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from placewise_log.auditing import audited
 from placewise_models.bundle import BundleError
 from placewise_training.cli import UsageError, print_json
 from placewise_training.evaluate.command import REFUSED, NothingToEvaluateError
 from placewise_training.evaluate.evaluation import NeverAskedError
-from placewise_training.gate.gate import GateArgs, gate
+from placewise_training.gate.gate import GateArgs, GateVerdict, gate
 from placewise_training.gate.report import as_json, lines, record, write
 from placewise_training.gate.simulated import WINDOWS
 from placewise_training.log.placed import REWARD, Reward
@@ -39,22 +41,31 @@ def gate_command(
 ) -> None:
     """May this bundle go to a canary? Exit code 5 if not, with the checks that failed."""
     args = GateArgs(log, bundle, incumbent, tuple(policy or ()), cluster, reward, block_min, windows, out)
+    with audited("gate --record", bundle.resolve().name) if is_recorded else nullcontext():
+        found = _judged(args)
+        if out is not None:
+            write(found, out)
+        _print(found, as_json_)
+        if is_recorded:
+            try:
+                record(found, bundle)
+            except BundleError as error:
+                raise UsageError(str(error)) from error
+    if not found.is_promoted:
+        raise typer.Exit(REFUSED)
+
+
+def _judged(args: GateArgs) -> GateVerdict:
     try:
-        found = gate(args)
+        return gate(args)
     except (NeverAskedError, NeedsBundleError) as error:
         raise UsageError(str(error)) from error
     except ValueError as error:
-        raise NothingToEvaluateError(f"{log}: {error}") from error
-    if out is not None:
-        write(found, out)
+        raise NothingToEvaluateError(f"{args.log}: {error}") from error
+
+
+def _print(found: GateVerdict, as_json_: bool) -> None:
     if as_json_:
         print_json(as_json(found))
     else:
         Console().print("\n".join(lines(found)), markup=False, highlight=False, soft_wrap=True)
-    if is_recorded:
-        try:
-            record(found, bundle)
-        except BundleError as error:
-            raise UsageError(str(error)) from error
-    if not found.is_promoted:
-        raise typer.Exit(REFUSED)

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from placewise_log.auditing import audited
 from placewise_log.manifest import LogManifest, ManifestError
 from placewise_log.store import LogError
 from placewise_models.bundle import MANIFEST, Manifest, load, schema_of, write_manifest
@@ -79,6 +80,14 @@ class Retrained:
 
 def retrain(args: RetrainArgs, show: Show) -> Retrained:
     """Raises RetrainError, BusyError, LogError, OSError for a full disk, ValueError for a log that is too short."""
+    with audited("retrain", args.out.resolve().name) as outcome:
+        found = _retrained(args, show)
+        if not found.is_promoted:
+            outcome.result = "NEGATIVE"
+        return found
+
+
+def _retrained(args: RetrainArgs, show: Show) -> Retrained:
     if args.out.exists():
         raise RetrainError(f"{args.out} exists, and a bundle never changes: choose another --out")
     work = work_of(args.out)

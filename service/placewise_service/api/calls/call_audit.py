@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, Protocol
 
+from placewise_log.audit import AuditRecord
 from placewise_service.api.calls.rpcs import Rpc
 from placewise_service.api.identity.auth import AccessScope, Credentials, Principal
-from placewise_service.audit import AuditRecord
 
 _REFUSALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "OVERLOADED"})
 _PLACES: Final = frozenset({"Place", "StreamPlace"})

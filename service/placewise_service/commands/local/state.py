@@ -4,11 +4,13 @@ import fcntl
 import os
 import shutil
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from placewise_log.auditing import audited
 from placewise_service.commands.connection import JsonOption
 from placewise_service.commands.console import print_json
 from placewise_service.commands.exits import CommandError, Exit
@@ -28,11 +30,15 @@ def _group() -> None:
 @app.command()
 def check(cut: CutOption = False, as_json: JsonOption = False) -> None:
     """Check how far the append-only file can be read. With --cut, copy it and truncate it there."""
-    directory = settings().state_dir / "redis"
-    path = directory / "appendonly.aof"
+    path = settings().state_dir / "redis" / "appendonly.aof"
+    with audited("state check --cut", str(path)) if cut else nullcontext():
+        _check(path, cut, as_json)
+
+
+def _check(path: Path, cut: bool, as_json: bool) -> None:
     if not path.exists():
         raise CommandError(f"{path} does not exist: check PLACEWISE_STATE_DIR", Exit.USAGE)
-    with (directory / "lock").open("a") as lock:
+    with (path.parent / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

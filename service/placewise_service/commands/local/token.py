@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
+from placewise_log.auditing import audited
 from placewise_service.api.identity.auth import AccessScope
 from placewise_service.api.identity.token_changes import Access, create_token, list_tokens, revoke_token
 from placewise_service.api.identity.tokens import TokenEntry
 from placewise_service.api.identity.watched import CredentialsFileError
-from placewise_service.commands.auditing import audited
 from placewise_service.commands.connection import JsonOption
 from placewise_service.commands.console import errors, print_json, print_table
 from placewise_service.commands.exits import CommandError, Exit

@@ -16,6 +16,7 @@ from placewise.v1.bundle_pb2 import (
     RollbackBundleRequest,
     SetShadowRequest,
 )
+from placewise_log.auditing import audited
 from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, schema_of, write_manifest
 from placewise_models.folder import BUNDLE_NAME
 from placewise_models.ldwp import LDWP_REPORT
@@ -27,7 +28,6 @@ from placewise_models.reward import REWARD_REPORT
 from placewise_models.sharing import SHARING_REPORT
 from placewise_models.signing import SIGNATURES, BundleKeyError, generate, read_private, read_public, signed
 from placewise_models.stdm import STDM_REPORT
-from placewise_service.commands.auditing import audited
 from placewise_service.commands.commit import checked_out
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,

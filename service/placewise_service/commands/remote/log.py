@@ -13,8 +13,8 @@ import typer
 from placewise.v1.bundle_pb2 import GetDecisionRequest
 from placewise_client.aio import AsyncClient
 from placewise_client.target import Target
+from placewise_log.auditing import audited
 from placewise_log.record import CorruptEntryError, DecisionRecord, Entry, decode_entry
-from placewise_service.commands.auditing import audited
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
     CaOption,

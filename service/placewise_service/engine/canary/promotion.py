@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from placewise_service.audit import AuditRecord
+from placewise_log.audit import AuditRecord
 from placewise_service.state.store import BundleChange
 
 PASSED: Final = "promoted"  # the gate's verdict on a bundle that may serve

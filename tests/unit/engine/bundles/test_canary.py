@@ -22,9 +22,9 @@ from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_core.policies.trial.arms import Arm, Arms, Unit
 from placewise_core.view.view import ClusterView
+from placewise_log.audit import AuditRecord
 from placewise_log.record import DecisionRecord, decode_entry, encode
 from placewise_models.bundle import load
-from placewise_service.audit import AuditRecord
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine

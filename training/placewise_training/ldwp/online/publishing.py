@@ -12,6 +12,7 @@ import msgspec
 
 from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRequest
 from placewise_client.sync import Client
+from placewise_log.auditing import audited
 from placewise_models.bundle import MANIFEST, Manifest, schema_of, write_manifest
 from placewise_models.folder import bundle_folder, shipped_bundle
 from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT
@@ -40,17 +41,18 @@ class Publisher:
         bundles = self.client.list_bundles(ListBundlesRequest()).bundles
         active = next((bundle.name for bundle in bundles if bundle.state == Bundle.State.ACTIVE), "")
         name = self._next_name(active)
-        partial = self.folder / f".{name}"
-        shutil.rmtree(partial, ignore_errors=True)
-        files = self._copied(self._base(active), partial)
-        export_ldwp_paper(self.run, partial)
-        write_manifest(partial, self._manifest(files, name, seed, decisions))
-        if self.key is not None:
-            line, _ = signed((partial / MANIFEST).read_bytes(), read_private(self.key), "")
-            (partial / SIGNATURES).write_text(line, "ascii")
-        partial.rename(self.folder / name)
-        self.client.activate_bundle(ActivateBundleRequest(name=name), timeout_s=_ACTIVATION_S)
-        self._prune({name, active, *(b.name for b in bundles if b.state == Bundle.State.SHADOW)})
+        with audited("train ldwp-online", name):
+            partial = self.folder / f".{name}"
+            shutil.rmtree(partial, ignore_errors=True)
+            files = self._copied(self._base(active), partial)
+            export_ldwp_paper(self.run, partial)
+            write_manifest(partial, self._manifest(files, name, seed, decisions))
+            if self.key is not None:
+                line, _ = signed((partial / MANIFEST).read_bytes(), read_private(self.key), "")
+                (partial / SIGNATURES).write_text(line, "ascii")
+            partial.rename(self.folder / name)
+            self.client.activate_bundle(ActivateBundleRequest(name=name), timeout_s=_ACTIVATION_S)
+            self._prune({name, active, *(b.name for b in bundles if b.state == Bundle.State.SHADOW)})
         return name
 
     def last_s(self) -> float:

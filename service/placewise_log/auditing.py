@@ -6,32 +6,38 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from placewise_service.audit import AuditError, AuditFile, AuditRecord
-from placewise_service.commands.exits import CommandError, Exit
+from placewise_log.audit import AuditError, AuditFile, AuditRecord
 
 _VARIABLE = "PLACEWISE_AUDIT__FILE"
 _METHOD = "local"
 
 
+@dataclass(slots=True)
+class Outcome:
+    """The result for the record of a command that ends without an error."""
+
+    result: str = "OK"
+
+
 @contextmanager
-def audited(command: str, subject: str = "", cluster: str = "") -> Iterator[None]:
+def audited(command: str, subject: str = "", cluster: str = "") -> Iterator[Outcome]:
     """Records the command when the block is done, however it ends.
 
     The record goes to the service's audit file (PLACEWISE_AUDIT__FILE). If none is set, or it is `-`, it goes to
-    standard error: standard output is the command's answer. Raises CommandError before the block if the file cannot be
+    standard error: standard output is the command's answer. Raises AuditError before the block if the file cannot be
     opened, and after it if the record cannot be written.
     """
     file = _opened()
+    outcome = Outcome()
     result = "INTERRUPTED"
     try:
-        yield
-        result = "OK"
-    except CommandError as error:
-        result = error.code.name
-        raise
+        yield outcome
+        result = outcome.result
     except Exception as error:
-        result = type(error).__name__
+        code = getattr(error, "code", None)  # of a command's error: an exit code with a name
+        result = getattr(code, "name", type(error).__name__)
         raise
     finally:
         record = AuditRecord(time.time(), command, result, _caller(), _METHOD, "", cluster, subject)
@@ -46,7 +52,7 @@ def _opened() -> AuditFile | None:
         return AuditFile(target)
     except AuditError as error:
         remedy = "nothing was changed, because the audit log cannot be written. Check PLACEWISE_AUDIT__FILE"
-        raise CommandError(f"{error}: {remedy}", Exit.FAILED) from None
+        raise AuditError(f"{error}: {remedy}") from None
 
 
 def _write(file: AuditFile | None, record: AuditRecord) -> None:
@@ -58,11 +64,11 @@ def _write(file: AuditFile | None, record: AuditRecord) -> None:
     try:
         written = file.write([line])
     except OSError as error:
-        raise CommandError(f"{record.call}: {record.result}, but not in the audit log: {error.strerror}") from None
+        raise AuditError(f"{record.call}: {record.result}, but not in the audit log: {error.strerror}") from None
     finally:
         file.close()
     if not written:
-        raise CommandError(f"{record.call}: {record.result}, but its audit record is incomplete: check the disk")
+        raise AuditError(f"{record.call}: {record.result}, but its audit record is incomplete: check the disk")
 
 
 def _caller() -> str:
