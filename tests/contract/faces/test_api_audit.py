@@ -18,12 +18,13 @@ from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, TaskGroup
 from placewise_core.domain.errors import UnauthenticatedError
+from placewise_core.policies.trial.arms import Arms
+from placewise_log.audit import AuditRecord
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.docs.routes import ROUTES
 from placewise_service.api.identity.auth import AccessScope, Authenticator, Credentials
 from placewise_service.api.identity.token_changes import create_token
-from placewise_service.audit import AuditRecord
 from placewise_service.settings import LimitSettings
 
 NOW_S = 1_800_000_000.0
@@ -97,24 +98,37 @@ async def test_a_record_names_the_caller_and_what_was_done(tmp_path: Path) -> No
         assert (deleted.call, deleted.caller, deleted.cluster) == ("DeleteCluster", "slurm", "prod")
 
 
-@pytest.mark.parametrize(
-    ("call", "body", "subject"),
-    [
-        ("ReportNodes", {"nodes": [{"id": "n7"}, {"id": "n8"}]}, "n7 +1"),
-        ("ReportJobEvents", {"events": [{"jobId": "j", "kind": "STARTED"}]}, "j"),
-        ("AdmitOrWait", {"jobs": [{"id": "j"}]}, "j"),
-        ("UpdateClusterSettings", {"placePolicy": "tetris"}, "place_policy"),
-        ("ActivateBundle", {}, "other"),
-        ("SetShadow", {"name": "other"}, "other"),
-        ("SetShadow", {"policy": "tetris"}, "tetris"),
-        ("SetShadow", {"name": "other", "policy": "harmony"}, "other/harmony"),
-        ("SetCanary", {"name": "other", "share": 0.1}, "other"),
-        ("SetKillSwitch", {"policy": "consolidate"}, "consolidate"),
-    ],
-)
+# Every call that is not READ, and what its record has as its subject. Partition changes nothing.
+CHANGES: list[tuple[str, Any, str]] = [
+    ("Place", {"jobs": [{"id": "j", "groups": [{"count": 1}]}]}, "j"),
+    ("ReportNodes", {"nodes": [{"id": "n7"}, {"id": "n8"}]}, "n7 +1"),
+    ("ReportJobEvents", {"events": [{"jobId": "j", "kind": "STARTED"}]}, "j"),
+    ("AdmitOrWait", {"jobs": [{"id": "j"}]}, "j"),
+    ("UpdateClusterSettings", {"placePolicy": "tetris"}, "place_policy"),
+    ("DeleteCluster", None, ""),
+    ("ReadLog", {}, ""),
+    ("ActivateBundle", {}, "other"),
+    ("RollbackBundle", {}, ""),
+    ("SetShadow", {"name": "other"}, "other"),
+    ("SetShadow", {"policy": "tetris"}, "tetris"),
+    ("SetShadow", {"name": "other", "policy": "harmony"}, "other/harmony"),
+    ("SetCanary", {"name": "other", "share": 0.1}, "other"),
+    ("PromoteBundle", {"cluster": "prod"}, ""),
+    ("SetKillSwitch", {"policy": "consolidate"}, "consolidate"),
+]
+
+
+def test_the_table_has_every_call_that_changes_something() -> None:
+    changing = {rpc.name for rpc in RPCS.values() if rpc.scope is not AccessScope.READ}
+    assert {call for call, _, _ in CHANGES} == changing - {"Partition"}
+
+
+@pytest.mark.parametrize(("call", "body", "subject"), CHANGES)
 async def test_every_change_is_on_record(call: str, body: Any, subject: str) -> None:
     [route] = [route for route in ROUTES if route.rpc.name == call]
     async with recorded() as at:
+        at.running.engine.bundles.active = "other"
+        await at.running.engine.bundles.set_canary("other", "prod", Arms("salt", 0.1))
         url = route.path.format(cluster="prod", queue="q", name="other")
         assert await at.rest(route.method, url, body) == 200
         [made] = at.take()
