@@ -145,7 +145,7 @@ ATTACKS = (
     Attack(
         "flood of wrong tokens",
         "Refused credentials are all counted in the audit, and logged with a rate limit.",
-        f"{_CALLS}::test_a_flood_of_strangers_is_counted_in_few_records",
+        "tests/unit/api/test_auth_tokens.py::test_refused_credentials_are_logged_with_a_rate_limit",
         _flood,
         _is_bounded,
     ),
