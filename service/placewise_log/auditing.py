@@ -14,6 +14,14 @@ _VARIABLE = "PLACEWISE_AUDIT__FILE"
 _METHOD = "local"
 
 
+class OutcomeError(Exception):
+    """Ends a command; `result` is what its record says of it."""
+
+    def __init__(self, message: str, result: str) -> None:
+        super().__init__(message)
+        self.result = result
+
+
 @dataclass(slots=True)
 class Outcome:
     """The result for the record of a command that ends without an error."""
@@ -35,9 +43,11 @@ def audited(command: str, subject: str = "", cluster: str = "") -> Iterator[Outc
     try:
         yield outcome
         result = outcome.result
+    except OutcomeError as error:
+        result = error.result
+        raise
     except Exception as error:
-        code = getattr(error, "code", None)  # of a command's error: an exit code with a name
-        result = getattr(code, "name", type(error).__name__)
+        result = type(error).__name__
         raise
     finally:
         record = AuditRecord(time.time(), command, result, _caller(), _METHOD, "", cluster, subject)

@@ -15,6 +15,7 @@ from placewise_core.domain.errors import (
     StateUnavailableError,
 )
 from placewise_core.domain.traces import TraceError
+from placewise_log.auditing import OutcomeError
 
 
 class Exit(enum.IntEnum):
@@ -30,11 +31,11 @@ class Exit(enum.IntEnum):
     INTERRUPTED = 130  # Ctrl-C, or the user said no
 
 
-class CommandError(Exception):
+class CommandError(OutcomeError):
     """Ends a command with a message on stderr and this exit code."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
-        super().__init__(message)
+        super().__init__(message, code.name)
         self.code = code
 
 
