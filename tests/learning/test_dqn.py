@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from placewise_training.ldwp.agent import DqnSettings, Logged, PaperDqn, Step, clone, descend, pretrained
+from placewise_core.inputs.ldwp_paper import order_of, state_of
+from placewise_training.ldwp.agent import TYPES, DqnSettings, Logged, PaperDqn, Step, clone, descend, pretrained
 from placewise_training.ldwp.net import FixedDqn, NodeDqn, transferred
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import ldwp_cluster
@@ -38,7 +39,7 @@ def test_transfer_keeps_what_was_learnt_of_nodes_that_stay() -> None:
     torch.testing.assert_close(new.hidden.weight, net.hidden.weight)
     before, after = torch.zeros(1, net.first.in_features), torch.zeros(1, new.first.in_features)
     for source, into in ((net, before), (new, after)):
-        into[0, source.columns("a")] = torch.arange(7.0)
+        into[0, source.columns("a")] = torch.arange(4.0)
         into[0, source.task_columns()] = torch.tensor([0.5, 1.0, -1.0, 2.0])
     torch.testing.assert_close(new(after)[0, [2, 0]], net(before)[0, [0, 2]])
     torch.testing.assert_close(new.last.bias[1], net.last.bias.mean())
@@ -63,6 +64,43 @@ def test_the_papers_dqn_follows_nodes_that_come_and_go() -> None:
     assert more[0].id not in agent.net.nodes
     assert more[1].id in agent.net.nodes
     assert len(agent.throughputs) >= 60
+
+
+def test_the_dqn_of_the_verdict_learns_in_the_state_that_is_served() -> None:
+    class Watched(PaperDqn):
+        def choose(self, task, view, nodes, now_s):  # type: ignore[no-untyped-def]
+            served = state_of(task.job, view, TYPES, order_of(view, tuple(nodes)))
+            chosen = PaperDqn.choose(self, task, view, nodes, now_s)
+            assert self._last is not None
+            np.testing.assert_array_equal(self._last[0], served)
+            return chosen
+
+    agent = Watched(seed=0)
+    assert simulation(agent, 2, tasks=20).run().finished == 20
+    assert len(agent.throughputs) == 20
+
+
+def test_an_experience_is_state_action_change_of_throughput_and_the_next_state() -> None:
+    """(s_t, a_t, r_t, s_t+1); every μ steps the target net is the net."""
+    agent = PaperDqn(net=FixedDqn(("a", "b"), 4, 6), settings=DqnSettings(batch=1, target_every=3))
+    net = agent.net_for(("a", "b"))
+    states = np.random.default_rng(0).random((4, net.first.in_features), dtype=np.float32)
+    throughputs, actions = (2.0, 5.0, 4.0, 4.5), (1, 0, 1, 0)
+
+    def is_target_the_net() -> bool:
+        assert agent._target is not None
+        return all(torch.equal(a, b) for a, b in zip(net.parameters(), agent._target.parameters(), strict=True))
+
+    agent.take(states[0], actions[0], throughputs[0])
+    for t in range(3):
+        agent.arrive(net, states[t + 1], throughputs[t + 1])
+        agent.take(states[t + 1], actions[t + 1], throughputs[t + 1])
+        step = agent._memory[-1]
+        np.testing.assert_array_equal(step.state, states[t])
+        np.testing.assert_array_equal(step.following, states[t + 1])
+        assert step.action == actions[t]
+        assert step.reward == pytest.approx(0.1 * (throughputs[t + 1] - throughputs[t]))
+        assert is_target_the_net() == (t == 2)
 
 
 @pytest.mark.parametrize("most_gradient", [1e-3, 100.0])

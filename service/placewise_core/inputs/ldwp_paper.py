@@ -2,6 +2,7 @@
 
 Decides nothing. The paper's state is the sequence of all observations and actions, and a net takes so many numbers: of
 the past there are the task placed last and its node, both on the view, so that no replica has to remember anything.
+How the nodes were when that task came, a view no longer tells: the earlier S is left out.
 """
 
 from collections.abc import Sequence
@@ -21,8 +22,7 @@ def columns(types: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
     """Names of the columns for these task types and nodes."""
     task = (*(f"tid_{name}" for name in types), "tsize")
     states = tuple(f"s_{node}_{column.name}" for node in nodes for column in UTILISATION_COLUMNS)
-    observed = (*task, *states)
-    return (*observed, *(f"before_{name}" for name in observed), *(f"a_{node}" for node in nodes))
+    return (*task, *states, *(f"before_{name}" for name in task), *(f"a_{node}" for node in nodes))
 
 
 def order_of(view: ClusterView, nodes: Sequence[str]) -> IntArray:
@@ -34,15 +34,14 @@ def order_of(view: ClusterView, nodes: Sequence[str]) -> IntArray:
 
 def state_of(job: Job, view: ClusterView, types: Sequence[str], order: IntArray) -> Float32:
     """(columns,) for one pipeline; `order` (M,) as of order_of. Raises ValueError for a task of an unknown type."""
-    nodes = encode_utilisation(view)[order].ravel()
-    observed = np.concatenate([_task(job, types), nodes])
-    before, action = np.zeros_like(observed), np.zeros(len(order), dtype=np.float32)
+    nodes, task = encode_utilisation(view)[order].ravel(), _task(job, types)
+    before, action = np.zeros_like(task), np.zeros(len(order), dtype=np.float32)
     last = _last(job, view)
     if last is not None and last.job.model in types:
-        before = np.concatenate([_task(last.job, types), nodes])
+        before = _task(last.job, types)
         at = {view.index.get(assignment.node, -1) for assignment in last.assignments}
         action[np.isin(order, list(at))] = 1.0
-    return np.asarray(np.concatenate([observed, before, action]), dtype=np.float32)
+    return np.asarray(np.concatenate([task, nodes, before, action]), dtype=np.float32)
 
 
 def _task(job: Job, types: Sequence[str]) -> Float32:

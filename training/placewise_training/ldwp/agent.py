@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from placewise_core.inputs.cluster import UTILISATION_COLUMNS, encode_utilisation
+from placewise_core.inputs.cluster import UTILISATION_COLUMNS
+from placewise_core.inputs.ldwp_paper import order_of, state_of
 from placewise_core.view.view import ClusterView
 from placewise_training.ldwp.net import FixedDqn, transferred
 from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask
@@ -26,7 +27,6 @@ Vector = NDArray[np.float32]
 TYPES = tuple(APPLICATIONS)
 _TASK = len(TYPES) + 1
 _NODE = len(UTILISATION_COLUMNS)
-_SIZE_SCALE = 1.0 / 6000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,6 @@ class PaperDqn:
     _target: FixedDqn | None = None
     _memory: deque[Step] = field(default_factory=deque)
     _last: tuple[Vector, int, float] | None = None  # state, action, throughput before it
-    _observed: Vector | None = None
     _throughput: "_Throughput | None" = None
     _steps: int = 0
 
@@ -77,12 +76,10 @@ class PaperDqn:
             self._throughput = _Throughput(self.settings.window_s)
         throughput = self._throughput.at(now_s, nodes)
         self.throughputs.append(throughput)
-        observed = observation(task, view, net.nodes)
-        state = self._state(observed, len(net.nodes))
+        state = _state(task, view, net.nodes)
         self.arrive(net, state, throughput)
         action = self._chosen(net, state, task.number)
         self.take(state, action, throughput)
-        self._observed = observed
         return net.nodes[action]
 
     def arrive(self, net: FixedDqn, state: Vector, throughput: float) -> None:
@@ -107,7 +104,7 @@ class PaperDqn:
 
     def interrupt(self) -> None:
         """Ends the chain: the next state does not follow from the last one."""
-        self._last = self._observed = None
+        self._last = None
 
     def net_for(self, names: tuple[str, ...]) -> FixedDqn:
         """The net, rebuilt if nodes came or went; the memory is dropped then, as its rows have other columns."""
@@ -119,15 +116,8 @@ class PaperDqn:
         self.net = FixedDqn(names, _TASK, _NODE) if self.net is None else transferred(self.net, names)
         self._target = clone(self.net)
         self._memory.clear()
-        self._last = self._observed = None
+        self._last = None
         return self.net
-
-    def _state(self, observed: Vector, nodes: int) -> Vector:
-        before = self._observed if self._observed is not None else np.zeros_like(observed)
-        action = np.zeros(nodes, dtype=np.float32)
-        if self._last is not None:
-            action[self._last[1]] = 1.0
-        return np.concatenate([observed, before, action])
 
     def _chosen(self, net: FixedDqn, state: Vector, number: int) -> int:
         rng = np.random.default_rng((self.seed, 75, number))
@@ -161,19 +151,12 @@ class Logged:
     actions: list[int] = field(default_factory=list)
     nodes: tuple[str, ...] = ()
     name: str = "logged"
-    _observed: Vector | None = None
 
     def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
         self.nodes = tuple(nodes)
+        self.states.append(_state(task, view, self.nodes))
         chosen = self.chooser.choose(task, view, nodes, now_s)
-        observed = observation(task, view, self.nodes)
-        before = self._observed if self._observed is not None else np.zeros_like(observed)
-        action = np.zeros(len(self.nodes), dtype=np.float32)
-        if self.actions:
-            action[self.actions[-1]] = 1.0
-        self.states.append(np.concatenate([observed, before, action]))
         self.actions.append(self.nodes.index(chosen))
-        self._observed = observed
         return chosen
 
 
@@ -200,13 +183,9 @@ def cloned_choices(
     return net
 
 
-def observation(task: PipelineTask, view: ClusterView, nodes: Sequence[str]) -> Vector:
-    """x_t = (TID one-hot, TSize, S_1 … S_M)."""
-    out = np.zeros(_TASK + len(nodes) * _NODE, dtype=np.float32)
-    out[TYPES.index(task.application)] = 1.0
-    out[_TASK - 1] = task.size * _SIZE_SCALE
-    out[_TASK:] = encode_utilisation(view)[[view.index[name] for name in nodes]].ravel()
-    return out
+def _state(task: PipelineTask, view: ClusterView, nodes: Sequence[str]) -> Vector:
+    """As it is served."""
+    return state_of(task.job, view, TYPES, order_of(view, nodes))
 
 
 class _Throughput:

@@ -13,32 +13,31 @@ _MASKED = -1e9
 
 
 class FixedDqn(nn.Module):
-    """The paper's: x_t = (task, S_1 … S_M), the same of the step before and its action → Q of M nodes.
+    """The paper's: x_t = (task, S_1 … S_M), the task before it and its node → Q of M nodes.
 
-    The state is the sequence of observations and actions; the last two observations and the action between them stand
-    for it, as a net of fixed size takes no more.
+    The state is the sequence of observations and actions, and a net of fixed size takes no more of it. The columns are
+    those of core/inputs/ldwp_paper.py.
     """
 
     def __init__(self, nodes: Sequence[str], task_features: int, node_features: int) -> None:
         super().__init__()
         self.nodes = tuple(nodes)
         self.task_features, self.node_features = task_features, node_features
-        wide = 2 * (task_features + len(nodes) * node_features) + len(nodes)
+        wide = 2 * task_features + len(nodes) * (node_features + 1)
         self.first = nn.Linear(wide, _HIDDEN[0])
         self.hidden = nn.Linear(*_HIDDEN)
         self.last = nn.Linear(_HIDDEN[1], len(nodes))
 
     def forward(self, state: Tensor) -> Tensor:
-        """(B, 2(T + 6M) + M) → (B, M)"""
+        """(B, 2T + 7M) → (B, M)"""
         values: Tensor = self.last(torch.relu(self.hidden(torch.relu(self.first(state)))))
         return values
 
     def columns(self, node: str) -> list[int]:
-        """Inputs that are about one node: its features now and before, and whether it was chosen before."""
+        """Inputs that are about one node: its features, and whether it was chosen before."""
         i, size = self.nodes.index(node), self.node_features
-        one = self.task_features + len(self.nodes) * size
         start = self.task_features + i * size
-        return [*range(start, start + size), *range(one + start, one + start + size), 2 * one + i]
+        return [*range(start, start + size), 2 * self.task_features + len(self.nodes) * size + i]
 
     def task_columns(self) -> list[int]:
         """Inputs that are about the task, now and before."""

@@ -52,11 +52,12 @@ def value(state: Float32, name: str) -> float:
     return float(state[columns(TYPES, NAMES).index(name)])
 
 
-def test_the_columns_are_the_observation_the_one_before_and_the_action_between() -> None:
+def test_the_columns_are_the_observation_and_of_the_past_the_last_task_and_its_node() -> None:
     utilisations = ("cpu_util", "gpu_util", "memory_util", "gpu_memory_util", "uplink", "downlink")
-    observed = ["tid_faces", "tid_video", "tsize", *(f"s_{node}_{name}" for node in NAMES for name in utilisations)]
-    actions = [f"a_{node}" for node in NAMES]
-    assert list(columns(TYPES, NAMES)) == [*observed, *(f"before_{name}" for name in observed), *actions]
+    task = ["tid_faces", "tid_video", "tsize"]
+    states = [f"s_{node}_{name}" for node in NAMES for name in utilisations]
+    past = [*(f"before_{name}" for name in task), *(f"a_{node}" for node in NAMES)]
+    assert list(columns(TYPES, NAMES)) == [*task, *states, *past]
 
 
 def test_the_state_has_the_task_the_nodes_and_the_task_placed_last_with_its_node() -> None:

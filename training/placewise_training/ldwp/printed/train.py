@@ -9,7 +9,7 @@ draw comes from `seed`.
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,20 +18,18 @@ import numpy as np
 import torch
 
 from placewise_core.inputs.cluster import UTILISATION_COLUMNS
-from placewise_core.inputs.ldwp_paper import columns, order_of, state_of
+from placewise_core.inputs.ldwp_paper import columns
 from placewise_core.subtasks.iawp import AsWritten, SubtaskScheduler
-from placewise_core.view.view import ClusterView
 from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT
 from placewise_training.lab.traced import filled
-from placewise_training.ldwp.agent import TYPES, Logged, PaperDqn, Vector, clone, pretrained
+from placewise_training.ldwp.agent import TYPES, Logged, PaperDqn, clone, pretrained
 from placewise_training.ldwp.judge import SIZES
 from placewise_training.ldwp.net import FixedDqn, transferred
 from placewise_training.ldwp.printed.from_log import LogSteps, learned, log_report, log_steps, on_nodes, pretrained_by
 from placewise_training.sim.hardware import ldwp_cluster
-from placewise_training.sim.pipelines.applications import PipelineTask, PipelineWorkload
+from placewise_training.sim.pipelines.applications import PipelineWorkload
 from placewise_training.sim.pipelines.choosers import BacklogEct, NodeChooser
 from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation
-from placewise_training.sim.pipelines.queues import NodeQueue
 from placewise_training.sim.pipelines.units import IawpUnits
 
 SCHEMA, REPORT, CHECKPOINT = "placewise.ldwp-paper/1", "ldwp_paper.json", "ldwp_paper.pt"
@@ -59,32 +57,6 @@ class Args:
     )
     only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without a simulation."})
     passes: int = field(default=4, metadata={"help": "Times the steps of the log are learned from in their order."})
-
-
-@dataclass(slots=True)
-class ServedLog(Logged):
-    """Another chooser's decisions, in the state that is served."""
-
-    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
-        self.nodes = tuple(nodes)
-        self.states.append(state_of(task.job, view, TYPES, order_of(view, self.nodes)))
-        chosen = self.chooser.choose(task, view, nodes, now_s)
-        self.actions.append(self.nodes.index(chosen))
-        return chosen
-
-
-@dataclass(slots=True)
-class ServedDqn(PaperDqn):
-    """The paper's DQN, in the state that is served."""
-
-    _served: Vector = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
-
-    def choose(self, task: PipelineTask, view: ClusterView, nodes: Mapping[str, NodeQueue], now_s: float) -> str:
-        self._served = state_of(task.job, view, TYPES, order_of(view, tuple(nodes)))
-        return PaperDqn.choose(self, task, view, nodes, now_s)
-
-    def _state(self, observed: Vector, nodes: int) -> Vector:
-        return self._served
 
 
 def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str, Any]:
@@ -128,7 +100,7 @@ def _first(args: Args, log: LogSteps | None) -> FixedDqn:
 def _served(args: Args, first: FixedDqn, show: Show) -> tuple[FixedDqn, dict[str, Any]]:
     """The net after it has served in a simulation, and how that went."""
     names = tuple(spec.id for spec in ldwp_cluster(args.nodes))
-    agent = ServedDqn(net=transferred(first, names) if args.start else first, seed=args.seed)
+    agent = PaperDqn(net=transferred(first, names) if args.start else first, seed=args.seed)
     result = _simulated(args, agent, args.tasks, lambda done, now_s: show("learning", done, args.tasks))
     show("learning", args.tasks, args.tasks)
     assert agent.net is not None
@@ -173,7 +145,7 @@ def empty_net(nodes: Sequence[str]) -> FixedDqn:
 
 
 def _pretrained(args: Args) -> FixedDqn:
-    log = ServedLog(BacklogEct(TRUTH))
+    log = Logged(BacklogEct(TRUTH))
     _simulated(args, log, args.logged)
     return pretrained(log, args.seed)
 

@@ -74,7 +74,7 @@ _ASSUMPTIONS = (
     "contention. It knows how long kinds take on a core, as ECT does; “choice of nodes” has it without.",
     f"“{WRITTEN}” is the paper's DQN of fixed size (256-128, SGD 0.1, γ 0.8, batches of 20), pre-trained on 600 "
     "choices of ECT on eleven nodes of the training truth, moved to other nodes by parameter transfer, learning on "
-    "while it chooses; and Algorithm 2 to the letter. Its state is two observations and the action between them.",
+    "while it chooses; and Algorithm 2 to the letter. Its state is that of `ldwp-paper`.",
     f"“{IAWP}” is IAWP as the service runs it behind ECT's choice of nodes: nothing learned.",
     f"“{ORACLE}” knows the true times and every queue, and sends a task to the node that would be empty first; its "
     "units go by IAWP. It looks at one task at a time, so that a plan for all could do more; “perfect (bound)” is what "
