@@ -78,6 +78,7 @@ def run(
                     batch_size=512,
                     single_gpu_s=work,
                     elastic=ElasticRange(1, max_gpus),
+                    submit_time_s=now_s,
                 )
             )
             count += 1

@@ -175,3 +175,21 @@ def test_claims_of_speed_are_judged_as_printed_and_as_shipped() -> None:
     for key in ("gpu", "speedup", "size"):
         assert claims[key].text.startswith("As printed: ")
         assert claims[f"{key}_shipped"].is_beyond
+
+
+def test_figure_4_is_the_loss_over_iterations_with_pretraining_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = next(e for e in iawp.paper(is_quick=True).experiments if e.key == "convergence")
+    assert (found.source, found.methods) == ("Fig. 4", ("with pre-training", "without pre-training"))
+    method = found.methods[1]
+    iterations, losses = found.trial("3000 tasks", method, 0).curves[method]
+    assert list(iterations) == list(range(len(losses)))
+    assert losses[-1] < 0.1 * losses[0]
+    asked: list[bool] = []
+
+    def told(seed: int, *, is_pretrained: bool) -> list[float]:
+        asked.append(is_pretrained)
+        return [float(i) for i in range(300)]
+
+    monkeypatch.setattr(iawp, "ncf_losses", told)
+    assert [found.trial("3000 tasks", m, 0).values["loss"] for m in found.methods] == [100.0, 100.0]
+    assert asked == [True, False]

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.fakes.proteus_queue import bundled
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
@@ -21,7 +22,8 @@ from placewise_training.reproduce.elastic import proteus, qos
 from placewise_training.reproduce.elastic.believed import BelievedSpeed
 from placewise_training.reproduce.elastic.measured_costs import ALPHA_NETWORKS, alpha_figure, computed_millions
 from placewise_training.reproduce.elastic.trials import Trialled, run_elastic
-from placewise_training.reproduce.heat.lab import METHODS, ONE_NODE, Lab
+from placewise_training.reproduce.heat import experiments as heat
+from placewise_training.reproduce.heat.lab import EQUAL, METHODS, ONE_NODE, Lab
 from placewise_training.reproduce.heat.splitters import (
     Forced,
     OneAtATime,
@@ -273,3 +275,23 @@ def test_both_forms_of_qos_are_in_every_figure() -> None:
     for experiment in qos.paper(is_quick=True).experiments:
         if experiment.key not in ("completions", "model_error"):
             assert {qos.PRINTED, qos.QOS} <= set(experiment.methods)
+
+
+def test_figure_4_has_the_errors_of_each_form_on_placements_left_out() -> None:
+    found = next(e for e in qos.paper(is_quick=True).experiments if e.key == "model_error")
+    assert found.source == "Fig. 4"
+    profiles = {f"{p['model']}, {p['gpu_model']}": p for p in bundled("throughput.json")["profiles"]}
+    assert set(found.settings) == set(profiles)
+    for setting, profile in profiles.items():
+        for method, form in zip(found.methods, ("qos", "overlap", "knots"), strict=True):
+            values = found.trial(setting, method, 0).values
+            assert values["mean"] == profile[form]["held_out_mean_error"]
+            assert values["median"] == profile[form]["held_out_median_error"]
+
+
+def test_more_data_a_minute_is_more_tasks_a_minute_of_the_same_run() -> None:
+    found = next(e for e in heat.paper(is_quick=True).experiments if e.key == "load")
+    few, many = ([time_s for time_s, _ in Lab(per_minute=rate).tasks(20, 0)] for rate in (0.6, 1.2))
+    assert (many[-1] - 900.0) == pytest.approx(0.5 * (few[-1] - 900.0))
+    over_s = [found.trial(setting, EQUAL, 0).values["over_s"] for setting in ("0.6", "1.2")]
+    assert over_s[1] > 2.0 * over_s[0], "the paper: conventional scheduling overheats as more data comes"

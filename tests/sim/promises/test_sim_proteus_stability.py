@@ -8,6 +8,7 @@ from tests.fakes.proteus_queue import Trace, bundled, run
 
 from placewise_core.admit.policies.proteus import Proteus
 from placewise_core.admit.policies.proteus_paper import ProteusPaper
+from placewise_core.admit.policies.proteus_qos import ProteusQos, ProteusQosSavable
 from placewise_core.admit.policies.tetris import TetrisPerf
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
@@ -98,8 +99,11 @@ def loaded(policy: AdmissionPolicy, seed: int) -> Trace:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_at_95_percent_of_capacity_the_backlog_is_at_most_ten_of_the_longest_job(seed: int) -> None:
-    trace = loaded(conserving(), seed)
+@pytest.mark.parametrize("policy", [Proteus, ProteusQos, ProteusQosSavable])
+def test_at_95_percent_of_capacity_the_backlog_is_at_most_ten_of_the_longest_job(
+    policy: type[Proteus], seed: int
+) -> None:
+    trace = loaded(policy(ThroughputModel(bundled("throughput.json"))), seed)
     assert max(trace.backlog_s) <= 10 * _LONGEST_S
     middle, late = thirds(trace.backlog_s)
     assert late < 1.5 * middle + _LONGEST_S

@@ -84,6 +84,23 @@ def test_an_urgent_job_takes_the_highest_cer_of_all() -> None:
     assert answers["u"].slack_s < 0
 
 
+def test_shape_and_slack_are_found_anew_after_a_completion() -> None:
+    """The job waits while the platform is full. When it is asked about again only larger shapes are in time."""
+    one = job("a", priority=Priority.PRIOR)
+    full = occupied(occupied(cluster_of(gpu_nodes(2, 4)), 0, 4), 1, 4)
+    before = asked("qos-paper", [one], full).admissions[0]
+    assert before.verdict is Verdict.WAIT
+    for name in ("busy0", "busy1"):
+        full.remove_job(JobId(name))
+    at_once = asked("qos-paper", [one], full).admissions[0]
+    anew = asked("qos-paper", [one], full, now_s=NOW_S + at_once.slack_s + 1.0).admissions[0]
+    assert (at_once.verdict, anew.verdict) == (Verdict.ADMIT, Verdict.ADMIT)
+    assert anew.gpus > at_once.gpus
+    due_s = at_once.slack_s + at_once.expected_finish_time_s
+    assert anew.slack_s == pytest.approx(due_s - anew.expected_finish_time_s)
+    assert anew.slack_s > 0
+
+
 # -- proteus-paper ----------------------------------------------------------------------------------------------------
 
 
@@ -122,13 +139,20 @@ def test_a_lone_job_waits_beside_idle_gpus_until_z_has_grown() -> None:
 
 # -- inputs -----------------------------------------------------------------------------------------------------------
 
-# What a paper's method reads of a job: type, batch, work, and in which shapes the user lets it run.
-_READ = {
-    "id", "model", "architecture", "groups", "total_epochs", "batch_size", "dataset_size", "iterations", "single_gpu_s",
-    "params_millions", "gpu_sharing", "elastic", "shape",
+# What a paper's method reads of a job: type, batch, work, and in which shapes the user lets it run. The first also when
+# it came and its class, by (9); the second its number of parameters, by (5), which the first asks of no known type.
+READS = {
+    "qos-paper": {
+        "id", "model", "architecture", "groups", "total_epochs", "batch_size", "dataset_size", "iterations",
+        "single_gpu_s", "gpu_sharing", "elastic", "shape", "priority", "submit_time_s",
+    },
+    "proteus-paper": {
+        "id", "model", "architecture", "groups", "total_epochs", "batch_size", "dataset_size", "iterations",
+        "single_gpu_s", "gpu_sharing", "elastic", "shape", "params_millions",
+    },
 }  # fmt: skip
-READS = {"qos-paper": _READ | {"priority", "submit_time_s"}, "proteus-paper": _READ}
 OTHERWISE = {
+    "params_millions": 400.0,
     "priority": Priority.URGENT,
     "queue": "other",
     "submit_time_s": 5.0,

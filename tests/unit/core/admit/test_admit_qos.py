@@ -83,9 +83,10 @@ def test_slack_is_equation_16_with_the_expectation_of_9() -> None:
         assert answers[priority.value].expected_finish_time_s == pytest.approx(NOW_S + 50 + 3600.0)
 
 
-def test_least_slack_goes_first() -> None:
+@pytest.mark.parametrize("policy", ["qos", "qos-paper"])
+def test_least_slack_goes_first(policy: str) -> None:
     jobs = [job("normal"), job("prior", priority=Priority.PRIOR), job("urgent", priority=Priority.URGENT)]
-    answers = ask("qos", jobs, cluster_of(gpu_nodes(1, 4)))
+    answers = ask(policy, jobs, cluster_of(gpu_nodes(1, 4)))
     assert [answers[n].rank for n in ("urgent", "prior", "normal")] == [1, 2, 3]
     assert answers["urgent"].verdict is Verdict.ADMIT
     assert answers["normal"].verdict is Verdict.WAIT

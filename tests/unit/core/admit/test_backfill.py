@@ -375,6 +375,27 @@ def test_jobs_pass_the_first_that_does_not_fit_by_the_policys_own_order(policy: 
     assert (plan.queue.head is not None) == bool(passes)
 
 
+STOPPING = ("fifo-strict", "min-min", "weighted-fair", "single-gpu", "random-gpus", "qos-paper")
+
+
+@pytest.mark.parametrize("policy", STOPPING)
+def test_nobody_passes_the_first_that_waits_under_a_baseline(policy: str) -> None:
+    gang = replace(job("gang", 4, tasks=2), priority=Priority.URGENT)
+    context = AdmitContext(NOW_S, 0, QueueSettings(bound_s=BOUND_S), np.random.default_rng(0))
+    jobs = [gang, job("short", 1, 50.0), job("long", 1, 600.0)]
+    plan = POLICIES[policy].admit(jobs, busy(500.0), QueueState("q"), context)
+    assert admitted(plan) == set()
+    assert plan.queue.head is None
+    alone = POLICIES[policy].admit(jobs[1:], busy(500.0), QueueState("q"), context)
+    assert admitted(alone) == {"short", "long"}
+
+
+def test_every_policy_is_known_to_pass_or_to_stop() -> None:
+    """Capacity and Tetris go on without a reservation; proteus-paper decides for the head alone."""
+    goes_on = {"capacity", "tetris-perf", "tetris-cer", "proteus-paper"}
+    assert {*BACKFILLING, *STOPPING, *goes_on} == set(POLICIES)
+
+
 def test_a_head_that_may_start_is_placed_though_another_becomes_the_head() -> None:
     view, gang, long = busy(), job("gang", 4, 0.0, tasks=2), job("long", 1, 90_000.0)
     ask([gang, long], view, QueueState("q"))

@@ -7,6 +7,7 @@ import pytest
 from tests.fakes.place_cases import view_of
 
 from placewise_core.domain.cluster import Gpu, Node
+from placewise_core.domain.decision import JobDecision
 from placewise_core.domain.job import ElasticRange, Job, JobId, NodeId, Priority, Resources, Subtask
 from placewise_core.subtasks.iawp import subtask_schedulers
 from placewise_core.subtasks.metrics import METRICS
@@ -46,3 +47,20 @@ def test_nothing_is_read_of_a_job_but_its_subtasks(name: str) -> None:
     plain, changed = (scheduler.assign([each], "n", view_of([host]), 0.0, seed=0) for each in (job, other))
     assert plain == changed
     assert plain[0].assignments
+
+
+def test_metrics_that_the_paper_does_not_have_change_nothing() -> None:
+    def assigned(**more: float) -> list[JobDecision]:
+        host = Node(NodeId("n"), Resources(2, 1, 64, 16, 10), (Gpu(0, "P4", 16, 0.0, 0.0),), max_jobs_per_gpu=4)
+        profiles = [{"speedup": i + 1.0, **{name: i * value for name, value in more.items()}} for i in range(4)]
+        subtasks = tuple(
+            Subtask(f"s{i}", "k", has_gpu_version=True, profile=profile) for i, profile in enumerate(profiles)
+        )
+        return subtask_schedulers()["iawp-paper"].assign(
+            [Job(JobId("j"), subtasks=subtasks)], "n", view_of([host]), 0.0, seed=0
+        )
+
+    plain = assigned()
+    assert plain[0].assignments
+    assert assigned(core_s=9.0, gpu_watts=0.5) == plain
+    assert assigned(speedup=-1.0) != plain

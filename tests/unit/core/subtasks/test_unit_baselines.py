@@ -74,6 +74,21 @@ def test_ect_waits_for_the_gpu_where_that_ends_sooner() -> None:
     assert assigned("ect", slow, waiting) == {"s": "cpu0"}
 
 
+def test_ect_takes_all_kinds_to_be_alike_unless_it_knows_the_time_of_each() -> None:
+    def of(first_s: float, second_s: float) -> dict[str, str]:
+        times = [{"core_s": s} if s else {} for s in (first_s, second_s)]
+        ready = [
+            Subtask(name, name, has_gpu_version=True, profile={"speedup": 3.0, **told})
+            for name, told in zip("ab", times, strict=True)
+        ]
+        return assigned("ect", *ready, cores=1)
+
+    alike = of(1.0, 1.0)
+    assert alike == {"a": "gpu0"}, "b comes to the GPU after two thirds, and would take a whole one on the core"
+    assert of(0.0, 0.0) == of(9.0, 0.0) == of(0.0, 0.1) == alike
+    assert of(9.0, 0.1) == {"a": "gpu0", "b": "cpu0"}
+
+
 def test_ect_says_of_which_kinds_it_knows_no_time() -> None:
     view = view_of([host()])
     job = Job(JobId("j"), subtasks=(Subtask("a", "decode"), Subtask("b", "track")))
