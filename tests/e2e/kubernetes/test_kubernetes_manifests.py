@@ -65,6 +65,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "a network policy alone": {"listen": {"clientCertificates": False, "bind": True}, "networkPolicy": POLICY},
     "values of a release before health had a port": {"listen": {"healthPort": None, "volcanoBodyBytes": None}},
     "extender only": {"ownScheduler": {"enabled": False}, "podGroups": {"schedulerPlugins": False, "volcano": False}},
+    "Volcano alone": {
+        "ownScheduler": {"enabled": False},
+        "podGroups": {"schedulerPlugins": False, "volcano": False},
+        "listen": {"volcano": True},
+    },
     "extender that binds": {"ownScheduler": {"enabled": False}, "listen": {"bind": True}},
     "more configuration": {
         "manage": "gpu",
@@ -111,7 +116,7 @@ def test_the_adapter_reads_the_configuration_it_is_given(scratch: Path, variant:
     parsed = parse_config(yaml.safe_load(config["data"]["config.yaml"]))
     assert parsed.cluster == "default"
     assert parsed.service.allow_plaintext_token == variant.startswith("plain")
-    assert parsed.listen.is_volcano_served == variant.startswith("plain")
+    assert parsed.listen.is_volcano_served == (variant.startswith("plain") or variant == "Volcano alone")
     assert parsed.listen.is_bind_served == (variant in ("a network policy alone", "extender that binds"))
     assert bool(parsed.listen.client_ca_path) != (
         variant in ("plain, behind a network policy", "a network policy alone")
@@ -146,24 +151,27 @@ def test_the_chart_refuses_what_would_leave_the_port_open(values: dict[str, Any]
 
 
 def test_no_more_rights_than_are_used(scratch: Path) -> None:
-    pods = {
-        variant: {
-            (resource, verb)
-            for document in rendered(variant, scratch)
-            if document["kind"] == "ClusterRole"
-            for rule in document["rules"]
-            for resource in rule["resources"]
-            for verb in rule["verbs"]
-            if resource.startswith("pods") or resource == "jobs"
-        }
-        for variant in ("default", "extender only", "extender that binds", "more configuration")
+    least = {
+        " nodes list",
+        " nodes watch",
+        " pods list",
+        " pods watch",
+        " pods/status patch",
+        " events create",
+        "batch jobs get",
+        "coordination.k8s.io leases create",
+        "coordination.k8s.io leases get of placewise-kubernetes",
+        "coordination.k8s.io leases patch of placewise-kubernetes",
     }
-    least = {("pods", "list"), ("pods", "watch"), ("pods/status", "patch")}
-    jobs = {("jobs", "get"), ("jobs", "list"), ("jobs", "watch")}
-    binds = {("pods/binding", "create"), ("pods", "get")}
-    assert pods["extender only"] == least | jobs
-    assert pods["default"] == pods["extender that binds"] == least | jobs | binds
-    assert pods["more configuration"] == least | binds | {("jobs", "get")}  # Jobs are not watched there
+    jobs = {"batch jobs list", "batch jobs watch"}
+    binds = {" pods/binding create", " pods get"}
+    volcano = {"scheduling.volcano.sh podgroups get"}
+    groups = {"scheduling.x-k8s.io podgroups get"} | volcano
+    assert _rights("extender only", scratch) == least | jobs
+    assert _rights("default", scratch) == least | jobs | binds | groups
+    assert _rights("extender that binds", scratch) == least | jobs | binds | groups
+    assert _rights("more configuration", scratch) == least | binds | groups  # Jobs are not watched there
+    assert _rights("Volcano alone", scratch) == least | jobs | volcano
 
 
 def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
@@ -235,6 +243,19 @@ def test_kube_scheduler_takes_the_shipped_configuration(plane: ControlPlane) -> 
     plane.start_scheduler("shipped", {"extenders": [extender]})
     plane.wait_for_log("shipped", "Serving securely")
     plane.stop_process("shipped")
+
+
+def _rights(variant: str, scratch: Path) -> set[str]:
+    """All rights of the adapter, cluster-wide and in its namespace: "GROUP RESOURCE VERB[ of NAME]"."""
+    return {
+        f"{group} {resource} {verb}{''.join(f' of {name}' for name in rule.get('resourceNames', ()))}"
+        for document in rendered(variant, scratch)
+        if document["kind"] in ("ClusterRole", "Role")
+        for rule in document["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
 
 
 def _lost(sent: Any, received: Any, path: str = "") -> list[str]:

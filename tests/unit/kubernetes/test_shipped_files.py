@@ -1,0 +1,112 @@
+"""The files of deploy/kubernetes: callers show certificates, bind is served to nobody, and the rights are the least."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from placewise_kubernetes.config import ListenConfig, parse_config
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
+CLUSTER_RULES = [
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": ["scheduling.x-k8s.io"], "resources": ["podgroups"], "verbs": ["get"]},
+    {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["get"]},
+]
+LEASE = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+NAMESPACE_RULES = [
+    LEASE | {"verbs": ["create"]},
+    LEASE | {"resourceNames": ["placewise-kubernetes"], "verbs": ["get", "patch"]},
+]
+
+
+def manifests(kind: str) -> list[dict[str, Any]]:
+    documents = yaml.safe_load_all((FOLDER / "placewise-kubernetes.yaml").read_text("utf-8"))
+    return [document for document in documents if document["kind"] == kind]
+
+
+def listen_config() -> ListenConfig:
+    (config,) = manifests("ConfigMap")
+    return parse_config(yaml.safe_load(config["data"]["config.yaml"])).listen
+
+
+def scheduler_extender() -> dict[str, Any]:
+    (extender,) = yaml.safe_load((FOLDER / "scheduler-config.yaml").read_text("utf-8"))["extenders"]
+    assert isinstance(extender, dict)
+    return extender
+
+
+def test_the_adapter_asks_callers_for_a_certificate() -> None:
+    listen = listen_config()
+    assert listen.client_ca_path == "/etc/placewise/tls/ca.crt"
+    assert (listen.certificate_path, listen.key_path) == ("/etc/placewise/tls/tls.crt", "/etc/placewise/tls/tls.key")
+    assert not listen.is_insecure
+
+
+def test_the_certificates_are_mounted_where_the_adapter_reads_them() -> None:
+    (deployment,) = manifests("Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["mountPath"] == "/etc/placewise/tls"]
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == mount["name"]]
+    assert volume["secret"]["secretName"] == "placewise-kubernetes-tls"
+
+
+def test_kube_scheduler_shows_a_certificate() -> None:
+    extender = scheduler_extender()
+    assert extender["urlPrefix"].startswith("https://")
+    assert extender["enableHTTPS"] is True
+    assert extender["tlsConfig"] == {
+        "caFile": "/etc/kubernetes/pki/placewise-ca.crt",
+        "certFile": "/etc/kubernetes/pki/placewise-client.crt",
+        "keyFile": "/etc/kubernetes/pki/placewise-client.key",
+    }
+
+
+def test_neither_bind_nor_volcanos_calls_are_served_or_asked_for() -> None:
+    listen = listen_config()
+    assert (listen.is_bind_served, listen.is_volcano_served) == (False, False)
+    assert {key: verb for key, verb in scheduler_extender().items() if key.endswith("Verb")} == {
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+    }
+
+
+def test_volcano_is_pointed_at_the_calls_that_are_served_for_it() -> None:
+    """The plugin's arguments, whole: with another verb Volcano would ask for a page that the adapter does not have."""
+    shipped = yaml.safe_load((FOLDER / "volcano-scheduler.conf").read_text("utf-8"))
+    (plugin,) = [plugin for plugin in shipped["tiers"][0]["plugins"] if plugin["name"] == "extender"]
+    assert plugin["arguments"] == {
+        "extender.urlPrefix": "http://placewise-kubernetes.placewise.svc:8443/volcano",
+        "extender.httpTimeout": "200ms",
+        "extender.jobEnqueueableVerb": "jobEnqueueable",
+        "extender.prioritizeVerb": "prioritize",
+        "extender.ignorable": True,
+    }
+    assert "enqueue" in shipped["actions"].split(", ")
+
+
+@pytest.mark.parametrize(("kind", "rules"), [("ClusterRole", CLUSTER_RULES), ("Role", NAMESPACE_RULES)])
+def test_the_rights_are_these_and_no_others(kind: str, rules: list[dict[str, Any]]) -> None:
+    (role,) = manifests(kind)
+    assert role["rules"] == rules
+
+
+@pytest.mark.parametrize("kind", ["ClusterRole", "Role"])
+def test_the_rights_go_to_the_adapter_alone(kind: str) -> None:
+    (binding,) = manifests(f"{kind}Binding")
+    assert binding["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": kind,
+        "name": "placewise-kubernetes",
+    }
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "placewise-kubernetes", "namespace": "placewise"}]
