@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
 import zlib
@@ -283,10 +284,14 @@ async def test_a_body_that_is_too_long_is_refused_before_it_is_sent(
         assert await bench.refused(reason) == 1
 
 
-async def test_volcano_may_be_allowed_more_or_less() -> None:
-    async with running_bench(ListenConfig(is_volcano_served=True, volcano_body_bytes=100)) as bench:
-        answer = await bench.http.post("/volcano/prioritize", data=b" " * 101)
-        assert answer.status == 413
+@pytest.mark.parametrize(
+    ("allowed", "length", "status"),
+    [({}, 2**21, 200), ({"volcano_body_bytes": 2**25}, 2**24 + 1, 200), ({"volcano_body_bytes": 99}, 100, 413)],
+)
+async def test_volcano_may_be_allowed_more_or_less(allowed: dict[str, Any], length: int, status: int) -> None:
+    body = b'{"task": {"UID": "any", "Job": "default/any"}}'.ljust(length)
+    async with running_bench(ListenConfig(is_volcano_served=True, **allowed)) as bench:
+        assert (await bench.http.post("/volcano/prioritize", data=io.BytesIO(body))).status == status
 
 
 async def test_a_packed_body_is_not_unpacked(bench: Bench) -> None:
