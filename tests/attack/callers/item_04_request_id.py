@@ -52,7 +52,19 @@ def _anothers_answer(source: Source) -> Figures:
         _one_gpu(service)
         _place(service, "alice", "secret", "q")
         status, word, answer = _place(service, "bob", "mine", "q")
-        return {"status": status, "answer": word, "leaked_jobs": json.dumps(answer).count("secret")}
+        same_status, same_word, same_answer = _place(service, "bob", "secret", "q")
+        return {
+            "status": status,
+            "answer": word,
+            "same_job_status": same_status,
+            "same_job_answer": same_word,
+            "leaked_jobs": json.dumps([answer, same_answer]).count("secret"),
+        }
+
+
+def _is_refused(figures: Figures) -> bool:
+    statuses, words = ([figures[f"{same}{name}"] for same in ("", "same_job_")] for name in ("status", "answer"))
+    return statuses == [409, 409] and words == ["ALREADY_EXISTS"] * 2 and figures["leaked_jobs"] == 0
 
 
 def _given_twice(source: Source) -> Figures:
@@ -84,10 +96,10 @@ def _late_start(source: Source) -> Figures:
 ATTACKS = (
     Attack(
         "request_id_of_another_caller",
-        "A request_id belongs to one question of one caller: another caller's question is refused",
-        "tests/contract/faces/test_api_request_ids.py::test_a_repeat_by_any_face_is_a_repeat_and_another_question_by_any_is_refused",
+        "A request_id belongs to one question of one caller: another caller is refused, even with the same question",
+        "tests/contract/faces/test_api_request_ids.py::test_the_same_message_by_another_caller_is_refused_by_every_face",
         _anothers_answer,
-        lambda f: f["status"] == 409 and f["answer"] == "ALREADY_EXISTS" and f["leaked_jobs"] == 0,
+        _is_refused,
     ),
     Attack(
         "request_id_after_the_reservation",

@@ -4,17 +4,22 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf import json_format
-from tests.contract.faces.test_api_cases import ask_connect, ask_grpc, ask_rest
+from tests.contract.faces.test_api_cases import ROUTE_OF, ask_connect, ask_grpc, ask_rest
+from tests.fakes.callers.identity import by_tokens
 from tests.fakes.cluster import make_node
 from tests.fakes.engine import running_engine
 from tests.fakes.servers.faces import Faces, faces
 
 from placewise.v1.cluster_pb2 import ReportJobEventsResponse
 from placewise_core.basics.clock import ManualClock
+from placewise_service.api.calls.rpcs import RPCS
+from placewise_service.api.identity.auth import AccessScope, Authenticator
+from placewise_service.api.identity.token_changes import create_token
 from placewise_service.state.reference.memory import MemoryStore
 
 FACES = {"grpc": ask_grpc, "rest": ask_rest, "connect": ask_connect}
@@ -32,12 +37,12 @@ OTHERS = {
 
 
 @asynccontextmanager
-async def prod() -> AsyncIterator[tuple[Faces, MemoryStore, ManualClock]]:
+async def prod(authenticator: Authenticator | None = None) -> AsyncIterator[tuple[Faces, MemoryStore, ManualClock]]:
     clock = ManualClock(1_000_000.0)
     store = MemoryStore(clock)
     async with running_engine(0, store=store, clock=clock) as engine:
         await engine.report_nodes("prod", [make_node("n0", 1)], full=True)
-        async with faces(engine, clock=clock) as running:  # type: ignore[arg-type]
+        async with faces(engine, None, authenticator, clock) as running:  # type: ignore[arg-type]
             yield running, store, clock
 
 
@@ -53,6 +58,31 @@ async def test_a_repeat_by_any_face_is_a_repeat_and_another_question_by_any_is_r
             assert again["meta"]["decisionId"] == answer["meta"]["decisionId"]
             refused = await ask(running, {"rpc": rpc, "request": question | OTHERS[rpc]})
             assert (refused["reason"], refused["metadata"]) == ("ALREADY_EXISTS", {"field": "request_id"})
+
+
+async def status_of(running: Faces, face: str, rpc: str, token: str) -> int | str:
+    """The HTTP status, or gRPC's code, of the rpc's question by the caller with this token."""
+    question = QUESTIONS[rpc]
+    if face == "grpc":
+        message = json_format.ParseDict(question, RPCS[rpc].request()).SerializeToString()
+        call = running.channel.unary_unary(RPCS[rpc].path)
+        return (await call(message, metadata=(("authorization", f"Bearer {token}"),)).code()).name
+    path = RPCS[rpc].path if face == "connect" else ROUTE_OF[rpc].path.format(cluster="prod")
+    return (await running.http.post(path, json=question, headers={"authorization": f"Bearer {token}"})).status_code
+
+
+@pytest.mark.parametrize("rpc", QUESTIONS)
+@pytest.mark.parametrize("first", FACES)
+async def test_the_same_message_by_another_caller_is_refused_by_every_face(
+    rpc: str, first: str, tmp_path: Path
+) -> None:
+    alice, bob = (create_token(tmp_path / "t", name, [AccessScope.DECIDE]) for name in ("alice", "bob"))
+    async with prod(by_tokens(tmp_path / "t")) as (running, _, _):
+        assert await status_of(running, first, rpc, alice) in (200, "OK")
+        refused = {face: await status_of(running, face, rpc, bob) for face in FACES}
+        assert refused == {"grpc": "ALREADY_EXISTS", "rest": 409, "connect": 409}
+        repeated = {face: await status_of(running, face, rpc, alice) for face in FACES}
+        assert repeated == {"grpc": "OK", "rest": 200, "connect": 200}
 
 
 async def test_json_may_spell_the_question_otherwise() -> None:
