@@ -1,4 +1,5 @@
-"""A service's work for callers without a token: headers, bodies and sockets, alone and as a flood."""
+"""A service's work for callers without a token: headers, bodies and sockets, alone and as a flood. And for one with a
+token, whose body has more objects than any question."""
 
 import contextlib
 import http.client
@@ -15,7 +16,7 @@ from statistics import quantiles
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.attack.attack import Attack, Figures
-from tests.attack.flood import FACES, KINDS, attack
+from tests.attack.flood import FACES, KINDS, attack, json_of
 from tests.attack.source import Process, Service, Source
 
 from placewise_service.bench.processes import free_port
@@ -23,6 +24,7 @@ from placewise_service.bench.processes import free_port
 TITLE = "Before credentials"
 _TOKENS = {"owner": {"scopes": ["decide", "report", "read"]}}
 _MIB = 1 << 20
+_BODY_BYTES = 4 << 20
 _CHUNK = b"X-Filler: " + b"a" * 1012 + b"\r\n"
 _IDLE, _FILES = 300, 256
 _PROCESSES, _PHASES, _PHASE_S, _PLACES_PER_S = 8, 3, 3.0, 60.0
@@ -86,6 +88,27 @@ def _send(port: int, content: bytes) -> None:
 
 def _bodies_hold(figures: Figures) -> bool:
     return figures["processor_s"] <= 1.0 and figures["grown_mib"] <= 40
+
+
+def _measure_owners_body(path: str, source: Source) -> Figures:
+    """One JSON body of 4 MiB, of as many objects as fit, by a caller who may ask."""
+    with _service(source) as service:
+        headers = {"Authorization": f"Bearer {service.tokens['owner']}", "Content-Type": "application/json"}
+        before_mib, before_s = service.resident_mib(), service.processor_s()
+        service.forget_peak()
+        connection = http.client.HTTPConnection("127.0.0.1", service.rest_port, timeout=_CALL_S)
+        connection.request("POST", path, json_of(_BODY_BYTES), headers)
+        status = connection.getresponse().status
+        connection.close()
+        return {
+            "status": status,
+            "processor_s": round(service.processor_s() - before_s, 2),
+            "grown_mib": round(service.peak_mib() - before_mib),
+        }
+
+
+def _owners_body_holds(figures: Figures) -> bool:
+    return figures["status"] == 400 and _bodies_hold(figures)
 
 
 def _measure_sockets(face: str, source: Source) -> Figures:
@@ -258,6 +281,17 @@ ATTACKS = (
             _bodies_hold,
         )
         for face in FACES
+    ),
+    *(
+        Attack(
+            f"an owner's body over {face}",
+            f"A JSON body of 4 MiB over {face} by a caller who may ask is refused by the number of its objects, before "
+            "any of them is built.",
+            "tests/contract/faces/test_api_http_limits.py::test_a_body_of_more_objects_than_the_default_limit_is_refused_and_counted",
+            partial(_measure_owners_body, path),
+            _owners_body_holds,
+        )
+        for face, path in (("REST", "/v1/clusters/prod/jobs:place"), ("Connect", "/placewise.v1.DecisionService/Place"))
     ),
     *(
         Attack(

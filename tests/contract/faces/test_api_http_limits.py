@@ -4,12 +4,23 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from tests.fakes.callers.identity import by_tokens
+from tests.fakes.callers.tls import Authority
+from tests.fakes.servers.faces import FakeEngine, faces
 from tests.fakes.servers.listening import Listening, listening
 
+from placewise_core.basics.clock import SystemClock
+from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.listener import connection_limit
-from placewise_service.settings import LimitSettings
+from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.faces.tls import Certificates
+from placewise_service.api.identity.auth import AccessScope, Open
+from placewise_service.api.identity.token_changes import create_token
+from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
+from placewise_service.telemetry import Telemetry
 
 PLACE = "/v1/clusters/prod/jobs:place"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -17,9 +28,10 @@ JSON = "Content-Type: application/json"
 
 
 @asynccontextmanager
-async def connected(at: Listening) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connected(at: Listening | RestFace) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection of our own to the HTTP face."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", at.rest_port)
+    port = at.port if isinstance(at, RestFace) else at.rest_port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         yield reader, writer
     finally:
@@ -108,6 +120,39 @@ async def test_what_takes_too_long_is_ended(sent: bytes, answer: int, limit: str
             assert await has_ended(reader)
         assert refused(at, limit)
         assert at.gateway.in_flight == 0, "the place of a message that never came is free again"
+
+
+async def test_a_handshake_that_does_not_begin_is_ended_and_counted(tmp_path: Path) -> None:
+    """Before the handshake there is no connection of HTTP yet: only the handshake's own limit can end it."""
+    telemetry = Telemetry()
+    gateway = Gateway(FakeEngine(), SystemClock(), LimitSettings(handshake_s=0.1), Open(), telemetry)
+    cert, key = Authority("servers").write(tmp_path, "server")
+    face = RestFace(gateway, ServerSettings(rest_port=0), Certificates(TlsSettings(cert_file=cert, key_file=key)))
+    await face.start()
+    try:
+        async with connected(face) as (reader, _):
+            assert await has_ended(reader)
+        async with asyncio.timeout(20):
+            while b'placewise_refused_total{face="http",limit="handshake"} 1.0' not in telemetry.render():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+    finally:
+        await face.stop()
+
+
+@pytest.mark.parametrize("path", [PLACE, "/placewise.v1.DecisionService/Place"], ids=["REST", "Connect"])
+async def test_a_body_of_more_objects_than_the_default_limit_is_refused_and_counted(path: str, tmp_path: Path) -> None:
+    token = create_token(tmp_path / "t", "owner", [AccessScope.DECIDE])
+    headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
+    most = LimitSettings().json_objects
+    counted = b'placewise_refused_total{face="http",limit="json_objects"} 1.0'
+    async with faces(authenticator=by_tokens(tmp_path / "t")) as running:
+        for objects, words in ((most, "at most 256 are allowed"), (most + 1, f"more than {most} objects and lists")):
+            assert counted not in running.gateway.telemetry.render()
+            jobs = ",".join(["{}"] * (objects - 2))  # the request and its list are objects, too
+            answer = await running.http.post(path, content=f'{{"jobs":[{jobs}]}}', headers=headers)
+            assert answer.status_code == 400
+            assert words in answer.text
+        assert counted in running.gateway.telemetry.render()
 
 
 async def test_an_answer_before_the_message_ends_the_connection_and_is_read_all_the_same() -> None:
