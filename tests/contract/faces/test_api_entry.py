@@ -91,6 +91,7 @@ async def test_a_full_service_sheds_before_the_message() -> None:
         assert await status_of_headers(at.rest_port, REST, None) == 429
         assert await status_of_headers(at.rest_port, CONNECT, None) == 429
         assert await code_of_headers(at.grpc_port, None) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert 'placewise_refused_total{face="all",limit="in_flight"} 3.0' in at.metrics()
         writer.close()
         await writer.wait_closed()
         await until_in_flight(at.gateway, 0)

@@ -186,8 +186,10 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
                 yield b" " * 500
 
         streamed = await running.http.post(PLACE, content=chunks(), headers=JSON)
+        metrics = running.gateway.telemetry.render().decode()
     assert declared.status_code == streamed.status_code == 400
     assert "1024" in declared.json()["detail"]
+    assert 'placewise_refused_total{face="all",limit="message_bytes"} 2.0' in metrics
 
 
 async def test_a_timeout_is_kept() -> None:
