@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 from tests.fakes.engine import running_engine
 from tests.fakes.servers.faces import faces
@@ -17,6 +18,7 @@ from placewise_core.domain.validate import Limits
 from placewise_service.api.calls import counts
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.convert import convert_in
+from placewise_service.settings import LimitSettings
 
 LIMITS = Limits(jobs=40, tasks_per_gang=40, subtasks=40, nodes=40, gpus_per_node=40, events=40, items=2000)
 PAD = "x" * 3000  # small messages are not looked at
@@ -110,15 +112,30 @@ def test_numbers_in_one_field_are_counted_once_they_are_parsed() -> None:
     assert refused.value.metadata["field"] == "events[0].placement[0].gpu_indices"
 
 
-async def test_of_a_request_with_too_many_jobs_nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("carrier", ["REST", "Connect in JSON", "Connect in its binary form"])
+@pytest.mark.parametrize(
+    ("jobs", "words"),
+    [
+        ([Job(id="job-name")] * 257, "at most 256 are allowed"),
+        ([Job(id=PAD, groups=[TaskGroup()] * 41)], "at most 40 are allowed"),
+    ],
+    ids=["257 jobs", "41 groups in a job"],
+)
+@pytest.mark.parametrize(("rpc", "verb"), [("Place", "place"), ("AdmitOrWait", "admitOrWait")])
+async def test_of_a_request_with_too_many_of_anything_nothing_is_built(
+    rpc: str, verb: str, jobs: list[Job], words: str, carrier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     built: list[Job] = []
     monkeypatch.setattr(convert_in, "job", built.append)
-    many = PlaceRequest(cluster="c", jobs=[Job()] * 100_000).SerializeToString()
-    async with running_engine() as engine, faces(engine) as running:  # type: ignore[arg-type]
-        for rpc in ("Place", "AdmitOrWait"):  # jobs are field 3 of both
-            response = await running.http.post(
-                f"/placewise.v1.DecisionService/{rpc}", content=many, headers={"content-type": "application/proto"}
-            )
-            assert response.status_code == 400, response.text
-            assert "at most 256 are allowed" in response.text
+    many = RPCS[rpc].request(cluster="prod", jobs=jobs)
+    path = f"/v1/clusters/prod/jobs:{verb}" if carrier == "REST" else RPCS[rpc].path
+    if carrier == "Connect in its binary form":
+        kind, content = "application/proto", many.SerializeToString()
+    else:
+        kind, content = "application/json", json_format.MessageToJson(many).encode()
+    limits = LimitSettings(tasks_per_gang=40)
+    async with running_engine() as engine, faces(engine, limits) as running:  # type: ignore[arg-type]
+        response = await running.http.post(path, content=content, headers={"content-type": kind})
+    assert response.status_code == 400
+    assert words in response.text
     assert not built
