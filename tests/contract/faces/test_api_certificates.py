@@ -50,20 +50,20 @@ class Secured:
     rest_port: int = 0
 
     async def codes(
-        self, client: tuple[bytes, bytes], token: str | None = None, cluster: str = "prod"
+        self, client: tuple[bytes, bytes], token: str | None = None, cluster: str = "prod", host: str = "localhost"
     ) -> tuple[int, int, str]:
-        """What GetCluster is answered with by REST, Connect and gRPC."""
-        by_rest = await self._http(client, token, f"GET /v1/clusters/{cluster} HTTP/1.1", b"")
+        """What GetCluster is answered with by REST, Connect and gRPC. `host`: the header of the first two."""
+        by_rest = await self._http(client, token, f"GET /v1/clusters/{cluster} HTTP/1.1", b"", host)
         body = b'{"cluster":"%s"}' % cluster.encode()
-        by_connect = await self._http(client, token, f"POST {CONNECT} HTTP/1.1", body)
+        by_connect = await self._http(client, token, f"POST {CONNECT} HTTP/1.1", body, host)
         return by_rest, by_connect, await self._grpc(client, token, cluster)
 
-    async def _http(self, client: tuple[bytes, bytes], token: str | None, line: str, body: bytes) -> int:
+    async def _http(self, client: tuple[bytes, bytes], token: str | None, line: str, body: bytes, host: str) -> int:
         context = ssl.create_default_context(cadata=self.authority.pem.decode())
         (self.folder / "client.pem").write_bytes(client[0] + client[1])
         context.load_cert_chain(self.folder / "client.pem")
         reader, writer = await asyncio.open_connection("localhost", self.rest_port, ssl=context)
-        headers = [line, "Host: localhost", "Connection: close"]
+        headers = [line, f"Host: {host}", "Connection: close"]
         if body:
             headers += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
         if token is not None:
@@ -127,6 +127,14 @@ async def test_the_names_in_a_certificate_say_what_it_may_do(tmp_path: Path) -> 
         assert await at.codes(issue("Reader")) == UNKNOWN
         assert await at.codes(issue("elsewhere.example"), cluster="other") == UNKNOWN  # a CN is no DNS name
         assert await at.codes(issue("server")) == UNKNOWN  # the server's own name opens nothing
+
+
+async def test_a_certificate_alone_opens_nothing_to_a_page_of_another_name(tmp_path: Path) -> None:
+    """A browser shows its certificate for every page, unlike a token."""
+    async with secured(by_certificates(tmp_path / "certificates.yaml", READER), tmp_path) as at:
+        reader = at.authority.issue("reader")
+        assert await at.codes(reader, host="evil.example") == (403, 403, "OK")
+        assert await at.codes(reader, host="127.0.0.1:8080") == OK
 
 
 async def test_a_token_beside_it_decides(tmp_path: Path) -> None:
