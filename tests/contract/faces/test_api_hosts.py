@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from tests.fakes.callers.identity import by_tokens
 from tests.fakes.callers.tls import Authority
 from tests.fakes.cluster import make_node
@@ -27,6 +29,7 @@ from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
 from placewise_service.telemetry import Telemetry
 
+COMPOSE = Path(__file__).parent.parent.parent.parent / "docker-compose.yml"
 CLUSTER = "/v1/clusters/prod"
 CONNECT = "/placewise.v1.ClusterService/DeleteCluster"
 
@@ -118,6 +121,16 @@ async def test_names_of_the_servers_certificate_are_its_own(tmp_path: Path) -> N
 def test_the_address_that_it_is_bound_to_is_its_own() -> None:
     assert "10.0.0.7" in allowed_hosts("10.0.0.7", frozenset(), frozenset())
     assert allowed_hosts("0.0.0.0", frozenset(), frozenset()) == {"localhost", "127.0.0.1", "::1"}
+
+
+def test_compose_allows_the_names_of_all_its_replicas() -> None:
+    document = yaml.safe_load(COMPOSE.read_text())
+    template = document["x-replica"]
+    replicas = {name for name, service in document["services"].items() if template.items() <= service.items()}
+    allowed = re.fullmatch(r"\$\{ALLOWED_HOSTS:-(.*)\}", template["environment"]["PLACEWISE_SERVER__ALLOWED_HOSTS"])
+    assert allowed is not None
+    assert len(replicas) > 1
+    assert set(allowed[1].split(",")) == replicas
 
 
 # -- The SDK, as adapters use it ---------------------------------------------------------------------------------------

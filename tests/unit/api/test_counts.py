@@ -122,7 +122,7 @@ def test_numbers_in_one_field_are_counted_once_they_are_parsed() -> None:
     ids=["257 jobs", "41 groups in a job"],
 )
 @pytest.mark.parametrize(("rpc", "verb"), [("Place", "place"), ("AdmitOrWait", "admitOrWait")])
-async def test_of_a_request_with_too_many_of_anything_nothing_is_built(
+async def test_of_a_request_with_too_many_jobs_nothing_is_built(
     rpc: str, verb: str, jobs: list[Job], words: str, carrier: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[Job] = []
