@@ -34,14 +34,18 @@ class PlacewiseError(Exception):
 
 
 class InvalidRequestError(PlacewiseError):
-    """The request cannot be understood or breaks a rule; `metadata["field"]` names where."""
+    """The request cannot be understood or breaks a rule; `metadata["field"]` names where. `limit` names the limit of
+    the service that it went over, if that is the rule."""
 
     grpc_code = 3
     http_status = 400
     reason = "INVALID_REQUEST"
 
-    def __init__(self, message: str, field: str = "", metadata: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, message: str, field: str = "", metadata: Mapping[str, str] | None = None, limit: str = ""
+    ) -> None:
         super().__init__(message, {**({"field": field} if field else {}), **(metadata or {})})
+        self.limit = limit
 
     def within(self, field: str) -> "InvalidRequestError":
         """The error of a part of a request, as one of the whole: the part is its `field`."""

@@ -14,6 +14,7 @@ from tests.fakes.callers.identity import by_certificates, by_tokens
 from tests.fakes.cluster import make_node
 from tests.fakes.servers.faces import Faces, FakeEngine, faces
 
+from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise.v1.decision_pb2 import PlaceRequest
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, TaskGroup
@@ -21,7 +22,7 @@ from placewise_core.domain.errors import UnauthenticatedError
 from placewise_core.policies.trial.arms import Arms
 from placewise_log.audit import AuditRecord
 from placewise_service.api.calls.call_audit import CallAudit
-from placewise_service.api.calls.rpcs import RPCS
+from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE
 from placewise_service.api.docs.routes import ROUTES
 from placewise_service.api.identity.auth import AccessScope, Authenticator, Credentials
 from placewise_service.api.identity.token_changes import create_token
@@ -192,6 +193,68 @@ async def test_a_reader_who_is_refused_for_overload_is_on_record() -> None:
         with at.running.gateway.enter(RPCS["GetCluster"], Credentials(), math.inf):
             assert await at.rest("GET", "/v1/clusters/prod") == 429
         assert [(each.call, each.result) for each in at.take()] == [("GetCluster", "OVERLOADED")]
+
+
+async def asked(at: Recorded, face: str, content: bytes, token: str, call: str = "GetCluster") -> None:
+    """Sends a message, or JSON to REST, as it is; whatever the answer."""
+    path = RPCS[call].path
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    if face == "gRPC":
+        channel: Any = at.running.channel
+        await channel.unary_unary(path)(content, metadata=tuple(headers.items())).code()
+    elif face == "REST":
+        await at.rest("GET", f"/v1/clusters/{GetClusterRequest.FromString(content).cluster}", token=token)
+    else:
+        kind = "application/json" if content.startswith(b"{") else "application/proto"
+        await at.running.http.post(path, content=content, headers={"content-type": kind, **headers})
+
+
+@pytest.mark.parametrize("face", ["REST", "Connect", "gRPC"])
+async def test_refused_credentials_are_on_record_over_every_face(face: str, tmp_path: Path) -> None:
+    reader = create_token(tmp_path / "t", "reader", [AccessScope.READ], ["prod"])
+    async with recorded(by_tokens(tmp_path / "t")) as at:
+        for token, cluster in (("pw_wrong", "prod"), ("", "prod"), (reader, "other"), (reader, "prod")):
+            await asked(at, face, GetClusterRequest(cluster=cluster).SerializeToString(), token)
+        found = at.take()
+        assert [(each.call, each.caller, each.method, each.cluster, each.result) for each in found] == [
+            ("GetCluster", "", "", "", "UNAUTHENTICATED"),
+            ("GetCluster", "", "", "", "UNAUTHENTICATED"),
+            ("GetCluster", "reader", "token", "other", "PERMISSION_DENIED"),
+        ]
+        assert all(each.peer.startswith("127.0.0.1:") for each in found)
+
+
+@pytest.mark.parametrize(
+    ("face", "content", "limit"),
+    [
+        ("gRPC", bytes(1500), "message_bytes"),
+        ("Connect", bytes(1500), "message_bytes"),
+        ("Connect", b'{"a":[[],[],[]]}', "json_objects"),
+    ],
+)
+async def test_a_reader_whose_message_is_over_a_limit_is_on_record(
+    face: str, content: bytes, limit: str, tmp_path: Path
+) -> None:
+    reader = create_token(tmp_path / "t", "reader", [AccessScope.READ])
+    limits = LimitSettings(message_bytes=1024, json_objects=3)
+    async with recorded(by_tokens(tmp_path / "t"), limits) as at:
+        await asked(at, face, content, reader)
+        found = [(each.call, each.caller, each.result) for each in at.take()]
+        assert found == [("GetCluster", "reader", limit)]
+
+
+async def test_a_message_of_a_stream_over_the_limit_is_on_record(tmp_path: Path) -> None:
+    token = create_token(tmp_path / "t", "slurm", [AccessScope.DECIDE])
+    async with recorded(by_tokens(tmp_path / "t"), LimitSettings(message_bytes=1024)) as at:
+        channel: Any = at.running.channel
+        stream = channel.stream_stream(STREAM_PLACE.path)(
+            iter([bytes(1500)]), metadata=(("authorization", f"Bearer {token}"),)
+        )
+        async for _ in stream:
+            pass
+        assert [(each.call, each.caller, each.result) for each in at.take()] == [
+            ("StreamPlace", "slurm", "message_bytes")
+        ]
 
 
 async def test_no_token_and_no_body_is_on_record(tmp_path: Path) -> None:

@@ -12,10 +12,32 @@ from tests.fakes.servers.listening import Listening, listening
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
 from placewise.v1.cluster_pb2_grpc import ClusterServiceStub
+from placewise_log.audit import AuditRecord
+from placewise_service.api.calls.call_audit import CallAudit
+from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.faces.grpc_server import _Methods
 from placewise_service.settings import LimitSettings
 
+NOW_S = 1_800_000_000.0
 PLACE = "/placewise.v1.DecisionService/Place"
+
+
+class Records(list[AuditRecord]):
+    """The audit records so far."""
+
+    def audit(self) -> CallAudit:
+        return CallAudit(self.append, lambda: NOW_S)
+
+    def at_the_door(self) -> list[str]:
+        """Which limits turned somebody away on this port; each record tells from where."""
+        assert all(each == AuditRecord(NOW_S, "grpc", each.result, peer=each.peer) for each in self)
+        assert all(each.peer.startswith("127.0.0.1:") for each in self)
+        return [each.result for each in self]
+
+
+@pytest.fixture
+def records() -> Records:
+    return Records()
 
 
 async def list_clusters(port: int, *metadata: tuple[str, str], host: str = "127.0.0.1") -> grpc.StatusCode:
@@ -24,11 +46,12 @@ async def list_clusters(port: int, *metadata: tuple[str, str], host: str = "127.
         return await call.code()
 
 
-async def test_metadata_is_bounded() -> None:
-    async with listening(limits=LimitSettings(metadata_bytes=4096)) as at:
+async def test_metadata_is_bounded(records: Records) -> None:
+    async with listening(limits=LimitSettings(metadata_bytes=4096), audit=records.audit()) as at:
         assert await list_clusters(at.grpc_port, ("x-a", "a" * 3000)) is grpc.StatusCode.OK
         assert await list_clusters(at.grpc_port, ("x-a", "a" * 5000)) is grpc.StatusCode.INVALID_ARGUMENT
         assert 'placewise_refused_total{face="grpc",limit="header_bytes"} 1.0' in at.metrics()
+        assert records.at_the_door() == ["header_bytes"]
 
 
 async def all_it_answers(port: int, *parts: bytes) -> bytes:
@@ -46,19 +69,21 @@ async def all_it_answers(port: int, *parts: bytes) -> bytes:
     return answer
 
 
-async def test_a_client_that_does_not_heed_the_limit_is_answered_and_cut_off() -> None:
-    async with listening() as at:
+async def test_a_client_that_does_not_heed_the_limit_is_answered_and_cut_off(records: Records) -> None:
+    async with listening(audit=records.audit()) as at:
         answer = await all_it_answers(at.grpc_port, grpc_call(fields=200))
         assert b"the metadata has more than 16384 bytes" in answer
         assert 'placewise_refused_total{face="grpc",limit="header_bytes"} 1.0' in at.metrics()
         assert 'limit="settings_time"' not in at.metrics(), "we cut it off, long before gRPC does"
+        assert records.at_the_door() == ["header_bytes"]
 
 
-async def test_a_stranger_whose_headers_do_not_end_is_cut_off() -> None:
-    async with listening() as at:
+async def test_a_stranger_whose_headers_do_not_end_is_cut_off(records: Records) -> None:
+    async with listening(audit=records.audit()) as at:
         endless = attack("grpc", "headers")[: 1 << 19]
         await all_it_answers(at.grpc_port, endless)
         assert 'placewise_refused_total{face="grpc",limit="header_bytes"} 1.0' in at.metrics()
+        assert records.at_the_door() == ["header_bytes"]
 
 
 async def test_a_megabyte_of_metadata_of_a_stranger_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,10 +120,11 @@ async def test_a_first_call_is_known_by_any_address_of_its_client(host: str) -> 
             assert await list_clusters(at.grpc_port, host=each) is grpc.StatusCode.OK
 
 
-async def test_a_client_that_acknowledges_no_settings_is_counted() -> None:
-    async with listening() as at:
+async def test_a_client_that_acknowledges_no_settings_is_counted(records: Records) -> None:
+    async with listening(audit=records.audit()) as at:
         await all_it_answers(at.grpc_port, grpc_call(fields=0)[:33])
         await counted(at, "settings_time")
+        assert records.at_the_door() == ["settings_time"]
 
 
 async def counted(at: Listening, limit: str) -> None:
@@ -151,18 +177,22 @@ def calls_in_memory() -> int:
     return sum(type(each).__name__ == "RPCState" for each in gc.get_objects())
 
 
-async def test_a_message_that_never_comes_is_not_waited_for() -> None:
-    async with listening(limits=LimitSettings(body_s=0.1)) as at:
+@pytest.mark.parametrize("name", ["Place", "GetCluster"])
+async def test_a_message_that_never_comes_is_not_waited_for(name: str, records: Records) -> None:
+    async with listening(limits=LimitSettings(body_s=0.1), audit=records.audit()) as at:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
-            call = channel.stream_unary(PLACE)()
+            call = channel.stream_unary(RPCS[name].path)()
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert await call.details() == "the message took more than 0.1 s"
         assert at.gateway.in_flight == 0
         assert 'placewise_refused_total{face="grpc",limit="body_time"} 1.0' in at.metrics()
+        at.gateway.telemetry.afterwards.run()
+        [made] = records
+        assert made == AuditRecord(NOW_S, name, "body_time", "anyone", "open", made.peer)
 
 
-async def test_connections_are_bounded_and_those_that_say_nothing_end() -> None:
-    async with listening(limits=LimitSettings(connections=2, handshake_s=1.0)) as at:
+async def test_connections_are_bounded_and_those_that_say_nothing_end(records: Records) -> None:
+    async with listening(limits=LimitSettings(connections=2, handshake_s=1.0), audit=records.audit()) as at:
         silent = [await asyncio.open_connection("127.0.0.1", at.grpc_port) for _ in range(2)]
         for reader, _ in silent:
             await reader.read(1)  # the server says something first
@@ -173,6 +203,7 @@ async def test_connections_are_bounded_and_those_that_say_nothing_end() -> None:
                 while await reader.read(100):
                     pass
         assert 'placewise_refused_total{face="grpc",limit="handshake"} 2.0' in at.metrics()
+        assert records.at_the_door() == ["connections", "handshake", "handshake"]
         assert await list_clusters(at.grpc_port) is grpc.StatusCode.OK, "their places are free again"
         for _, writer in silent:
             writer.close()

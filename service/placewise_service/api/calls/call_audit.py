@@ -1,8 +1,8 @@
 """Writes audit records of calls. Never reads a body beyond the names in it.
 
 Recorded are: every call that may change the state or the choice of bundles, answered or refused; every other call
-that was refused for its caller or for overload; and every connection refused before a call. A Place that reserved
-nothing has changed nothing.
+that was refused for its caller, for overload or for a limit on its message; every connection refused before a call.
+A Place that reserved nothing has changed nothing.
 """
 
 import asyncio
@@ -33,6 +33,7 @@ class FinishedCall(Protocol):
     message: Any
     response: Any
     reason: str
+    limit: str
 
     @property
     def request_id(self) -> str: ...
@@ -57,7 +58,7 @@ class CallAudit:
             return
         self._record(
             call.rpc.name,
-            call.reason,
+            call.limit or call.reason,
             call.credentials,
             call.principal,
             call.cluster or str(getattr(message, "cluster", "")),
@@ -131,7 +132,7 @@ class _Budget:
 
 
 def _is_recorded(call: FinishedCall) -> bool:
-    if call.reason in _REFUSALS:
+    if call.limit or call.reason in _REFUSALS:
         return True
     rpc = call.rpc
     if rpc.scope is AccessScope.READ or rpc.name == "Partition" or getattr(call.message, "dry_run", False):

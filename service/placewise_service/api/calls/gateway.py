@@ -158,7 +158,8 @@ class Gateway:
         """Raises InvalidRequestError for a message over the limit."""
         if size > self.limits.message_bytes:
             self.telemetry.count_refused("all", "message_bytes")
-            raise InvalidRequestError(f"the message has {size} bytes; the limit is {self.limits.message_bytes}")
+            text = f"the message has {size} bytes; the limit is {self.limits.message_bytes}"
+            raise InvalidRequestError(text, limit="message_bytes")
 
     async def drain(self, timeout_s: float) -> bool:
         """Takes no more calls and waits for those in flight; False if some were left after the time."""
@@ -251,11 +252,11 @@ class Gateway:
 class Call:
     """One call, from its headers to its end. Its fields are filled as it goes on: `principal` by authentication,
     `cluster` by authorisation, then `message` and `response`. `reason` is "OK" or the reason of the error that ended
-    it."""
+    it, `limit` the limit of the service that it went over."""
 
     __slots__ = (
-        "cluster", "credentials", "deadline_s", "gateway", "has_share", "message", "principal", "reason", "response",
-        "room_bytes", "rpc", "start_s", "trace",
+        "cluster", "credentials", "deadline_s", "gateway", "has_share", "limit", "message", "principal", "reason",
+        "response", "room_bytes", "rpc", "start_s", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -274,6 +275,7 @@ class Call:
         self.has_share = False  # it is counted among its caller's
         self.room_bytes = 0  # bytes reserved for its message, if that is large
         self.reason = "OK"
+        self.limit = ""
 
     @property
     def request_id(self) -> str:
@@ -338,6 +340,8 @@ class Call:
     def _failure(self, error: Exception) -> PlacewiseError:
         failure = error if isinstance(error, PlacewiseError) else unforeseen(error, self.rpc.name)
         self.reason = failure.reason
+        if isinstance(failure, InvalidRequestError):
+            self.limit = failure.limit
         return failure
 
 

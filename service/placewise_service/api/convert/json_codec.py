@@ -54,7 +54,8 @@ class JsonCodec:
             self._refused("json_objects")
             raise InvalidRequestError(
                 f"the body has more than {self._most_objects} objects and lists, or "
-                f"{_VALUES_PER_OBJECT * self._most_objects} values"
+                f"{_VALUES_PER_OBJECT * self._most_objects} values",
+                limit="json_objects",
             )
         return _parse(body, message)
 

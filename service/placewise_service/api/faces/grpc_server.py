@@ -201,7 +201,11 @@ class GrpcFace:
     ) -> bytes:
         gateway, request_id = self._gateway, ""
         try:
-            request: Any = await gateway.parsed(STREAM_PLACE, raw)
+            try:
+                request: Any = await gateway.parsed(STREAM_PLACE, raw)
+            except PlacewiseError:
+                with gateway.enter(STREAM_PLACE, caller, deadline_s, trace):  # so that it is counted, and on record
+                    raise
             request_id = request.request_id
             with gateway.enter(STREAM_PLACE, caller, deadline_s, trace) as call:
                 response = await call.answer(request)
@@ -311,7 +315,7 @@ class _MessageReader:
                 raise
             task.uncancel()
             self._telemetry.count_refused("grpc", "body_time")
-            raise InvalidRequestError(f"the message took more than {self._limit_s:g} s") from None
+            raise InvalidRequestError(f"the message took more than {self._limit_s:g} s", limit="body_time") from None
         finally:
             del self._began_s[task]
             if self._late:
