@@ -1,7 +1,9 @@
 """Load on nearly full nodes: many clients, two replicas, and (for chaos) a Redis that is killed. Checks every promise.
 
 Clients ask Place for small gangs on nodes that are almost full. They release most placements at once and leave some to
-expire. A ledger (ledger.py) checks that nothing is assigned twice; at the end nothing may be left.
+expire. A ledger (ledger.py) checks that nothing is assigned twice; at the end nothing may be left. In chaos half of the
+clients keep their placements for a moment. While Redis is down none of these is released, so that each has to be there
+when it is back.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +35,8 @@ from placewise_service.state.redis.embedded import EmbeddedRedis
 
 _TTL_S = 3.0
 _LEFT_TO_EXPIRE = 0.02  # share of the placements that nobody gives back
+_KEPT_S = 0.05  # at most, by the clients of chaos that keep their placements: some are there at each kill
+_CATCH_UP_READINGS = 25  # of a view that is not stale, until a placement of another replica has to be in it
 _RPC_TIMEOUT_S = 5.0
 _BACK_OFF_S = 0.02
 _RECOVERY_POLL_S = 0.02
@@ -64,7 +68,8 @@ class Tally:
     has taken (each has a request_id, so a WAIT is written too); `outages_s`: the same from the kill; `readings_s`: from
     the start of Redis until it answers, which is the time it takes to read its file; `placements_s`:
     from Redis answering to the first placement. That waits for room: what clients could not give back while Redis was
-    away stays held until it expires."""
+    away stays held until it expires. `acknowledged`: placements held over a kill; `lost`: those of them that a replica
+    no longer knew afterwards."""
 
     asked: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -76,6 +81,8 @@ class Tally:
     readings_s: list[float] = field(default_factory=list)
     placements_s: list[float] = field(default_factory=list)
     leaked: int = 0
+    acknowledged: int = 0
+    lost: int = 0
     wall_s: float = 0.0
 
 
@@ -91,6 +98,8 @@ class Contention:
         free_cores = _FREE_PER_NODE * _CORES_PER_TASK
         self.ledger = BenchLedger({node.id: free_cores for node in self._workload.inventory()})
         self.tally = Tally()
+        self._may_release = asyncio.Event()
+        self._may_release.set()
         self._last_answered_s = 0.0
         self._last_held_s = 0.0
 
@@ -134,16 +143,17 @@ class Contention:
     async def _client(self, index: int, on_progress: Callable[[int], None]) -> None:
         rng = random.Random(self._rng.random())
         client = self._clients[index % len(self._clients)]
+        keeps = self._plan.kills > 0 and index // len(self._clients) % 2 == 1
         while self.tally.asked < self._plan.decisions or self._is_chaos_on:
             self.tally.asked += 1
             on_progress(1)
-            await self._ask(client, f"{index}-{self.tally.asked}", rng)
+            await self._ask(client, f"{index}-{self.tally.asked}", rng, keeps)
 
     @property
     def _is_chaos_on(self) -> bool:
         return len(self.tally.recoveries_s) < self._plan.kills
 
-    async def _ask(self, client: AsyncClient, job_id: str, rng: random.Random) -> None:
+    async def _ask(self, client: AsyncClient, job_id: str, rng: random.Random, keeps: bool) -> None:
         tasks = rng.choice((1, 1, 2, 4))
         demand = Resources(cpu_cores=_CORES_PER_TASK, gpus=1)
         group = TaskGroup(role=TaskGroup.WORKER, count=tasks, demand=demand)
@@ -164,12 +174,14 @@ class Contention:
             return
         self._last_answered_s = time.monotonic()
         if decision.outcome == Outcome.PLACED:
-            await self._hold(client, decision, tasks, rng)
+            await self._hold(client, decision, tasks, rng, keeps)
         elif decision.outcome == Outcome.NO_FIT:
             self.tally.unexpected.append(f"{job_id}: NO_FIT for a gang that an empty cluster has room for")
 
-    async def _hold(self, client: AsyncClient, decision: JobDecision, tasks: int, rng: random.Random) -> None:
-        """Books a placement, and releases most of it after other clients had a turn."""
+    async def _hold(
+        self, client: AsyncClient, decision: JobDecision, tasks: int, rng: random.Random, keeps: bool
+    ) -> None:
+        """Books a placement, and releases most of them after other clients had a turn, or a moment later."""
         self._last_held_s = time.monotonic()
         if len(decision.assignments) != tasks:
             self.tally.unexpected.append(f"{decision.job_id}: {len(decision.assignments)} of {tasks} tasks placed")
@@ -177,7 +189,9 @@ class Contention:
         self.ledger.take(decision.job_id, decision.assignments, expire_s, time.time())
         if rng.random() < _LEFT_TO_EXPIRE:
             return
-        await asyncio.sleep(0)
+        await asyncio.sleep(_KEPT_S * rng.random() if keeps else 0)
+        if keeps:
+            await self._may_release.wait()
         self.ledger.strike(decision.job_id)
         event = JobEvent(job_id=decision.job_id, kind=JobEvent.CANCELLED, reservation_id=decision.reservation_id)
         request = ReportJobEventsRequest(cluster=self._plan.cluster, events=[event])
@@ -194,18 +208,41 @@ class Contention:
     async def _kill_redis(self) -> None:
         for _ in range(self._plan.kills):
             await asyncio.sleep(_CALM_S + self._rng.random())
+            self._may_release.clear()
             killed_s = time.monotonic()
             await asyncio.to_thread(self._redis.stop, signal.SIGKILL)
+            acknowledged = self.ledger.held(time.time())
             await asyncio.sleep(0.2 + self._rng.random() / 2)
             began_s = time.monotonic()
             await asyncio.to_thread(self._redis.start)  # returns when it answers, having read its file
             back_s = time.monotonic()
             answered_s = await self._first_after(back_s, lambda: self._last_answered_s)
+            await self._count_lost(acknowledged)
+            self._may_release.set()
             held_s = await self._first_after(back_s, lambda: self._last_held_s)
             self.tally.readings_s.append(back_s - began_s)
             self.tally.recoveries_s.append(answered_s - back_s)
             self.tally.outages_s.append(answered_s - killed_s)
             self.tally.placements_s.append(held_s - back_s)
+
+    async def _count_lost(self, acknowledged: Set[str]) -> None:
+        """Looks for placements that clients got before the kill, and still hold, in the view of every replica."""
+        self.tally.acknowledged += len(acknowledged & self.ledger.held(time.time()))
+        for client in self._clients:
+            self.tally.lost += await self._lost_on(client, acknowledged)
+
+    async def _lost_on(self, client: AsyncClient, acknowledged: Set[str]) -> int:
+        missing, readings = acknowledged, 0
+        deadline_s = time.monotonic() + _RECOVERY_TIMEOUT_S
+        while missing and readings < _CATCH_UP_READINGS and time.monotonic() < deadline_s:
+            with contextlib.suppress(PlacewiseError):
+                cluster = await client.get_cluster(GetClusterRequest(cluster=self._plan.cluster, full=True))
+                if not cluster.stale:
+                    there = {job.job_id for job in cluster.jobs}
+                    missing = (missing & self.ledger.held(time.time())) - there
+                    readings += 1
+            await asyncio.sleep(_RECOVERY_POLL_S)
+        return len(missing)
 
     async def _first_after(self, since_s: float, last_s: Callable[[], float]) -> float:
         """When `last_s` was first seen to be later than `since_s`, or when there is no hope left."""
@@ -236,6 +273,8 @@ class Contention:
             "stale_answers": tally.stale_answers,
             "handed_out_twice": len(self.ledger.violations),
             "leaked": tally.leaked,
+            "acknowledged": tally.acknowledged,
+            "lost": tally.lost,
             "unexpected": len(tally.unexpected),
             "first_problems": (self.ledger.violations + tally.unexpected)[:5],
             "kills": self._plan.kills,

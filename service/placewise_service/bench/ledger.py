@@ -59,6 +59,10 @@ class BenchLedger:
                 self.violations.append(f"{node}: {self._used_cores[node]:g} cores held, {self.cpu_cores[node]:g} there")
         self._holdings[job_id] = Holding(job_id, gpus, cores, expire_time_s)
 
+    def held(self, now_s: float) -> frozenset[str]:
+        """Jobs that hold something, and have not expired by now."""
+        return frozenset(h.job_id for h in self._holdings.values() if not 0 < h.expire_time_s <= now_s)
+
     def strike(self, job_id: str) -> None:
         """Removes a job's holding; call it before asking for the release."""
         holding = self._holdings.pop(job_id, None)

@@ -299,7 +299,7 @@ def _hunt(plan: ContentionPlan, replicas: int, is_json: bool) -> None:
         title = "chaos" if plan.kills else "contention"
         print_table(title, ("figure", "value"), list(result.items()))
     is_late = result["recovery_max_s"] > _RECOVERY_LIMIT_S
-    if result["handed_out_twice"] or result["leaked"] or result["unexpected"] or is_late:
+    if any(result[name] for name in ("handed_out_twice", "leaked", "lost", "unexpected")) or is_late:
         raise typer.Exit(Exit.NEGATIVE)
 
 
