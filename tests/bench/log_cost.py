@@ -79,7 +79,7 @@ async def sitting(workload: Workload, batches: int) -> Sitting:
 async def _by_turns(benches: dict[str, Bench], batches: int, callers: int) -> tuple[dict[str, float], dict[str, float]]:
     """(milliseconds of a call, calls per second) of each, medians of calls and batches.
 
-    The order is drawn anew for each batch: a service writes its log a moment after its answers, while the next one is
+    Each batch has an order of its own: a service writes its log a moment after its answers, while the next one is
     asked. Where 100 % came before the echo and the echo before the first side, that one alone came after one that
     rests: two equal services then differed by 3.4 ± 2.2 % of rps.
     """

@@ -102,7 +102,7 @@ def test_fifo_is_asked_about_new_jobs_alone_while_nothing_changes_with_the_same_
 
 
 def test_a_window_holds_the_first_jobs_that_wait_by_queue() -> None:
-    """Against the same, worked out anew at each step."""
+    """Against the same, worked out again at each step."""
     rng = np.random.default_rng(3)
     window, waiting = Window(5), list[SimJob]()
     for number in range(400):

@@ -106,9 +106,9 @@ def test_the_lowest_versions_are_the_lower_bounds() -> None:
 
 
 def plan(*words: str) -> list[str]:
-    """Commands that `make` would run, whatever was made before."""
+    """Commands that `make` would run on a fresh checkout."""
     done = subprocess.run(
-        ["make", "--dry-run", "--always-make", *words], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "--dry-run", "--always-make", *words], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return done.stdout.replace("\\\n", " ").splitlines()
 

@@ -196,7 +196,7 @@ async def test_a_reader_who_is_refused_for_overload_is_on_record() -> None:
 
 
 async def asked(at: Recorded, face: str, content: bytes, token: str, call: str = "GetCluster") -> None:
-    """Sends a message, or JSON to REST, as it is; whatever the answer."""
+    """Sends a message, or JSON to REST, as it is. Any answer will do."""
     path = RPCS[call].path
     headers = {"authorization": f"Bearer {token}"} if token else {}
     if face == "gRPC":

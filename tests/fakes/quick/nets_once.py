@@ -14,7 +14,7 @@ def opened(load: Callable[..., Any], files: tuple[bytes, ...], report: str) -> A
 
 
 class _NetsOnce(bundle._Nets):
-    """Equal bytes give the same runtime, which never changes. A net that is refused is refused anew."""
+    """Equal bytes give the same runtime, which never changes. A net that is refused is refused again."""
 
     def load(self, load: Callable[..., bundle.Net], report: str, *files: str) -> bundle.Net | None:
         def known(*contents: Any) -> bundle.Net:

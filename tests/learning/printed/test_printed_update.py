@@ -76,7 +76,7 @@ def test_a_step_keeps_the_probability_that_the_net_gave_the_explorers_action() -
 
 
 class Logits(nn.Module):
-    """Two actions, whatever the state."""
+    """Two actions, in any state."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ def site(folder: Path, seed: int, jobs: int, policies: tuple[str, str]) -> Path:
 
 
 def shuffled(log: Path, into: Path, seed: int = 0) -> Path:
-    """The same log with rewards and stretches of run time dealt out anew among the jobs."""
+    """The same log with rewards and stretches of run time dealt out again among the jobs."""
     shutil.copytree(log, into)
     rng = np.random.default_rng(seed)
     for path in into.glob("joined/*/*.parquet"):
