@@ -108,7 +108,11 @@ def test_the_lowest_versions_are_the_lower_bounds() -> None:
 def plan(*words: str) -> list[str]:
     """Commands that `make` would run on a fresh checkout."""
     done = subprocess.run(
-        ["make", "--no-print-directory", "--dry-run", "--always-make", *words], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "--dry-run", "--always-make", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.replace("\\\n", " ").splitlines()
 
