@@ -43,6 +43,7 @@ METRICS_CONTENT_TYPE = CONTENT_TYPE_LATEST
 TRACE_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context, level 1
 # Files that workers share cannot delete a gauge. This value stands in for it under "livemax": less than the value of
 # any other worker for a cluster of that name.
+_ALL_CLUSTERS = ""  # label of a canary that answers for all without one of their own
 _GONE = -math.inf
 QueueSource = Callable[[], Iterable[tuple[str, QueueState]]]
 """(cluster, queue) of every queue."""
@@ -206,7 +207,7 @@ class Telemetry:
 
     def forget_all_but(self, clusters: Collection[str]) -> None:
         """Removes the series of deleted clusters. A cluster of such a name later starts again at 0."""
-        for cluster in self._of_clusters.keys() - set(clusters):
+        for cluster in self._of_clusters.keys() - {_ALL_CLUSTERS, *clusters}:
             for (metric, labels), child in self._of_clusters.pop(cluster).items():
                 if not self._is_shared:
                     metric.remove(*labels)
@@ -392,8 +393,8 @@ class _Shared(Collector):
             yield metric
 
     def _is_there(self, sample: Sample) -> bool:
-        cluster = sample.labels.get("cluster")
-        return cluster is None or cluster in self._clusters
+        cluster = sample.labels.get("cluster", _ALL_CLUSTERS)
+        return cluster == _ALL_CLUSTERS or cluster in self._clusters
 
 
 class MutedTelemetry(Telemetry):

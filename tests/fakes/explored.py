@@ -69,23 +69,31 @@ LDWP = LearnedNodes(FewGpusFirst(), HEURISTICS["load-balance"])
 AHEAD, SAMPLE = RandomAhead(), HarmonyDraw(HARMONY)
 
 
-class Known(PlacementPolicy):
-    """A policy asked about one job on one view: once for its proposal, once for the probability of each action."""
+class Stated(PlacementPolicy):
+    """States the probability of each action as a policy does, which is asked once about each. `known`: its answers so
+    far."""
 
-    def __init__(self, policy: PlacementPolicy, given: Proposal | None) -> None:
-        self.name, self._policy, self._given = policy.name, policy, given
-        self._probability: dict[Action, float] = {}
-
-    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        return self._given
+    def __init__(self, policy: PlacementPolicy, known: dict[Action, float]) -> None:
+        self.name, self._policy, self._known = policy.name, policy, known
 
     def probability(
         self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
     ) -> float:
         action = action_of(assignments)
-        if action not in self._probability:
-            self._probability[action] = self._policy.probability(assignments, job, view, context)
-        return self._probability[action]
+        if action not in self._known:
+            self._known[action] = self._policy.probability(assignments, job, view, context)
+        return self._known[action]
+
+
+class Known(Stated):
+    """A policy asked about one job on one view, once for its proposal."""
+
+    def __init__(self, policy: PlacementPolicy, given: Proposal | None) -> None:
+        super().__init__(policy, {})
+        self._given = given
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return self._given
 
 
 POLICIES: dict[str, PlacementPolicy] = {

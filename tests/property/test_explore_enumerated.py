@@ -19,6 +19,7 @@ from tests.fakes.explored import (
     EXPLORERS,
     POLICIES,
     SAMPLE,
+    Stated,
     distribution,
     enumerated,
     first_of,
@@ -90,13 +91,14 @@ def stated_by(policy: str, workers: int, is_pipeline: bool) -> dict[Action, floa
     return {}
 
 
-class Gives(PlacementPolicy):
+class Gives(Stated):
     """A policy that gives one action of its distribution, as if it had drawn that. States the policy's own word."""
 
     def __init__(self, policy: PlacementPolicy, job: Job) -> None:
-        self.name, self.action, self._policy = policy.name, Action(), policy
+        kind = f"{type(policy).__name__} {policy.name}"
+        super().__init__(policy, stated_by(kind, job.task_count, bool(job.subtasks)))
+        self.action = Action()
         self.distribution = distribution(policy, job)
-        self._stated = stated_by(f"{type(policy).__name__} {policy.name}", job.task_count, bool(job.subtasks))
         proposal = first_of(policy, job)
         self._tasks: Sequence[Assignment] = sorted(proposal.assignments, key=lambda a: a.task) if proposal else []
 
@@ -104,14 +106,6 @@ class Gives(PlacementPolicy):
         action = self.action or next(iter(self.distribution))
         tasks = on_nodes(self._tasks, [node for _, node in action])
         return Proposal(tasks, self.probability(tasks, job, view, context))
-
-    def probability(
-        self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
-    ) -> float:
-        action = action_of(assignments)
-        if action not in self._stated:
-            self._stated[action] = self._policy.probability(assignments, job, view, context)
-        return self._stated[action]
 
 
 def every_draw(

@@ -71,7 +71,7 @@ def _chosen(gang: Gang, group: TaskGroup, nodes: Sequence[int], given: Mapping[s
 def _open_ended(gang: Gang, group: TaskGroup, rest: list[int]) -> dict[int, list[int]]:
     """Nodes for the group's next task after which best fit completes the gang, ascending, each with the nodes of the
     tasks after it. `rest`: best fit's own from this task on. It places these one by one, so the first of them is open,
-    and the others are what it gives after that one."""
+    and the others complete the gang after that one."""
     rests: dict[int, list[int] | None] = {rest[0]: rest[1:]}
     most = _WALKED // gang.job.task_count**2
     if most > 1:

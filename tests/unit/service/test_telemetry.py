@@ -68,6 +68,13 @@ def test_nothing_is_left_of_a_cluster_that_is_gone_and_one_of_its_name_starts_ag
     assert samples(telemetry)["placewise_view_lag_seconds", "gone-0"] == 0.25
 
 
+def test_the_evidence_on_a_canary_of_all_clusters_goes_with_none_of_them() -> None:
+    telemetry = Telemetry()
+    telemetry.canary_evidence("next", "", "speed", 1.5)
+    telemetry.forget_all_but({"here"})
+    assert 'placewise_canary_evidence{bundle="next",cluster="",guard="speed"} 1.5' in telemetry.render().decode()
+
+
 WORKER = """
 import sys
 from placewise_core.domain.cluster import QueueState

@@ -41,8 +41,8 @@ class GangBinder:
     def bind(self, gang: Gang) -> asyncio.Task[Applied] | None:
         """Begins to bind the pods of a gang that wait; None if none may be bound now, or if there is no room.
 
-        A decided gang goes where it was decided. One that was left to us goes where it fits, whole. Neither other gangs
-        nor pods to come wait for it.
+        A decided gang goes to its decided nodes. For one that was left to the adapter, nodes are found that take all of
+        it. Neither other gangs nor later pods wait for it.
         """
         targets = self._targets(gang) if gang.may_bind(self._rules) else []
         if not targets:

@@ -31,7 +31,7 @@ class RelativePerformance(ScoredPolicy):
     task on GPUs, its speed on the node's GPUs over that on the slowest feasible node, times the share of the node's
     GPUs that is idle; for a CPU task the same with CPUs. Jobs with most to gain choose first. For a pipeline, which
     runs on cores and GPUs alike: the speed of both that is idle, over the tasks there. Its speedups are those on
-    `reference_gpu`, or, where nobody says on which, on the mean GPU of the cluster.
+    `reference_gpu`; "" means the mean GPU of the cluster.
     """
 
     name = "pats"

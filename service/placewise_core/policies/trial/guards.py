@@ -58,7 +58,7 @@ def log_e(of_canary: int, events: int, share: float, ratios: Sequence[float] = R
 
 @frozen
 class Counts:
-    """Events and decided jobs of both arms, where the arms had one rule: at one share, or in one period of time."""
+    """Events and decided jobs of both arms while one rule held: at one share, or in one period of time."""
 
     share: float
     canary: int

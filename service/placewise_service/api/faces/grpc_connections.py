@@ -133,7 +133,7 @@ class GrpcConnections:
         self._timer = self._loop.call_later(pause_s, self._sweep)
 
     def _has_changed(self) -> bool:
-        """Whether other files are open than at the last look, or, where the system counts them, more or fewer."""
+        """True if other files are open than at the last look. A system that counts them tells only of more or fewer."""
         count = self._open_files()
         return count != self._count if count else os.listdir(_FILES) != self._descriptors
 
