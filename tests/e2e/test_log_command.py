@@ -50,7 +50,9 @@ async def test_what_became_of_each_decision(
 ) -> None:
     monkeypatch.setenv("PLACEWISE_STATE_DIR", str(tmp_path / "state"))
     async with (
-        service_process({"PLACEWISE_STATE_DIR": str(tmp_path / "state")}) as service,
+        service_process(
+            {"PLACEWISE_STATE_DIR": str(tmp_path / "state"), "PLACEWISE_DECLOG__ALTERNATIVES_SHARE": "0"}
+        ) as service,
         AsyncClient(service.target) as client,
     ):
         nodes = [Node(id=f"n{n}", capacity=Resources(cpu_cores=8, gpus=4, memory_gib=64)) for n in range(2)]
@@ -62,8 +64,7 @@ async def test_what_became_of_each_decision(
         await reported(client, "elsewhere", Assignment(task="worker-0", role=TaskGroup.WORKER, node=other))
         await asyncio.sleep(0.5)  # ten flush intervals of the log
         report = (await command(capsys, "export", tmp_path / "log", "--dangling-after", 0))[0]
-        # The rewards of the two that ran wait for their horizons.
-        assert report["joined"] == {"OBSERVED": 2, "DANGLING": 1, "NOT_HELD": 1, "OVERRIDDEN": 1, "WAITING": 2}
+        assert report["joined"] == {"OBSERVED": 2, "DANGLING": 1, "NOT_HELD": 1, "OVERRIDDEN": 1}
         (path,) = (tmp_path / "log").glob("joined/*/joined.parquet")
         joined = await asyncio.to_thread(lambda: pq.read_table(path).to_pylist())
         rows = {row["job_id"]: row for row in joined if row["status"] != "NOT_HELD"}

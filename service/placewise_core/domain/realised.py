@@ -1,7 +1,5 @@
 """The reward of a placement, for the decision log, training and evaluation. Pure arithmetic.
 
-All that judges placements reads `neighbourhood_reward_h`; `reward_h` is logged beside it.
-
 Features are as of the decision, labels strictly after it: a run's time begins at the later of its decision and its
 start.
 """
@@ -43,40 +41,22 @@ class Run:
         (t0, e0), (t1, e1) = points[after - 1], points[after]
         return e0 + (e1 - e0) * (time_s - t0) / (t1 - t0)
 
-    def shares_nodes(self, other: "Run", until_s: float) -> bool:
-        """True if both run on one node at some moment before `until_s`."""
-        if other.start_s >= until_s or other.start_s >= self.end_s or other.end_s <= self.start_s:
-            return False
-        return not self.nodes.isdisjoint(other.nodes)
 
+def reward_h(run: Run, neighbours: Iterable[Run], horizon_s: float, now_s: float) -> float | None:
+    """Progress that a job and its neighbourhood made over H seconds from its start, in jobs done (dimensionless).
 
-def reward_h(run: Run, others: Iterable[Run], horizon_s: float, now_s: float) -> float | None:
-    """Progress that a job and the jobs beside it made over H seconds from its start, in jobs done (dimensionless).
+        reward_h = Σ_{n ∈ {j} ∪ N_j} c_n / e_n,    c_n = E_n(t_j + H) − E_n(t_j)
 
-        reward_h = Σ_{n ∈ {j} ∪ N_j} c_n / e_n,    c_n = E_n(t_j + H) − E_n(max(t_j, t_n))
+    as (1) of the Harmony paper has it for an interval. j is the job of `run`, started at t_j. N_j are `neighbours`: the
+    jobs that j shares nodes with under any placement that it could have been given, as far as they were decided before
+    j and run at t_j. E_n(t) are the epochs that n has done by t, which stay as they are after its end. e_n is the
+    total.
 
-    as (1) of the Harmony paper has it for an interval. j is the job of `run`, started at t_j. N_j are those of `others`
-    that run on a node of j at some moment of [t_j, t_j + H) at which j runs. E_n(t) are the epochs that n has done by
-    t, which stay as they are after its end; e_n is the total. The sum grows with the number of jobs beside j, under
-    every placement: compare decisions, not jobs of different neighbourhoods.
+    N_j is the same whichever placement was chosen, so a placement earns by what it does to jobs. A sum over the jobs
+    that the chosen one meets would rise with their number, even if all of them were slowed down. Jobs that come later
+    belong to no N_j: their places answer to this choice.
 
     None until H has passed, and if an e_n, or a progress that the sum needs, is not known.
-    """
-    until_s = run.start_s + horizon_s
-    return neighbourhood_reward_h(run, (each for each in others if run.shares_nodes(each, until_s)), horizon_s, now_s)
-
-
-def neighbourhood_reward_h(run: Run, neighbours: Iterable[Run], horizon_s: float, now_s: float) -> float | None:
-    """The same sum over a neighbourhood that was fixed before the choice: what evaluation compares.
-
-        neighbourhood_reward_h = Σ_{n ∈ {j} ∪ F_j} c_n / e_n
-
-    F_j are `neighbours`: jobs decided before j that run, at t_j, on a node of any placement that j could have been
-    given. F_j is the same whichever of these was chosen, so a placement gains by what it does
-    to jobs. `reward_h` has another N_j for each placement, and rises with the number of jobs that a placement meets,
-    even if it slows all of them down. Jobs that come later belong to no F_j: their places answer to this choice.
-
-    None as for reward_h.
     """
     until_s = run.start_s + horizon_s
     if now_s < until_s:

@@ -230,14 +230,6 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         **{
             f"reward_{minutes}min": (
                 "jobs",
-                f"Σ c_n/e_n of the job and those on its nodes over {minutes} min from its start; null until then, "
-                "and if it cannot be known",
-            )
-            for minutes in HORIZONS_MIN
-        },
-        **{
-            f"neighbourhood_reward_{minutes}min": (
-                "jobs",
                 f"Σ c_n/e_n over {minutes} min from its start, of the job and of those decided before it that ran then "
                 "on a node of any alternative; null without alternatives, until then, and if it cannot be known",
             )

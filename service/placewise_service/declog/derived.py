@@ -6,9 +6,7 @@ import pyarrow as pa
 
 from placewise_core.domain.realised import HORIZONS_MIN
 
-REWARDS: Final = tuple(
-    f"{kind}_{minutes}min" for kind in ("reward", "neighbourhood_reward") for minutes in HORIZONS_MIN
-)
+REWARDS: Final = tuple(f"reward_{minutes}min" for minutes in HORIZONS_MIN)
 JOINED: Final = "joined"
 RUNS: Final = "runs"
 PROGRESS: Final = "progress"

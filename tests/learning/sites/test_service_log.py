@@ -56,7 +56,7 @@ async def test_the_gain_of_an_explorer_is_found_in_the_services_log(tmp_path: Pa
         "--policy",
         "load-balance",
         "--reward",
-        "neighbourhood_reward_5min",
+        "reward_5min",
         "--block-min",
         "60",
     ]

@@ -95,7 +95,7 @@ async def test_a_policy_that_makes_jobs_longer_looks_no_better_on_a_log_cut_in_t
 ) -> None:
     """The means of the jobs that ended would hide most of it."""
     store = await played(tmp_path / "cut", CUT_S, has_progress=has_progress)
-    with LogIndex(store, "neighbourhood_reward_20min") as index:
+    with LogIndex(store, "reward_20min") as index:
         durations, rows = Durations(store, index), RewardRows(store, index)
         found, speeds, rewards = list(durations), defaultdict(list), defaultdict(list)
         for row in rows:

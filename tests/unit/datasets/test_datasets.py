@@ -152,7 +152,7 @@ async def test_steps_of_the_net_keep_the_answered_node_of_each_task_and_the_rewa
 
     await made(tmp_path, changed=changed)
     store = LogStore(tmp_path)
-    with LogIndex(store, "neighbourhood_reward_5min") as index:
+    with LogIndex(store, "reward_5min") as index:
         rows = PolicyStepRows(store, index)
         found = list(rows)
     assert len(found) + rows.counts["without the net's steps"] == rows.counts["placed"] == 40

@@ -23,10 +23,7 @@ def found() -> Evaluation:
 
 def test_json_has_the_estimand_the_count_and_every_number(found: Evaluation) -> None:
     made = json.loads(json.dumps(as_json(found), allow_nan=False))
-    assert (
-        made["estimand"]
-        == "mean neighbourhood_reward_h if one decision were the candidate's and all others the logging policy's"
-    )
+    assert made["estimand"] == "mean reward_h if one decision were the candidate's and all others the logging policy's"
     assert (made["tried"], made["compared"]) == (4, ["<b>new</b>", "other"])
     new, unexplored = made["candidates"]
     assert [row["estimator"] for row in new["estimates"]] == ["ips", "snips", "direct", "doubly_robust", "switch_dr"]

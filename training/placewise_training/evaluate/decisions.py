@@ -34,7 +34,7 @@ class Options:
 class LoggedDecisions:
     """N decisions, checked. Raises ValueError that names the first array that cannot be, and how."""
 
-    reward: FloatArray  # (N,) `neighbourhood_reward_h`, in jobs done within its horizon
+    reward: FloatArray  # (N,) `reward_h`, in jobs done within its horizon
     propensity: FloatArray  # (N,) P of the logged action, in (0, 1]
     candidate: FloatArray  # (N,) π_c of the logged action
     own: FloatArray  # (N,) π_0 of the logged action

@@ -1,6 +1,6 @@
 """Judges candidates on the last stretch of a log: value, gain over the policy in force, intervals, Holm's correction.
 
-Chooses among candidates on another stretch. It estimates the mean `neighbourhood_reward_h` if one decision were the
+Chooses among candidates on another stretch. It estimates the mean `reward_h` if one decision were the
 candidate's and all others the logging policy's, and never JCT.
 """
 

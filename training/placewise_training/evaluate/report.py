@@ -9,7 +9,7 @@ from typing import Any
 from placewise_training.evaluate.intervals import Interval
 from placewise_training.evaluate.judge import DECIDES, Judgement, Row
 
-ESTIMAND = "mean neighbourhood_reward_h if one decision were the candidate's and all others the logging policy's"
+ESTIMAND = "mean reward_h if one decision were the candidate's and all others the logging policy's"
 CANNOT_SAY = (
     "JCT: it depends on all decisions at once, and no estimate of one decision holds it.",
     "How the cluster would look if the candidate made every decision: its own states are not in this log.",
@@ -164,7 +164,7 @@ def _plot(found: Judgement) -> str:
         axis.set_yticks(range(len(gains)), [row.estimator for row in found.rows])
         axis.margins(y=0.15)
         axis.invert_yaxis()
-        axis.set_xlabel("gain over the policy in force, neighbourhood_reward_h")
+        axis.set_xlabel("gain over the policy in force, reward_h")
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None})
         plt.close(figure)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from placewise_core.domain.cluster import Node
-from placewise_core.domain.realised import HORIZONS_MIN, neighbourhood_reward_h
+from placewise_core.domain.realised import HORIZONS_MIN, reward_h
 from placewise_training.log.index import Logged, LogIndex
 from placewise_training.log.places import Placed
 
-HORIZONS_S: Final = {f"neighbourhood_reward_{minutes}min": 60.0 * minutes for minutes in HORIZONS_MIN}
+HORIZONS_S: Final = {f"reward_{minutes}min": 60.0 * minutes for minutes in HORIZONS_MIN}
 _ROUNDING: Final = 1e-6
 
 
@@ -71,5 +71,5 @@ def reward_differs(placed: Placed, logged: Logged, index: LogIndex, horizon_s: f
     nodes = {node for one in placed.record.alternatives or () if one.job_id == placed.job.id for node in one.nodes}
     others = index.beside(placed.record.cluster, nodes, logged.run.start_s, placed.job.id)
     before = [other.run for other in others if other.decision_id < logged.decision_id]
-    again = neighbourhood_reward_h(logged.run, before, horizon_s, index.end_s)
+    again = reward_h(logged.run, before, horizon_s, index.end_s)
     return again is None or placed.outcome.reward is None or abs(again - placed.outcome.reward) > _ROUNDING

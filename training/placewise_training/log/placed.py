@@ -23,12 +23,11 @@ JOINED_COLUMNS = ("decision_id", "job_id", "unit", "status", "is_overridden")
 
 
 class Reward(enum.StrEnum):
-    """The columns of `joined` that placements are judged by; `reward_20min` grows with the number of jobs that a
-    placement meets."""
+    """The rewards of `joined`."""
 
-    MIN_5 = "neighbourhood_reward_5min"
-    MIN_20 = "neighbourhood_reward_20min"
-    MIN_60 = "neighbourhood_reward_60min"
+    MIN_5 = "reward_5min"
+    MIN_20 = "reward_20min"
+    MIN_60 = "reward_60min"
 
 
 REWARD = Reward.MIN_20

@@ -21,7 +21,7 @@ from placewise_service.declog.files import durable_writer
 from placewise_service.declog.join.buckets import Buckets, count_for
 from placewise_service.declog.join.clock import LogClock
 from placewise_service.declog.join.day import DayJoin
-from placewise_service.declog.join.runs import LONGEST_S, REWARDED, Sweep
+from placewise_service.declog.join.runs import REWARDED, Sweep
 from placewise_service.declog.outcomes import Status
 from placewise_service.declog.problems import Problems
 from placewise_service.declog.tables import DECISIONS, OUTCOMES
@@ -30,7 +30,7 @@ DERIVED: Final = (JOINED, PROGRESS, RUNS)
 _INPUTS_KEY: Final = "placewise.inputs"
 _OPEN_KEY: Final = "placewise.open"
 COUNTS_KEY: Final = "placewise.counts"  # orphans and repeated rows of the day
-_RULES: Final = "8"  # version of the join's own rules: tables of another one are built again
+_RULES: Final = "9"  # version of the join's own rules: tables of another one are built again
 _FOLDER: Final = ".join-"
 _ASKED_RUNS: Final = RUNS_SCHEMA.append(pa.field("is_asked", pa.bool_()))
 _REWARDS_AT_ONCE: Final = 4096
@@ -122,7 +122,7 @@ class LogJoin:
             starts = np.maximum(table.column("start_time_s").to_numpy(), first_s)
             return np.asarray((starts - first_s) // width_s, dtype=np.int64)
 
-        slices.fill(self._near(own, first_s, last_s + LONGEST_S), by_time)
+        slices.fill(self._near(own, first_s, last_s), by_time)
         rows: list[tuple[Any, ...]] = []
         for row in Sweep(clock).rewards(_in_order(slices, count)):
             rows.append(row)
@@ -133,7 +133,7 @@ class LogJoin:
             yield _rewarded(rows)
 
     def _near(self, own: Path, first_s: float, last_s: float) -> Iterator[pa.Table]:
-        """Runs of any day that lasted from or into a stretch of time; those of `own` are marked."""
+        """Runs of any day that lasted into a stretch of time or began in it; those of `own` are marked."""
         for path in sorted((self._directory / RUNS).glob("date=*/*.parquet")):
             with pq.ParquetFile(path, pre_buffer=False) as file:  # else it reads the whole file ahead
                 for batch in file.iter_batches(_BATCH):

@@ -1,26 +1,23 @@
 """The runs of jobs as the host had them, and their rewards. Knows no store.
 
-The rewards come from one sweep over the runs by their start. A run waits until the starts of others have passed its end
-or its longest horizon; a node remembers the runs that are on it. So the memory taken is that of jobs that run at once.
+The rewards come from one sweep over the runs by their start, in which a node remembers the runs that are on it. So the
+memory taken is that of jobs that run at once.
 """
 
-import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
 from placewise_core.domain.commands import JobEventKind
-from placewise_core.domain.realised import HORIZONS_MIN, Run, neighbourhood_reward_h, points_of, reward_h
+from placewise_core.domain.realised import HORIZONS_MIN, Run, points_of, reward_h
 from placewise_service.declog.derived import REWARDS
 from placewise_service.declog.join.clock import LogClock
 from placewise_service.declog.outcomes import Decided, Found, Status
 
-LONGEST_S: Final = 60.0 * max(HORIZONS_MIN)
 _MOST_ON_NODE: Final = 512  # runs at once: beyond them a reward is unknown, as pairs grow with the square
-_Reward = Callable[[Run, Iterable[Run], float, float], float | None]
 REWARDED: Final = pa.schema(
     {
         "decision_id": pa.string(),
@@ -48,27 +45,24 @@ def run_row(row: Decided, found: Found) -> tuple[Any, ...] | None:
     )  # fmt: skip
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Swept:
-    """A run with those that were on a node of it meanwhile. `gone_s` is when it left its nodes.
-
-    `fixed` are those decided before it that were on a node of any alternative when it started; None if the alternatives
-    are unknown."""
+    """A run, when it left its nodes, and the nodes of any alternative of its decision; None if these are unknown."""
 
     decision_id: str
     cluster: str
     run: Run
     gone_s: float
     is_open: bool
-    is_asked: bool
     alternative_nodes: Sequence[str] | None
-    is_crowded: bool = False
-    others: dict[int, "_Swept"] = field(default_factory=dict)
-    fixed: dict[int, "_Swept"] | None = None
 
-    @property
-    def until_s(self) -> float:
-        return self.run.start_s + LONGEST_S
+
+@dataclass(slots=True)
+class _Node:
+    """The runs on a node; until `crowded_until_s` there are others."""
+
+    runs: list[_Swept] = field(default_factory=list)
+    crowded_until_s: float = -math.inf
 
 
 class Sweep:
@@ -76,77 +70,55 @@ class Sweep:
 
     def __init__(self, clock: LogClock) -> None:
         self._clock = clock
-        self._on: dict[tuple[str, str], dict[int, _Swept]] = {}
-        self._waiting: list[tuple[float, int, _Swept]] = []
-        self._count = 0
+        self._nodes: dict[tuple[str, str], _Node] = {}
 
     def rewards(self, runs: Iterable[tuple[Sequence[Any], bool]]) -> Iterator[tuple[Any, ...]]:
         """Rows of REWARDED for the rows of `runs` that are marked."""
         for row, is_asked in runs:
-            swept = _swept(row, is_asked=is_asked)
-            while self._waiting and self._waiting[0][0] <= swept.run.start_s:
-                yield self._rewarded(heapq.heappop(self._waiting)[2])
+            swept = _swept(row)
+            if is_asked:
+                yield self._rewarded(swept)
             self._enter(swept)
-        while self._waiting:
-            yield self._rewarded(heapq.heappop(self._waiting)[2])
 
     def _enter(self, swept: _Swept) -> None:
-        self._count += 1
-        start_s = swept.run.start_s
-        if swept.is_asked and swept.alternative_nodes is not None:
-            swept.fixed = self._fixed(swept, swept.alternative_nodes)
-        for node in swept.run.nodes:
-            here = self._on.setdefault((swept.cluster, node), {})
-            for number in [number for number, other in here.items() if other.gone_s <= start_s]:
-                del here[number]
-            if len(here) >= _MOST_ON_NODE:
-                for each in (swept, *here.values()):
-                    each.is_crowded = True
-                continue
-            for number, other in here.items():
-                if swept.is_asked:
-                    swept.others[number] = other
-                if other.is_asked and start_s < other.until_s:
-                    other.others[self._count] = swept
-            here[self._count] = swept
-        if swept.is_asked:  # nobody is beside a job that has gone
-            heapq.heappush(self._waiting, (min(swept.until_s, swept.gone_s), self._count, swept))
+        for name in swept.run.nodes:
+            node = self._nodes.setdefault((swept.cluster, name), _Node())
+            node.runs = [other for other in node.runs if other.gone_s > swept.run.start_s]
+            if len(node.runs) < _MOST_ON_NODE:
+                node.runs.append(swept)
+            else:
+                node.crowded_until_s = max(node.crowded_until_s, swept.gone_s)
 
     def _rewarded(self, swept: _Swept) -> tuple[Any, ...]:
-        beside = list(swept.others.values())
-        fixed = None if swept.fixed is None else list(swept.fixed.values())
-        swept.others.clear()
-        swept.fixed = None
-        swept.is_asked = False
-        is_open = swept.is_open or any(other.is_open for other in (*beside, *(fixed or ())))
-        rewards = [*self._sums(reward_h, swept, beside), *self._sums(neighbourhood_reward_h, swept, fixed)]
-        has_ended = math.isfinite(swept.run.end_s)
-        asked = rewards if fixed is not None else rewards[: len(HORIZONS_MIN)]
-        is_waiting = None in asked and (is_open or (has_ended and self._clock.of(swept.cluster) < swept.until_s))
-        return swept.decision_id, swept.run.job_id, *rewards, is_waiting
+        neighbours = self._neighbours(swept)
+        if neighbours is None:
+            return swept.decision_id, swept.run.job_id, *[None] * len(HORIZONS_MIN), False
+        runs, now_s = [other.run for other in neighbours], self._clock.of(swept.cluster)
+        rewards = [reward_h(swept.run, runs, 60.0 * minutes, now_s) for minutes in HORIZONS_MIN]
+        is_open = any(each.is_open for each in (swept, *neighbours))
+        is_early = math.isfinite(swept.run.end_s) and now_s < swept.run.start_s + 60.0 * max(HORIZONS_MIN)
+        return swept.decision_id, swept.run.job_id, *rewards, None in rewards and (is_open or is_early)
 
-    def _fixed(self, swept: _Swept, nodes: Iterable[str]) -> dict[int, _Swept]:
-        """Decision ids are in the order of time. Jobs of one request may be decided in any order: none counts."""
-        here = (self._on.get((swept.cluster, node), {}) for node in nodes)
-        return {
-            number: other
-            for on_node in here
-            for number, other in on_node.items()
-            if other.gone_s > swept.run.start_s and other.decision_id < swept.decision_id
-        }
+    def _neighbours(self, swept: _Swept) -> list[_Swept] | None:
+        """Those decided before it that are on a node of any alternative; None if not all of them are known.
 
-    def _sums(self, reward: _Reward, swept: _Swept, others: Sequence[_Swept] | None) -> list[float | None]:
-        if others is None or swept.is_crowded:
-            return [None] * len(HORIZONS_MIN)
-        runs, now_s = [other.run for other in others], self._clock.of(swept.cluster)
-        return [reward(swept.run, runs, 60.0 * minutes, now_s) for minutes in HORIZONS_MIN]
+        Decision ids are in the order of time. Jobs of one request may be decided in any order: none counts.
+        """
+        if swept.alternative_nodes is None:
+            return None
+        start_s = swept.run.start_s
+        nodes = [self._nodes.get((swept.cluster, name), _Node()) for name in swept.alternative_nodes]
+        if any(node.crowded_until_s > start_s for node in nodes):
+            return None
+        here = dict.fromkeys(other for node in nodes for other in node.runs)
+        return [other for other in here if other.gone_s > start_s and other.decision_id < swept.decision_id]
 
 
-def _swept(row: Sequence[Any], *, is_asked: bool) -> _Swept:
+def _swept(row: Sequence[Any]) -> _Swept:
     decision_id, job_id, cluster, nodes, start_s, end_s, _, last_heard_s, is_open, total_epochs, *rest = row
     times_s, epochs, alternative_nodes = rest
     ends_s = math.inf if end_s is None else end_s
     gone_s = ends_s if is_open or end_s is not None else last_heard_s
     points = list(zip(times_s, epochs, strict=True))
     run = Run(job_id, frozenset(nodes), start_s, ends_s, total_epochs or 0.0, points)
-    return _Swept(decision_id, cluster, run, gone_s, is_open, is_asked, alternative_nodes)
+    return _Swept(decision_id, cluster, run, gone_s, is_open, alternative_nodes)

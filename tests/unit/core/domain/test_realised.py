@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from placewise_core.domain.realised import Run, neighbourhood_reward_h, points_of, reward_h
+from placewise_core.domain.realised import Run, points_of, reward_h
 
 MINUTE = 60.0
 LONG_AFTER = 1e9
@@ -19,37 +19,17 @@ def test_a_job_alone_has_its_own_progress() -> None:
     assert reward_h(run("j"), (), 300.0, LONG_AFTER) == pytest.approx(0.3)
 
 
-def test_jobs_beside_it_count_with_what_they_did_in_the_window() -> None:
-    earlier = run("n", start=-100.0, points=((-100.0, 2.0), (900.0, 12.0)), total=20.0)
-    later = run("m", start=200.0, points=((200.0, 0.0), (1200.0, 5.0)), total=5.0)
-    elsewhere = run("x", nodes="b")
-    found = reward_h(run("j"), (earlier, later, elsewhere), 300.0, LONG_AFTER)
-    assert found == pytest.approx(0.3 + 3.0 / 20.0 + 0.5 / 5.0)
+def test_neighbours_count_with_what_they_did_from_the_start_of_the_job_until_h_has_passed() -> None:
+    longer = run("n", start=-100.0, points=((-100.0, 2.0), (900.0, 12.0)), total=20.0)
+    gone = run("m", nodes="z", start=-50.0, end=100.0, points=((-50.0, 0.0), (0.0, 4.0), (100.0, 10.0)))
+    found = reward_h(run("j"), (longer, gone), 300.0, LONG_AFTER)
+    assert found == pytest.approx(0.3 + 3.0 / 20.0 + 6.0 / 10.0)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        run("n", start=300.0, points=((300.0, 0.0), (1300.0, 10.0))),  # starts when the window ends
-        run("n", start=-9.0, end=0.0, points=((-9.0, 0.0), (0.0, 10.0))),  # ended when it begins
-        run("n", nodes="bc"),
-    ],
-    ids=["after the window", "before the window", "other nodes"],
-)
-def test_jobs_that_never_share_a_node_do_not_count(other: Run) -> None:
-    assert reward_h(run("j"), (other,), 300.0, LONG_AFTER) == pytest.approx(0.3)
-
-
-def test_a_job_that_came_after_its_end_was_never_beside_it() -> None:
-    short = run("j", end=100.0, points=((0.0, 0.0), (100.0, 10.0)))
-    late = run("n", start=150.0, points=((150.0, 0.0), (1150.0, 10.0)))
-    assert reward_h(short, (late,), 300.0, LONG_AFTER) == pytest.approx(1.0)
-
-
-def test_it_is_unknown_until_h_has_passed_even_if_the_job_has_ended() -> None:
+def test_it_is_unknown_until_h_has_passed_even_if_all_jobs_have_ended() -> None:
     done = run("j", end=100.0, points=((0.0, 0.0), (100.0, 10.0)))
-    assert reward_h(done, (), 300.0, now_s=299.0) is None
-    assert reward_h(done, (), 300.0, now_s=300.0) == pytest.approx(1.0)
+    assert reward_h(done, (done,), 300.0, now_s=299.0) is None
+    assert reward_h(done, (done,), 300.0, now_s=300.0) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -57,30 +37,25 @@ def test_it_is_unknown_until_h_has_passed_even_if_the_job_has_ended() -> None:
     [run("n", total=0.0), run("n", points=((0.0, 0.0), (299.0, 1.0)))],
     ids=["unknown length", "not heard of since"],
 )
-def test_it_is_unknown_if_a_job_beside_it_is(other: Run) -> None:
+def test_it_is_unknown_if_a_job_of_the_neighbourhood_is(other: Run) -> None:
     assert reward_h(run("j"), (other,), 300.0, LONG_AFTER) is None
     assert reward_h(other, (), 300.0, LONG_AFTER) is None
 
 
 def test_a_placement_that_slows_every_job_earns_less() -> None:
-    """j could go to node a, beside nobody, or spread over b and c, where n and m run: there all three lose a tenth.
-    reward_h prefers the spread, since it meets two more jobs."""
+    """j could go to node a, beside nobody, or spread over b and c, where n and m run: there all three lose a tenth. A
+    sum over the jobs on its own nodes would prefer the spread, since it meets two more jobs."""
     rates = {"together": 0.01, "spread": 0.009}
-    found = {}
+    earned, on_own_nodes = {}, {}
     for name, nodes in (("together", "a"), ("spread", "bc")):
         points = ((0.0, 0.0), (1000.0, 1000.0 * rates[name]))
         neighbours = [run(other, nodes=node, points=points) for other, node in (("n", "b"), ("m", "c"))]
-        found[name] = (run("j", nodes=nodes, points=points), neighbours)
-    fixed = {name: neighbourhood_reward_h(*each, 300.0, LONG_AFTER) for name, each in found.items()}
-    assert fixed == pytest.approx({"together": 3 * 0.3, "spread": 3 * 0.27})
-    assert reward_h(*found["spread"], 300.0, LONG_AFTER) > 2 * reward_h(*found["together"], 300.0, LONG_AFTER)  # type: ignore[operator]
-
-
-def test_neighbours_count_from_the_start_of_the_job_and_until_h_has_passed() -> None:
-    gone = run("n", nodes="z", start=-50.0, end=100.0, points=((-50.0, 0.0), (0.0, 4.0), (100.0, 10.0)))
-    assert neighbourhood_reward_h(run("j"), (gone,), 300.0, LONG_AFTER) == pytest.approx(0.3 + 0.6)
-    assert neighbourhood_reward_h(run("j"), (gone,), 300.0, now_s=299.0) is None
-    assert neighbourhood_reward_h(run("j"), (run("n", total=0.0),), 300.0, LONG_AFTER) is None
+        own = run("j", nodes=nodes, points=points)
+        met = [other for other in neighbours if not own.nodes.isdisjoint(other.nodes)]
+        earned[name] = reward_h(own, neighbours, 300.0, LONG_AFTER)
+        on_own_nodes[name] = reward_h(own, met, 300.0, LONG_AFTER)
+    assert earned == pytest.approx({"together": 3 * 0.3, "spread": 3 * 0.27})
+    assert on_own_nodes == pytest.approx({"together": 0.3, "spread": 3 * 0.27})
 
 
 def test_a_job_that_failed_stays_where_it_was() -> None:

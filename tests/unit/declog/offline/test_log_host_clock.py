@@ -15,12 +15,14 @@ MINUTE_S = 60.0
 
 
 async def test_rewards_and_silence_go_by_the_hosts_clock(tmp_path: Path) -> None:
-    async with running_engine(nodes=0) as engine:
+    async with running_engine(nodes=0, alternatives_share=1.0) as engine:
         await engine.update_settings(CLUSTER, ClusterSettings(host_clock=True))
         await engine.report_nodes(CLUSTER, [make_node("n0", 4)], full=True, now_s=1.0)
-        for name in ("ends", "goes-on"):
+        for name in ("goes-on", "ends"):
             await ask_place(engine, place(make_job(name, total_epochs=4.0), now_s=10.0))
             await answer_is_on_its_way()
+            await logged(engine)
+            engine._studying._rests_until_s = 0.0
         started = [JobEvent(JobId(name), JobEventKind.STARTED, 11.0) for name in ("ends", "goes-on")]
         await engine.report_job_events(CLUSTER, started, now_s=11.0)
         ended = JobEvent(JobId("ends"), JobEventKind.FINISHED, 11.0 + 2 * MINUTE_S, epochs_done=4.0)

@@ -1,7 +1,6 @@
-"""Rewards, runs and progress of an exported log: reward_h of the join is that of the pure function."""
+"""Rewards, runs and progress of an exported log."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from placewise_core.policies.studies.alternatives import Alternative
 from placewise_log.record import DecisionRecord, Entry
 
 COLUMNS = tuple(f"reward_{minutes}min" for minutes in HORIZONS_MIN)
-FIXED = tuple(f"neighbourhood_{name}" for name in COLUMNS)
 EPOCHS = 10.0
 
 
@@ -37,26 +35,26 @@ def life(
     return entries
 
 
-def rewards(directory: Path, job_id: str, columns: Sequence[str] = COLUMNS) -> list[object]:
+def rewards(directory: Path, job_id: str) -> list[object]:
     (row,) = job_rows(directory, job_id=job_id)
-    return [row[name] for name in columns]
+    return [row[name] for name in COLUMNS]
 
 
-async def test_a_job_and_its_neighbour_have_each_others_progress(tmp_path: Path) -> None:
+async def test_a_job_has_the_progress_of_those_decided_before_it(tmp_path: Path) -> None:
     hour_s = 3600.0
     ring = FakeRing(
-        *life(1, "a", NOON_S + 10, NOON_S + 10 + hour_s),
-        *life(2, "a", NOON_S + 310, NOON_S + 310 + hour_s),
-        *life(3, "b", NOON_S + 10, NOON_S + 10 + hour_s),
+        *life(1, "a", NOON_S + 10, NOON_S + 10 + hour_s, reachable="ab"),
+        *life(2, "a", NOON_S + 310, NOON_S + 310 + hour_s, reachable="ab"),
+        *life(3, "b", NOON_S + 10, NOON_S + 10 + hour_s, reachable="ab"),
     )
     ring.now_s = NOON_S + 3 * hour_s
     await run(ring, tmp_path)
-    assert rewards(tmp_path, "j1") == pytest.approx([1 / 12, 1 / 3 + 1 / 4, 1.0 + 11 / 12])
+    assert rewards(tmp_path, "j1") == pytest.approx([1 / 12, 1 / 3, 1.0])
     assert rewards(tmp_path, "j2") == pytest.approx([2 / 12, 2 / 3, 1.0 + 11 / 12])
-    assert rewards(tmp_path, "j3") == pytest.approx([1 / 12, 1 / 3, 1.0])
+    assert rewards(tmp_path, "j3") == pytest.approx([2 / 12, 2 / 3, 2.0])
 
 
-async def test_the_fixed_neighbourhood_is_that_of_every_alternative_wherever_the_job_went(tmp_path: Path) -> None:
+async def test_the_neighbourhood_is_that_of_every_alternative_wherever_the_job_went(tmp_path: Path) -> None:
     """On b and c others run, on a nobody; one more comes later to the job's own node."""
     hour_s, found = 3600.0, {}
     for node in "abc":
@@ -71,12 +69,27 @@ async def test_the_fixed_neighbourhood_is_that_of_every_alternative_wherever_the
         )
         ring.now_s = NOON_S + 3 * hour_s
         await run(ring, tmp_path / node)
-        found[node] = rewards(tmp_path / node, "j5", FIXED)
-        assert rewards(tmp_path / node, "j1", FIXED) == [None] * 3, "without alternatives"
-        sixth = rewards(tmp_path / node, "j6", FIXED)
+        found[node] = rewards(tmp_path / node, "j5")
+        assert rewards(tmp_path / node, "j1") == [None] * 3, "without alternatives"
+        sixth = rewards(tmp_path / node, "j6")
         assert sixth[:2] == pytest.approx([5 * 5 / 60, 5 * 20 / 60])  # j1, j2, j5, j7 and itself
     assert found["a"] == found["b"] == found["c"] == pytest.approx([3 * 5 / 60, 3 * 20 / 60, 1.0 + 58 / 60 + 59 / 60])
-    assert len({tuple(rewards(tmp_path / node, "j5")) for node in "abc"}) > 1
+
+
+async def test_a_reward_is_unknown_while_more_run_on_a_node_than_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placewise_service.declog.join.runs._MOST_ON_NODE", 2)
+    lives = [life(n, "a", NOON_S + n, NOON_S + (100 if n == 3 else 3600)) for n in (1, 2, 3)]
+    while_they_run, later = (
+        life(n, "b", start_s, start_s + 60, reachable="ab") for n, start_s in ((4, NOON_S + 50), (5, NOON_S + 200))
+    )
+    ring = FakeRing(*(entry for each in (*lives, while_they_run, later) for entry in each))
+    ring.now_s = NOON_S + 3 * 3600
+    await run(ring, tmp_path)
+    assert rewards(tmp_path, "j4") == [None] * 3
+    fifth = rewards(tmp_path, "j5")
+    assert fifth[0] == pytest.approx(1.0 + 300 / 3599 + 300 / 3598)
 
 
 async def test_jobs_of_one_request_are_no_neighbours_and_an_open_one_keeps_a_reward_waiting(tmp_path: Path) -> None:
@@ -93,15 +106,15 @@ async def test_jobs_of_one_request_are_no_neighbours_and_an_open_one_keeps_a_rew
     ring = FakeRing(both, *rest, twin, *life(3, "b", NOON_S - 60, None, decided_s=NOON_S - 60))
     ring.now_s = NOON_S + 2 * 3600
     report = await run(ring, tmp_path)
-    assert rewards(tmp_path, "j1", FIXED) == [None] * 3
+    assert rewards(tmp_path, "j1") == [None] * 3
     assert report.joined["WAITING"] > 0
     ring.add(outcome(3, JobEventKind.PROGRESS, NOON_S + 7140, decided_s=NOON_S - 60, epochs_done=5.0))
     await run(ring, tmp_path)
-    assert rewards(tmp_path, "j1", FIXED) == pytest.approx([0.5 + 300 / 14400, 1.0 + 1200 / 14400, 1.0 + 3600 / 14400])
+    assert rewards(tmp_path, "j1") == pytest.approx([0.5 + 300 / 14400, 1.0 + 1200 / 14400, 1.0 + 3600 / 14400])
 
 
 async def test_a_reward_is_null_until_its_time_has_passed_and_known_by_a_later_export(tmp_path: Path) -> None:
-    ring = FakeRing(*life(1, "a", NOON_S, NOON_S + 60))
+    ring = FakeRing(*life(1, "a", NOON_S, NOON_S + 60, reachable="a"))
     known = []
     for minutes in (4, 6, 30, 61):
         ring.now_s = NOON_S + 60.0 * minutes
@@ -113,7 +126,7 @@ async def test_a_reward_is_null_until_its_time_has_passed_and_known_by_a_later_e
 
 async def test_progress_before_the_decision_is_no_label(tmp_path: Path) -> None:
     """The host says that the job ran for an hour before the decision."""
-    ring = FakeRing(*life(1, "a", NOON_S - 3600, NOON_S + 3600))
+    ring = FakeRing(*life(1, "a", NOON_S - 3600, NOON_S + 3600, reachable="a"))
     ring.now_s = NOON_S + 3 * 3600
     await run(ring, tmp_path)
     assert rewards(tmp_path, "j1") == pytest.approx([0.5 / 12, 1 / 6, 0.5])
@@ -144,23 +157,22 @@ async def test_speeds_and_epochs_before_the_decision_are_no_label(tmp_path: Path
 async def test_a_neighbour_of_the_day_before_counts(tmp_path: Path) -> None:
     midnight_s = NOON_S + DAY_S / 2
     before = life(1, "a", midnight_s - 1800, midnight_s + 1800, decided_s=midnight_s - 1800)
-    after = life(2, "a", midnight_s, midnight_s + 3600, decided_s=midnight_s)
+    after = life(2, "a", midnight_s, midnight_s + 3600, decided_s=midnight_s, reachable="a")
     ring = FakeRing(*before, *after)
     ring.now_s = midnight_s + DAY_S
     await run(ring, tmp_path)
     assert rewards(tmp_path, "j2") == pytest.approx([2 / 12, 2 / 3, 1.5])
-    assert rewards(tmp_path, "j1") == pytest.approx([1 / 12, 1 / 3, 1.5])
 
 
 async def test_a_neighbour_that_still_runs_keeps_a_reward_open_until_it_reports(tmp_path: Path) -> None:
-    ring = FakeRing(*life(1, "a", NOON_S, NOON_S + 60), *life(2, "a", NOON_S, None))
+    ring = FakeRing(*life(1, "a", NOON_S, None), *life(2, "a", NOON_S, NOON_S + 60, reachable="a"))
     ring.now_s = NOON_S + 2 * 3600
     report = await run(ring, tmp_path)
-    assert rewards(tmp_path, "j1") == [None] * 3
-    assert report.joined["WAITING"] == 2
-    ring.add(outcome(2, JobEventKind.PROGRESS, NOON_S + 3600, epochs_done=5.0))
+    assert rewards(tmp_path, "j2") == [None] * 3
+    assert report.joined["WAITING"] == 1
+    ring.add(outcome(1, JobEventKind.PROGRESS, NOON_S + 3600, epochs_done=5.0))
     await run(ring, tmp_path)
-    assert rewards(tmp_path, "j1") == pytest.approx([1.0 + 0.5 / 12, 1.0 + 2 / 12, 1.5])
+    assert rewards(tmp_path, "j2") == pytest.approx([1.0 + 0.5 / 12, 1.0 + 2 / 12, 1.5])
 
 
 @pytest.mark.parametrize("slices", [1, 7])
@@ -169,11 +181,12 @@ async def test_the_rewards_of_many_runs_are_those_of_the_pure_function(
 ) -> None:
     monkeypatch.setattr("placewise_service.declog.join.buckets._ROWS", 10_000 // slices**3)
     rng = random.Random(7)
-    runs, entries = [], []
+    runs, reachable, entries = [], [], []
     for n in range(1, 120):
         start_s = NOON_S + rng.uniform(0, 4000)
         end_s, node = start_s + rng.uniform(60, 3000), rng.choice("abc")
-        lived = life(n, node, start_s, end_s)
+        reachable.append(rng.choice(["a", "ab", "bc", "abc"]))
+        lived = life(n, node, start_s, end_s, reachable=reachable[-1])
         entries += rng.sample(lived, len(lived))
         start_s, half_s, end_s = (round(each, 6) for each in (start_s, (start_s + end_s) / 2, end_s))
         points = points_of(start_s, end_s, EPOCHS, [(half_s, None, EPOCHS / 2)], has_finished=True)
@@ -183,9 +196,10 @@ async def test_the_rewards_of_many_runs_are_those_of_the_pure_function(
     await run(ring, tmp_path)
     found = {row["job_id"]: row for row in job_rows(tmp_path)}
     assert len(found) == len(job_rows(tmp_path)) == len(runs)
-    for each in runs:
-        others: Sequence[Run] = [other for other in runs if other is not each]
-        wanted = [reward_h(each, others, 60.0 * minutes, ring.now_s) for minutes in HORIZONS_MIN]
+    for n, each in enumerate(runs):
+        before = [other for other in runs[:n] if other.start_s <= each.start_s < other.end_s]
+        neighbours = [other for other in before if not other.nodes.isdisjoint(reachable[n])]
+        wanted = [reward_h(each, neighbours, 60.0 * minutes, ring.now_s) for minutes in HORIZONS_MIN]
         assert [found[each.job_id][name] for name in COLUMNS] == pytest.approx(wanted)
 
 

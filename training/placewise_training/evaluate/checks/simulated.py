@@ -2,7 +2,7 @@
 as the logging policy does, with the same random numbers.
 
 The logging policy mixes the policy in force and the candidate, so that each decision has two placements at most. The
-truth decides how fast jobs run; the reward is `neighbourhood_reward_h`, as `joined` has it.
+truth decides how fast jobs run; the reward is `reward_h`, as `joined` has it.
 """
 
 import zlib
