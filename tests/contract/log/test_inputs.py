@@ -1,0 +1,155 @@
+"""What nets read while they decided is what they read again on the view from the log, to the last byte.
+
+Two replicas on one Redis. The inputs of each call of a net are noted during a decision, and once more while the
+decision is repeated from its record.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from threading import current_thread, main_thread
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from tests.contract.log.replicas import EXPLORING, NODES, Host, policies_of, write_log
+from tests.fakes.explored import PrintedHarmony, PrintedLdwp
+from tests.fakes.servers.redis_server import RedisServer
+
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_log.reading import ExportedLog
+from placewise_log.repeating import decide_again
+from placewise_models.learned import LEARNED_POLICIES
+from placewise_service.engine import Engine
+from placewise_service.engine.place.drafting import Draft, Placer
+
+RECORDS: Final = 30
+AGAIN: Final = "again"
+NAMES: Final = [f"n{i}" for i in range(NODES)]
+PRINTED: Final = MappingProxyType({"harmony-paper": PrintedHarmony(NAMES), "ldwp-paper": PrintedLdwp(NAMES)})
+
+
+def arrays(given: object) -> Iterator[object]:
+    """Type, shape and bytes of every array in the arguments of a call, and their numbers."""
+    if isinstance(given, np.ndarray):
+        yield given.dtype.str, given.shape, given.tobytes()
+    elif isinstance(given, int | float):
+        yield given
+    elif is_dataclass(given):
+        for each in fields(given):
+            yield from arrays(getattr(given, each.name))
+    elif isinstance(given, list | tuple):
+        for item in given:
+            if not isinstance(item, RunningJob):  # whose model reads its tokens, not the job
+                yield from arrays(item)
+
+
+def is_run_of(wanted: Sequence[bytes], read: Sequence[bytes]) -> bool:
+    """True if these follow one another somewhere in `read`."""
+    return any(list(wanted) == list(read[i : i + len(wanted)]) for i in range(len(read)))
+
+
+class Notes:
+    """The calls of nets by the decision that made them."""
+
+    def __init__(self) -> None:
+        self.decision = ""
+        self.calls: dict[str, list[object]] = defaultdict(list)
+        self.steps: dict[str, list[bytes]] = defaultdict(list)
+        self.looks: dict[int, tuple[object, object]] = {}  # by the encoding of a cluster: itself, and what was encoded
+
+    def note(self, net: str, method: str, given: Sequence[object], found: object) -> None:
+        if method == "look":  # kept from one decision to the next: it belongs to those that read it
+            self.looks[id(found)] = found, list(arrays(given))
+        elif self.decision and current_thread() is main_thread():  # studies of others run models in threads
+            looked = [self.looks[id(each)][1] for each in given if id(each) in self.looks]
+            self.calls[self.decision].append((net, method, *arrays(given), *looked))
+            if method == "decode":
+                self.steps[self.decision].append(np.asarray(given[2]).tobytes())
+
+
+class Noting:
+    """A net whose calls are noted."""
+
+    def __init__(self, net: Any, name: str, notes: Notes) -> None:
+        self._net, self._name, self._notes = net, name, notes
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._net, name)
+        if not callable(found):
+            return found
+
+        def call(*given: object) -> object:
+            answer = found(*given)
+            self._notes.note(self._name, name, given, answer)
+            return answer
+
+        return call
+
+
+def watch(policy: PlacementPolicy, notes: Notes) -> None:
+    slot = "_scorer" if policy.name == "search" else "_net"
+    net = PRINTED.get(policy.name) or getattr(policy, slot)
+    setattr(policy, slot, Noting(net, policy.name, notes))
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    found, draft = Notes(), Placer.draft
+
+    def noting(placer: Placer, *given: Any) -> Draft:
+        found.decision = given[4]
+        try:
+            return draft(placer, *given)
+        finally:
+            found.decision = ""
+
+    monkeypatch.setattr(Placer, "draft", noting)
+    return found
+
+
+def watched(notes: Notes) -> type[Host]:
+    """A host of two replicas whose nets are watched, and which study every decision."""
+
+    class WatchedHost(Host):
+        options = MappingProxyType({"alternatives_share": 1.0})
+
+        def __init__(self, replicas: Sequence[Engine], policy: str, seed: int) -> None:
+            super().__init__(replicas, policy, seed)
+            for engine in replicas:
+                engine._studying._rest = 0.0
+                for name in LEARNED_POLICIES:
+                    watch(engine._placing.placer.policies[name], notes)
+
+    return WatchedHost
+
+
+@pytest.mark.parametrize("policy", [*LEARNED_POLICIES, EXPLORING])
+async def test_nets_read_the_same_bytes_on_the_view_from_the_log(policy: str, tmp_path: Path, notes: Notes) -> None:
+    server = RedisServer().start()
+    try:
+        replicas = await write_log(server.url, policy, RECORDS, tmp_path, host_type=watched(notes))
+        log, asked, compared = ExportedLog(tmp_path), 0, 0
+        for record in log.records():
+            if any(draw.stops for draw in record.draws):
+                continue  # a policy that the clock stopped is not asked again for what came to nothing
+            before, notes.decision = notes.calls[record.decision_id], AGAIN
+            decide_again(record, log.views_of(record), policies_of(replicas[0]))
+            notes.decision = ""
+            assert notes.calls.pop(AGAIN, []) == before, record.decision_id
+            asked += bool(before)
+            for steps in record.steps if policy == "harmony" else ():
+                if not (draw := record.draw_of(steps.job_id)) or draw.fallback_reason:
+                    continue
+                written = [tokens.tobytes() for tokens in steps.tokens.unpack()]
+                assert is_run_of(written, notes.steps[record.decision_id])
+                compared += 1
+        for engine in replicas:
+            await engine.close()
+    finally:
+        server.stop()
+    assert asked > RECORDS / 5
+    assert compared > RECORDS / 5 or policy != "harmony"
