@@ -1,4 +1,4 @@
-"""What nets read while they decided is what they read again on the view from the log, to the last byte.
+"""Nets read the same bytes on the view from the log as when they decided.
 
 Two replicas on one Redis. The inputs of each call of a net are noted during a decision, and once more while the
 decision is repeated from its record.
@@ -59,12 +59,12 @@ class Notes:
         self.decision = ""
         self.calls: dict[str, list[object]] = defaultdict(list)
         self.steps: dict[str, list[bytes]] = defaultdict(list)
-        self.looks: dict[int, tuple[object, object]] = {}  # by the encoding of a cluster: itself, and what was encoded
+        self.looks: dict[int, tuple[object, object]] = {}  # a state and the inputs that it encodes, by its identity
 
     def note(self, net: str, method: str, given: Sequence[object], found: object) -> None:
         if method == "look":  # kept from one decision to the next: it belongs to those that read it
             self.looks[id(found)] = found, list(arrays(given))
-        elif self.decision and current_thread() is main_thread():  # studies of others run models in threads
+        elif self.decision and current_thread() is main_thread():  # studies run models in threads
             looked = [self.looks[id(each)][1] for each in given if id(each) in self.looks]
             self.calls[self.decision].append((net, method, *arrays(given), *looked))
             if method == "decode":
@@ -135,7 +135,7 @@ async def test_nets_read_the_same_bytes_on_the_view_from_the_log(policy: str, tm
         log, asked, compared = ExportedLog(tmp_path), 0, 0
         for record in log.records():
             if any(draw.stops for draw in record.draws):
-                continue  # a policy that the clock stopped is not asked again for what came to nothing
+                continue  # the clock stopped a policy; repeated, it skips work that came to nothing
             before, notes.decision = notes.calls[record.decision_id], AGAIN
             decide_again(record, log.views_of(record), policies_of(replicas[0]))
             notes.decision = ""
