@@ -6,6 +6,7 @@ usually one. Reads; never writes.
 
 import os
 import re
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -30,6 +31,11 @@ def bundle_folder(root: Path, name: str) -> Path:
     if folder.is_symlink() or folder.is_file():
         raise ValueError(f"{path} must name a folder beside it: {target!r} is no folder")
     return folder
+
+
+def root_of(roots: Sequence[Path], name: str) -> Path:
+    """The first of these folders that has a bundle or alias of this name; the first of all if none has."""
+    return next((root for root in roots if os.path.lexists(root / name)), roots[0])
 
 
 def is_alias(root: Path, name: str) -> bool:

@@ -240,7 +240,8 @@ def make_engine(
     )
     keys = [read_public(path) for path in settings.bundles.public_keys]
     root = settings.bundle_dir or PACKAGED_BUNDLES
-    return build_engine(store, clock, telemetry, options, root, keys=keys, audit=audit)
+    further = PACKAGED_BUNDLES if settings.bundle_dir else None
+    return build_engine(store, clock, telemetry, options, root, keys=keys, audit=audit, further_bundles=further)
 
 
 async def _prepared(

@@ -315,7 +315,9 @@ class Settings(BaseSettings):
         default=None, description="redis:// or rediss:// URL; empty: an embedded Redis."
     )
     state_dir: Path = Field(default=Path("var/placewise"), description="State directory of the embedded Redis.")
-    bundle_dir: Path | None = Field(default=None, description="Directory of model bundles; empty: the shipped ones.")
+    bundle_dir: Path | None = Field(
+        default=None, description="Directory of model bundles; the shipped ones serve beside those in it."
+    )
     stale_telemetry_after_s: float = Field(
         default=90.0, gt=0, description="Age of telemetry above which a node is not used."
     )

@@ -95,7 +95,7 @@ def rows(directory: Path, table: str) -> list[dict[str, object]]:
     return [row for path in sorted(directory.glob(f"{table}/*/*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
-async def run(ring: FakeRing, directory: Path, **options: float) -> ExportReport:
+async def run(ring: FakeRing, directory: Path, **options: float | str) -> ExportReport:
     return await export(ring, directory, **options)  # type: ignore[arg-type]
 
 

@@ -1,5 +1,6 @@
 """How the client commands reach a running service: options, channel, and proto3 JSON. Asks nothing by itself."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from placewise_service.commands.exits import CommandError, Exit
 
 # Somebody waits at the terminal: report an unreachable service at once.
 _RETRY = RetryPolicy(attempts=4)
+# `true` lets a token travel in clear to another machine. A variable and no option: whoever sets up the network knows.
+PLAINTEXT = "PLACEWISE_CLIENT_ALLOW_PLAINTEXT_TOKEN"
 DEFAULT_TARGET = "127.0.0.1:50051"
 
 TargetOption = Annotated[
@@ -34,7 +37,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 
 def target_of(target: str, token: str = "", tls_ca: Path | None = None) -> Target:
     """The target of these options. Raises CommandError for one that makes no sense."""
-    described = Target(tuple(target.split(",")), Tls(root=tls_ca) if tls_ca else None, token or None)
+    is_plaintext = os.environ.get(PLAINTEXT) == "true"
+    described = Target(tuple(target.split(",")), Tls(root=tls_ca) if tls_ca else None, token or None, is_plaintext)
     try:
         described.check()
     except TargetError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from placewise_log.logs import Log, LogState
-from placewise_service.declog.dataset import Dataset
+from placewise_service.declog.dataset import START, Dataset
 
 _VIEWS_BATCH = 200  # entries of some hundred kB each
 DEFAULT_DANGLING_AFTER_S = 86_400.0  # longer than most jobs' silence: hosts that report progress do so within minutes
@@ -67,11 +67,13 @@ async def export(
     directory: Path,
     *,
     clusters: Sequence[str] = (),
+    after: str = START,
     batch: int = 5000,
     dangling_after_s: float = DEFAULT_DANGLING_AFTER_S,
     on_progress: Callable[[int], None] = _no_progress,
 ) -> ExportReport:
-    """Exports the new entries, of all clusters unless some are named, and joins outcomes to decisions.
+    """Exports the new entries, of all clusters unless some are named, and joins outcomes to decisions. Decisions and
+    outcomes up to the position `after` are left out; views are not, as later decisions may have read them.
 
     Raises StateUnavailableError if the store does not answer, DatasetBusyError if another export runs, OSError if the
     disk refuses. After each of them a repeat continues at the last written batch.
@@ -81,7 +83,7 @@ async def export(
     with dataset.locked():
         for cluster in clusters or await ring.clusters():
             for log in Log:  # views after the decisions that read them
-                await _export_log(ring, dataset, cluster, log, batch, report, on_progress)
+                await _export_log(ring, dataset, cluster, log, after, batch, report, on_progress)
         now_s = await ring.ping()
         report.joined = dataset.join_all(now_s=now_s, dangling_after_s=dangling_after_s)
         report.manifest = dataset.write_manifest(now_s)
@@ -94,6 +96,7 @@ async def _export_log(
     dataset: Dataset,
     cluster: str,
     log: Log,
+    after: str,
     batch: int,
     report: ExportReport,
     on_progress: Callable[[int], None],
@@ -103,6 +106,8 @@ async def _export_log(
     state = await ring.log_state(cluster, log)
     dataset.note(cluster, log, state)
     position = min(state.exported, dataset.position(name), key=_ordinal)
+    if log is Log.DECISIONS:
+        position = max(position, after, key=_ordinal)
     while entries := await ring.read_decisions(cluster, position, batch if log is Log.DECISIONS else _VIEWS_BATCH, log):
         report.written += dataset.write(cluster, entries)
         position = entries[-1][0]

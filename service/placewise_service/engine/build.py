@@ -58,8 +58,9 @@ def build_engine(
     bundle: str = DEFAULT_BUNDLE,
     keys: Sequence[PublicKey] = (),
     audit: AuditSink | None = None,
+    further_bundles: Path | None = None,
 ) -> Engine:
-    """An engine on `store`, ready to be started.
+    """An engine on `store`, ready to be started. `further_bundles` has those that `bundles` lacks.
 
     Raises BundleError if the bundle cannot be used, InvalidRequestError for a policy that does not exist.
     """
@@ -72,7 +73,7 @@ def build_engine(
         policies.use(other)
         return policies.all
 
-    registry = BundleRegistry(bundles, bundle, Shadows(served.all, of_bundle), keys, on_activate=served.use)
+    registry = BundleRegistry(bundles, bundle, Shadows(served.all, of_bundle), keys, served.use, further_bundles)
     served.use(registry.bundle)
     _check_policies(options, heuristics, served.admission)
     views = Views(store, clock, options.stale_telemetry_after_s)

@@ -11,7 +11,7 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError
 from placewise_core.policies.trial.arms import Arms
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
-from placewise_models.folder import bundle_folder, is_alias
+from placewise_models.folder import bundle_folder, is_alias, root_of
 from placewise_models.signing import PublicKey
 from placewise_service.engine.shadows import PolicySet, Shadows
 
@@ -54,8 +54,9 @@ class Canary:
 
 
 class BundleRegistry:
-    """Bundles are the subdirectories of `root`; aliases lead to them. `list` and `verified` read files and block;
-    `activate` only swaps, as `shadows` do, and belongs on the event loop, so that no request sees half of a bundle.
+    """Bundles are the subdirectories of `root`, and those of `further` whose names `root` lacks; aliases lead to them.
+    `list` and `verified` read files and block; `activate` only swaps, as `shadows` do, and belongs on the event loop,
+    so that no request sees half of a bundle.
 
     With `keys`, one of them must have signed a bundle. `on_activate` builds what serves from a bundle; if it
     raises BundleError the old bundle keeps serving. Raises BundleError where `configured`, a name or an alias, cannot
@@ -69,17 +70,20 @@ class BundleRegistry:
         shadows: Shadows,
         keys: Sequence[PublicKey] = (),
         on_activate: Callable[[Bundle], None] = lambda bundle: None,
+        further: Path | None = None,
     ) -> None:
         self.configured = configured
         self.shadows = shadows
         self.own: Mapping[str, Serving] = {}  # by cluster; empty as a rule: then one bundle answers for all
         self.canaries: Mapping[str, Canary] = {}  # by cluster, "" for all others; empty as a rule
         self.kills: Mapping[str, str] = {}  # heuristics in place of learned policies, likewise
-        self._root = root
+        self._roots = (root,) if further is None else (root, further)
         self._keys = tuple(keys)
         self._on_activate = on_activate
+        if not root.is_dir():  # else a mistyped one would go unnoticed, as `default` is in the further one
+            raise BundleError(f"{root} is no folder of bundles")
         try:
-            self._active = load(bundle_folder(root, configured), self._keys)
+            self._active = load(self._folder(configured), self._keys)
         except ValueError as error:
             raise BundleError(str(error)) from error
 
@@ -128,17 +132,18 @@ class BundleRegistry:
         self.own = dict(own)
 
     def list(self) -> tuple[BundleStatus, ...]:
-        """Every bundle under the root, by name, verified again."""
-        found = (path for path in self._root.iterdir() if not path.is_symlink() and (path / MANIFEST).is_file())
-        return tuple(self._listed(path) for path in sorted(found))
+        """Every bundle under the roots, by name, verified again."""
+        paths = (path for root in reversed(self._roots) for path in root.iterdir())
+        found = {path.name: path for path in paths if not path.is_symlink() and (path / MANIFEST).is_file()}
+        return tuple(self._listed(path) for _, path in sorted(found.items()))
 
     def is_alias(self, name: str) -> bool:
-        return is_alias(self._root, name)
+        return is_alias(root_of(self._roots, name), name)
 
     def serves(self, name: str, digest: str) -> bool:
         """Whether the bundle that answers is the one of this name or alias, with this digest ("" for any)."""
         try:
-            folder = bundle_folder(self._root, name)
+            folder = self._folder(name)
         except ValueError:
             return False
         return folder.name == self._active.name and digest in ("", self._active.digest)
@@ -147,13 +152,17 @@ class BundleRegistry:
         """Loads a bundle by name or alias. Raises NotFoundError or, for a bundle that is refused,
         InvalidRequestError."""
         try:
-            path = bundle_folder(self._root, name)
+            path = self._folder(name)
             if (path / MANIFEST).exists():
                 return load(path, self._keys)
         except ValueError as error:
             log.warning("bundle refused", bundle=name, reason=str(error))
             raise InvalidRequestError(str(error), "name") from error
         raise NotFoundError(f"no bundle {name!r}", {"bundle": name})
+
+    def _folder(self, name: str) -> Path:
+        """Raises ValueError as bundle_folder does."""
+        return bundle_folder(root_of(self._roots, name), name)
 
     def activate(self, bundle: Bundle) -> BundleStatus:
         """Lets a verified bundle answer. Raises InvalidRequestError if nothing can be built from it."""

@@ -97,6 +97,22 @@ def test_an_alias_leads_to_a_bundle_beside_it_and_nowhere_else(tmp_path: Path) -
             registry.verified(name)
 
 
+def test_the_bundles_of_a_release_serve_beside_those_of_a_directory(tmp_path: Path) -> None:
+    (root := tmp_path / "own").mkdir()
+    shipped = shipped_bundle()
+    registry = BundleRegistry(root, "default", no_shadows(), further=shipped_bundles())
+    assert (registry.active, registry.is_alias("default")) == (shipped.name, True)
+    for name in ("next", shipped.name):
+        copy_bundle(root / name)
+    assert [status.name for status in registry.list()] == [shipped.name, "next"]
+    assert registry.verified("next").directory == (root / "next").resolve()
+    assert registry.verified(shipped.name).digest != registry.bundle.digest, "of two the directory's"
+    with pytest.raises(NotFoundError):
+        registry.verified("other")
+    with pytest.raises(BundleError, match="is no folder of bundles"):
+        BundleRegistry(tmp_path / "misspelt", "default", no_shadows(), further=shipped_bundles())
+
+
 def test_a_folder_called_default_needs_no_alias(tmp_path: Path) -> None:
     copy_bundle(tmp_path / "default")
     assert BundleRegistry(tmp_path, "default", no_shadows()).active == "default"

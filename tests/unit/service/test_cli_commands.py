@@ -30,6 +30,8 @@ from placewise.v1.cluster_pb2 import (
 from placewise.v1.job_pb2 import Resources
 from placewise_client.errors import InvalidRequestError
 from placewise_service.cli import invoke
+from placewise_service.commands.connection import PLAINTEXT, target_of
+from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.commands.remote import replay
 from placewise_service.data import DEMO_INVENTORY
 from placewise_service.replay.host import ReplayPlan
@@ -280,3 +282,19 @@ def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             code = process.wait(120)
             assert (code, b"Traceback" in said.read()) == (130, False)
+
+
+def test_a_token_goes_to_another_machine_in_clear_only_if_the_environment_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for value in ("", "yes"):
+        monkeypatch.setenv(PLAINTEXT, value)
+        with pytest.raises(CommandError, match="in plain text"):
+            target_of("10.0.0.7:1", "secret")
+    monkeypatch.setenv(PLAINTEXT, "true")
+    assert target_of("10.0.0.7:1", "secret").allow_plaintext_token
+
+
+def test_an_export_begins_behind_no_word(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert invoke(["log", "export", str(tmp_path), "--after", "yesterday"]) == Exit.USAGE
+    assert "a position is MILLISECONDS-NUMBER" in capsys.readouterr().err

@@ -57,6 +57,14 @@ def test_a_misspelt_setting_is_named(capsys: pytest.CaptureFixture[str], monkeyp
     assert "PLACEWISE_SERVER__GRPC_PORT" in capsys.readouterr().out
 
 
+def test_a_directory_of_bundles_may_be_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLACEWISE_BUNDLE_DIR", str(tmp_path))
+    invoke(["doctor", "--json"])
+    assert findings(capsys)["bundle"] == "ok"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "check"),
     [

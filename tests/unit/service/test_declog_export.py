@@ -55,6 +55,13 @@ async def test_a_second_export_writes_only_what_is_new(tmp_path: Path) -> None:
     assert (await run(ring, tmp_path)).written["decisions"] == 1
 
 
+async def test_an_export_may_begin_behind_a_position(tmp_path: Path) -> None:
+    ring = FakeRing(decision(1), decision(2), decision(3))
+    for count in (1, 0):
+        assert (await run(ring, tmp_path, after=ring.entries[1][0])).written["decisions"] == count
+    assert [row["id"] for row in rows(tmp_path, "decisions")] == [decision_id(3)]
+
+
 async def test_repeats_in_the_ring_are_written_once(tmp_path: Path) -> None:
     started = outcome(1, JobEventKind.STARTED, NOON_S + 1)
     ring = FakeRing(decision(1), decision(1), started, decision(1), started)

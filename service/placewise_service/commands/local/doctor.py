@@ -23,7 +23,7 @@ from placewise_client.errors import PlacewiseError
 from placewise_core.basics.clock import SystemClock
 from placewise_core.basics.frozen import frozen
 from placewise_models.bundle import load
-from placewise_models.folder import DEFAULT_BUNDLE, bundle_folder
+from placewise_models.folder import DEFAULT_BUNDLE, bundle_folder, root_of
 from placewise_models.signing import read_public
 from placewise_service.api.identity.identity import authenticator
 from placewise_service.api.identity.watched import CredentialsFileError
@@ -239,15 +239,15 @@ def _is_placewise(settings: Settings) -> bool:
 
 
 def _bundle(settings: Settings) -> str:
-    root = settings.bundle_dir or PACKAGED_BUNDLES
+    own = settings.bundle_dir or PACKAGED_BUNDLES
+    if not own.is_dir():
+        raise CommandError(f"PLACEWISE_BUNDLE_DIR: {own} is no folder")
+    root = root_of((own, PACKAGED_BUNDLES), DEFAULT_BUNDLE)
     try:
         keys = [read_public(path) for path in settings.bundles.public_keys]
         bundle = load(bundle_folder(root, DEFAULT_BUNDLE), keys)
     except ValueError as error:
-        hint = (
-            "" if settings.bundle_dir is None else f"; the bundles of this release are in {PACKAGED_BUNDLES}: copy one"
-        )
-        raise CommandError(f"{root}: {error}{hint}") from None
+        raise CommandError(f"{root}: {error}") from None
     signed = f", signed by {bundle.signed_by}" if bundle.signed_by else ""
     return f"{bundle.name} in {root}, digest {bundle.digest[:12]}{signed}"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields
@@ -30,7 +31,7 @@ from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.commands.remote.log_ring import ApiRing
 from placewise_service.commands.remote.whatif import print_decision, print_lengths
 from placewise_service.commands.store import opened_store
-from placewise_service.declog.dataset import Dataset, DatasetBusyError
+from placewise_service.declog.dataset import START, Dataset, DatasetBusyError
 from placewise_service.declog.export import DEFAULT_DANGLING_AFTER_S, ExportReport, ExportRing
 from placewise_service.declog.export import export as export_log
 from placewise_service.declog.outcomes import Status
@@ -44,12 +45,17 @@ app = typer.Typer(help="The decision log.", no_args_is_help=True)
 _PAGE = 1000
 _API_TIMEOUT_S = 30.0
 _FOLLOW_POLL_S = 0.5
+_POSITION = re.compile(r"\d+(-\d+)?")
 
 
 @app.command()
 def export(
     directory: Annotated[Path, typer.Argument(help="Folder for the Parquet files.", file_okay=False)],
     clusters: Annotated[list[str] | None, typer.Option("--cluster", "-c", help="These clusters; default: all.")] = None,
+    after: Annotated[
+        str,
+        typer.Option(help="Leave out entries up to this position (`log tail --json`): they count as exported."),
+    ] = START,
     batch: Annotated[int, typer.Option(min=1, help="Entries per file.")] = 5000,
     dangling_after_s: Annotated[
         float, typer.Option("--dangling-after", min=0, help="Silence after which a job counts as dangling, seconds.")
@@ -65,10 +71,12 @@ def export(
     """Write new entries to Parquet, by day, each decision once, outcomes joined. Safe to kill and to repeat."""
     if target and not clusters:
         raise CommandError("--target needs --cluster: a token is good for some clusters", Exit.USAGE)
+    if not _POSITION.fullmatch(after):
+        raise CommandError(f"--after {after}: a position is MILLISECONDS-NUMBER", Exit.USAGE)
     source = _of_service(target_of(target, token, tls_ca), clusters or ()) if target else opened_store()
     with audited("log export", str(directory), ",".join(clusters or ())):
         copy = _store(store) if store else None  # before the work, which a wrong URL should not wait for
-        report = asyncio.run(_export(source, directory, clusters or (), batch, dangling_after_s))
+        report = asyncio.run(_export(source, directory, clusters or (), after, batch, dangling_after_s))
         if copy is not None:
             _publish(copy, directory)
     if is_json:
@@ -214,6 +222,7 @@ async def _export(
     source: AbstractAsyncContextManager[ExportRing],
     directory: Path,
     clusters: Sequence[str],
+    after: str,
     batch: int,
     dangling_after_s: float,
 ) -> ExportReport:
@@ -224,6 +233,7 @@ async def _export(
                     ring,
                     directory,
                     clusters=clusters,
+                    after=after,
                     batch=batch,
                     dangling_after_s=dangling_after_s,
                     on_progress=lambda n: bar.advance(bar.task_ids[0], n),
