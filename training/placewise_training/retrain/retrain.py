@@ -4,10 +4,12 @@ starts from, and nothing stands at `out` before the gate has passed.
 Its folder `OUT.retrain` keeps each step, so that the same command goes on after an interruption.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ from placewise_training.log.placed import REWARD, placed_jobs
 from placewise_training.retrain.steps import STEPS, Done, Source, Step, run_step
 
 _DESCRIBED: Final = "retrain.json"
+DISK_FULL: Final = "the disk is full: free some of it"
+_FULL_BYTES: Final = 1 << 16
 
 
 class BusyError(Exception):
@@ -46,6 +50,10 @@ class RetrainError(Exception):
     """It cannot begin; the message names the reason and the remedy."""
 
     exit_code = 2
+
+
+class WrittenMeanwhileError(RetrainError):
+    """The log changed while it was learned from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +103,16 @@ def _retrained(args: RetrainArgs, show: Show) -> Retrained:
         load(args.start)
         log = _checked(args.log)
         source = Source(
-            args.log, log.digest, _first_stretch_ends_s(args), args.start, _digest(args.start), args.effort, args.seed
-        )
+            args.log, log.digest, _first_stretch_ends_s(args), args.start, manifest_digest(args.start), args.effort,
+            args.seed,
+        )  # fmt: skip
         steps = [run_step(step, source, work, show) for step in _steps(args.only)]
         learnt = [step for step in steps if step.files]
         if not learnt:
             return Retrained(None, steps, work)
         candidate = _packed(args, work / "bundle" / args.out.name, learnt, log)
         if _checked(args.log).digest != log.digest:
-            raise RetrainError(f"{args.log} was written to meanwhile: retrain from a copy of it")
+            raise WrittenMeanwhileError(f"{args.log} was written to meanwhile: retrain from a copy of it")
         show("gate", 0, 1)
         verdict = gate(
             GateArgs(
@@ -134,6 +143,15 @@ def alone(work: Path) -> Iterator[None]:
         except OSError as error:
             raise BusyError(f"another retraining writes {work}: wait for it, or choose another --out") from error
         yield
+
+
+def is_disk_full(error: Exception, folder: Path) -> bool:
+    """Whether the error says so. torch hides the system's reason: then the space that is left says it."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if isinstance(error, sqlite3.Error):
+        return "disk is full" in str(error)
+    return shutil.disk_usage(folder).free < _FULL_BYTES
 
 
 def _checked(log: Path) -> LogManifest:
@@ -202,11 +220,12 @@ def _manifest(
         seeds=kept(parent.seeds),
         data_sha256=kept(parent.data_sha256),
         metrics=kept(parent.metrics),
-        parent={"name": args.start.resolve().name, "digest": _digest(args.start)},
+        parent={"name": args.start.resolve().name, "digest": manifest_digest(args.start)},
         logs={str(args.log): log.digest},
         gate={},
     )
 
 
-def _digest(bundle: Path) -> str:
+def manifest_digest(bundle: Path) -> str:
+    """A bundle's digest; its files are not looked at. Raises OSError."""
     return hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()
