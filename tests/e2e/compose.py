@@ -86,7 +86,7 @@ def missing_engine() -> str:
 def compose(*words: str, timeout_s: float = 600.0) -> str:
     """Runs docker compose for this project; its standard output."""
     files = [word for name in FILES for word in ("--file", str(ROOT / name))]
-    command = ["docker", "compose", "--ansi", "never", "--project-name", PROJECT, *files, *words]
+    command = ["docker", "compose", "--project-name", PROJECT, *files, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode:
         raise AssertionError(f"docker compose {' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
@@ -106,7 +106,7 @@ def running() -> Iterator[dict[str, int]]:
         compose("up", "--detach", "--wait", "--wait-timeout", "120")
         yield ports
     except BaseException:
-        print(compose("logs", "--tail", "40"))
+        print(compose("--profile", "retrain", "logs", "--tail", "40"))
         raise
     finally:
         compose("--profile", "retrain", "down", "--volumes", "--timeout", "5")
@@ -228,7 +228,8 @@ else:
 def exported(rounds: int) -> int:
     """The number of decisions that `retrain` has exported, once it has reported so many rounds."""
     lines = compose("--profile", "retrain", "logs", "--no-log-prefix", "retrain").splitlines()
-    told = [line for line in lines if line.startswith("round ")]
+    # Compose 2.26 writes "erase this line" before each one, to a pipe too.
+    told = [line for line in (each.removeprefix("\x1b[2K") for each in lines) if line.startswith("round ")]
     expect(len(told) >= rounds, True)
     expect([line for line in told if "exported" in line], [])
     words = ("log", "stats", f"/var/lib/placewise/exports/{CLUSTER}/from-0", "--json")
