@@ -71,6 +71,28 @@ async def test_one_connection_follows_all_streams_and_ends_with_the_last(server:
     await until(lambda: connections(server) <= before)
 
 
+async def test_the_end_of_the_last_stream_closes_no_connection_that_a_command_takes(server: RedisServer) -> None:
+    """The pool's connections are everybody's: the tail may leave none of them closed behind a command's back."""
+    store = RedisStore(RedisOptions(server.url))
+    await store.report_nodes("ending", [node("n0")], full=True)
+    is_over = False
+
+    async def ask(pause_s: float) -> None:
+        while not is_over:
+            assert "ending" in await store.clusters()
+            await asyncio.sleep(pause_s)
+
+    asking = [asyncio.create_task(ask(i * 2e-4)) for i in range(6)]
+    for _ in range(80):
+        tail, _ = await followed(store, "ending")
+        await asyncio.sleep(1e-3)
+        tail.cancel()
+        await asyncio.sleep(1e-3)
+    is_over = True
+    await asyncio.gather(*asking)
+    await store.close()
+
+
 async def test_a_stream_begun_late_is_read_at_once_and_the_others_go_on(server: RedisServer) -> None:
     store = RedisStore(RedisOptions(server.url, timeout_s=60.0))  # a reading waits for 18 s
     for name in ("early", "late"):

@@ -69,7 +69,7 @@ class Follower:
 
 
 class SharedTail:
-    """The one connection. It is opened with the first follower and closed with the last."""
+    """The one connection. It is taken from the pool with the first follower and given back with the last."""
 
     def __init__(self, client: Redis, block_ms: int) -> None:
         self._client = client
@@ -119,7 +119,6 @@ class SharedTail:
             self._followers.clear()
         finally:
             self._reading = None
-            await self._client.connection_pool.disconnect(inuse_connections=False)
 
     async def _rest(self) -> None:
         with contextlib.suppress(TimeoutError):
