@@ -45,9 +45,10 @@ TRACE_HEADERS = ("traceparent", "tracestate")  # W3C Trace Context, level 1
 # any other worker for a cluster of that name.
 _ALL_CLUSTERS = ""  # label of a canary that answers for all without one of their own
 _GONE = -math.inf
+_MOST_IN_FILES = 1000  # clusters by name in a worker's files, which keep a series for ever
 QueueSource = Callable[[], Iterable[tuple[str, QueueState]]]
 """(cluster, queue) of every queue."""
-_OTHERS = "(others)"  # no queue is called so by accident; one that is adds to them
+_OTHERS = "(others)"  # no queue or cluster is called so by accident; one that is adds to them
 _NO_SPAN: AbstractContextManager[None] = contextlib.nullcontext()
 
 
@@ -93,6 +94,7 @@ class Telemetry:
         self._add_drift()
         self._add_health()
         self._children: dict[tuple[str, ...], Any] = {}
+        self._in_files = {_ALL_CLUSTERS}  # of several workers
         # By cluster: series to be removed with it, of any kind of metric, by metric and labels.
         self._of_clusters: dict[str, dict[tuple[Any, tuple[str, ...]], Any]] = {}
         self.afterwards = Afterwards()
@@ -207,7 +209,7 @@ class Telemetry:
 
     def forget_all_but(self, clusters: Collection[str]) -> None:
         """Removes the series of deleted clusters. A cluster of such a name later starts again at 0."""
-        for cluster in self._of_clusters.keys() - {_ALL_CLUSTERS, *clusters}:
+        for cluster in self._of_clusters.keys() - {_ALL_CLUSTERS, _OTHERS, *clusters}:
             for (metric, labels), child in self._of_clusters.pop(cluster).items():
                 if not self._is_shared:
                     metric.remove(*labels)
@@ -328,7 +330,13 @@ class Telemetry:
         return child
 
     def _of_cluster(self, cluster: str, metric: Any, *labels: str) -> Any:
-        """A child that goes with the cluster."""
+        """A child that goes with the cluster. Workers that have named their most clusters count the rest together."""
+        if self._is_shared and cluster not in self._in_files:
+            if len(self._in_files) <= _MOST_IN_FILES:
+                self._in_files.add(cluster)
+            else:
+                labels = tuple(_OTHERS if label == cluster else label for label in labels)
+                cluster = _OTHERS
         children = self._of_clusters.setdefault(cluster, {})
         child = children.get((metric, labels))
         if child is None:

@@ -159,6 +159,7 @@ async def test_a_change_without_a_content_type_is_refused_even_without_a_body(ro
         answer = await running.http.request(route.method, url)
         assert (answer.status_code, answer.json()["reason"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
         assert running.engine.bundles.active == "default"
+    assert "415" in document()["paths"][route.path][route.method.lower()]["responses"]
 
 
 async def test_an_unforeseen_error_leaks_nothing() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.parser import text_string_to_metric_families
 
 from placewise_core.domain.cluster import QueueState
@@ -121,6 +122,28 @@ def test_workers_that_share_their_metrics_show_no_cluster_that_is_gone(tmp_path:
         assert shows(second, "forget here") == set()
         assert shows(first, "see gone here") == gauges, "a cluster of that name again"
         assert shows(second, "scrape") == set(), "which it has not met yet"
+
+
+@pytest.mark.process
+def test_the_files_of_workers_stop_growing_however_many_clusters_come_and_go(tmp_path: Path) -> None:
+    """The library takes no series out of its files."""
+    shared = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    rounds = [" ".join(f"c{i}-{j}" for j in range(600)) for i in range(4)]
+    series = []
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER], env=shared, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdin
+        assert worker.stdout
+        for told in [line for names in rounds for line in (f"see {names}", "forget here")]:
+            worker.stdin.write(told + "\n")
+            worker.stdin.flush()
+            lines = list(iter(worker.stdout.readline, "#\n"))
+            files = tmp_path.glob("*.db")
+            series.append(sum(len(list(MmapedDict.read_all_values_from_file(str(path)))) for path in files))
+    assert any('placewise_conflicts_total{cluster="(others)"} 1400.0' in line for line in lines)
+    assert not any('cluster="c' in line for line in lines)
+    assert series[0] < series[2] == series[-1]
 
 
 @pytest.mark.process

@@ -42,6 +42,7 @@ _ERRORS = {
     "403": "The token does not allow this.",
     "404": "No such cluster, node, bundle or decision.",
     "409": "The cluster changed under the decision; ask again.",
+    "415": "The content type is not JSON's; it is asked for with an empty body, too.",
     "429": "Too many requests at once; ask again after `Retry-After`.",
     "503": "The state cannot be reached; ask again after `Retry-After`.",
     "504": "The time given was not enough.",
@@ -93,6 +94,7 @@ def _operation(route: Route) -> Schema:
     errors = {
         status: {"description": text, "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
         for status, text in _ERRORS.items()
+        if status != "415" or route.method not in ("GET", "DELETE")
     }
     operation: Schema = {
         "operationId": route.rpc.name,
