@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: e2e-slurm e2e-yarn
 .PHONY: attack attack-quick bench-compare
 .PHONY: lock lock-check audit sbom sdk-lowest
-.PHONY: help install run test test-fast coverage lint openapi settings-doc log-columns readme fuzz draws stubs stubs-check freeze-contract clean
+.PHONY: help install run test test-slow test-fast coverage lint openapi settings-doc log-columns readme fuzz draws stubs stubs-check freeze-contract clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -57,10 +57,13 @@ run: $(SERVING) ## Start the service on its embedded Redis, with a sample cluste
 	$(BIN)/placewise serve --demo
 
 # Lint runs beside the first tests, as it takes one core for a minute; its output comes last.
-test: install ## Lint, types, import contracts, and every test but the heavy end-to-end ones
+test: install ## Lint, types, import contracts, and every test but the slow and the heavy end-to-end ones
 	output=$$(mktemp); $(MAKE) --no-print-directory lint stubs-check > $$output 2>&1 & lint=$$!; \
-	  $(BIN)/pytest -m "not e2e_heavy" --numprocesses auto --maxprocesses 4 --dist loadfile; tests=$$?; \
+	  $(BIN)/pytest -m "not e2e_heavy and not slow" --numprocesses auto --maxprocesses 4 --dist loadfile; tests=$$?; \
 	  wait $$lint; linted=$$?; cat $$output; rm $$output; exit $$((tests + linted))
+
+test-slow: install ## The tests that take long: trainings from logs, gates, rounds of retraining, memory of large logs
+	$(BIN)/pytest -m "slow and not e2e_heavy" --numprocesses auto --maxprocesses 4 --dist load
 
 # Schemathesis, which every worker would import, is for the fuzz tests alone.
 FAST := -q -p no:schemathesis -m "not process" --hypothesis-profile fast --numprocesses 2 --dist worksteal tests/unit tests/property

@@ -164,6 +164,7 @@ async def test_each_round_exports_and_only_the_flag_sets_a_canary(
         await site_of(tmp_path, redis.url, work)
 
 
+@pytest.mark.slow
 async def test_a_service_that_is_away_or_refuses_the_token_is_a_reason_and_no_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

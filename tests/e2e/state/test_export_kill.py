@@ -88,6 +88,7 @@ def start_export(directory: Path, state: Path) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_the_export_loses_nothing(tmp_path: Path, redis: EmbeddedRedis) -> None:
     ids = asyncio.run(fill(redis.url))
     rng = random.Random(1)

@@ -15,6 +15,7 @@ from placewise_service.declog.problems import Problems
 MOST_MIB = 1024
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.timeout(900)
 def test_200_000_decisions_are_joined_in_the_memory_of_100_000(tmp_path: Path) -> None:
