@@ -189,6 +189,8 @@ def _fuzz(most_cases: int, source: Source) -> Figures:
     with source.service() as service:
         run, settled_mib = asyncio.run(_attacked(service, cases))
         log = service.text()
+        if "Traceback" in log:
+            print(f"  traceback: {log[log.index('Traceback') :][:4000]}", flush=True)
         return {
             "cases": sum(run.carriers.values()),
             "answered": run.answered_well,
