@@ -44,8 +44,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests live to the end: collections of garbage need not walk them. What no collected file has
-    imported is left out: a single file's tests need not wait for ONNX Runtime."""
+    """Modules and tests live to the end: collections of garbage need not walk them. Modules that no
+    collected file has imported are left out: a single file's tests need not wait for ONNX Runtime."""
     if "placewise_models.bundle" in sys.modules:
         import_module("tests.fakes.quick.nets_once").open_once()
     if "structlog" in sys.modules:

@@ -1,4 +1,4 @@
-"""What the decision log costs a Place: logging off, and on with observations and alternatives of 0, 1 and 100 %.
+"""Cost of the decision log for a Place: logging off, and on with observations and alternatives of 0, 1 and 100 %.
 
     python -m tests.bench.log_cost [--rounds 5] [--batches 40] [--json FILE]
 
@@ -80,8 +80,8 @@ async def _by_turns(benches: dict[str, Bench], batches: int, callers: int) -> tu
     """(milliseconds of a call, calls per second) of each, medians of calls and batches.
 
     Each batch has an order of its own: a service writes its log a moment after its answers, while the next one is
-    asked. Where 100 % came before the echo and the echo before the first side, that one alone came after one that
-    rests: two equal services then differed by 3.4 ± 2.2 % of rps.
+    asked. In a fixed order one side alone came after the echo, which rests: two equal services then differed by
+    3.4 ± 2.2 % of rps.
     """
     turns = [*benches, _ECHO]
     rng = random.Random(len(turns))

@@ -52,8 +52,8 @@ def reward_h(run: Run, neighbours: Iterable[Run], horizon_s: float, now_s: float
     j and run at t_j. E_n(t) are the epochs that n has done by t, which stay as they are after its end. e_n is the
     total.
 
-    N_j is the same whichever placement was chosen, so a placement earns by what it does to jobs. A sum over the jobs
-    that the chosen one meets would rise with their number, even if all of them were slowed down. Jobs that come later
+    N_j does not depend on the chosen placement, so a placement earns by its effect on jobs. A sum over the jobs beside
+    the chosen one would rise with their number, even if all of them were slowed down. Jobs that come later
     belong to no N_j: their places answer to this choice.
 
     None until H has passed, and if an e_n, or a progress that the sum needs, is not known.

@@ -1,4 +1,4 @@
-"""Figures of `placewise bench shadow`: what a shadow costs the answers. Starts nothing."""
+"""Figures of `placewise bench shadow`: the cost of a shadow for the answers. Starts nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
@@ -67,8 +67,8 @@ def p99_ratio(turns: Sequence[Turn], side: str, seed: int = 0) -> tuple[float, f
 
 def p99_stretch_ratio(turns: Sequence[Turn], side: str, seed: int = 0) -> tuple[float, float, float]:
     """p99 of a stretch of a side over that of the stretch beside it without shadow: the median, and its 95 % interval
-    by a bootstrap over the stretches. What slows down every stretch moves it; a stall of the machine does not, since
-    it is in few of them."""
+    by a bootstrap over the stretches. A cost in every stretch moves it; a stall of the machine, which is in few of
+    them, does not."""
     on, off = [[np.percentile(each.times_ms, 99) for each in _stretches(turns, name)] for name in (side, OFF)]
     ratios = np.divide(on, off)
     drawn = np.median(np.random.default_rng(seed).choice(ratios, (_DRAWS, len(ratios))), axis=1)

@@ -3,7 +3,8 @@
 import sqlite3
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -101,13 +102,22 @@ def retrain_command(
     args = RetrainArgs(log, start or Path(), out, cluster, policies, steps, reward, block_min, windows, effort, seed)
     served = ServedCluster(target, log, cluster, token_file, tls_ca, canary, key) if target else None
     start_s = time.time()
-    try:
+    with _translate_errors(args):
         if key is not None:
             read_private(key)  # at once, and not after hours of training
         if every:
             is_promoted = _repeated(args, _Schedule(60.0 * every, rounds_, track, as_json_, served))
         else:
             is_promoted = _shown(args, retrain(args, _show), start_s, track, as_json_)
+    if not is_promoted:
+        raise typer.Exit(REFUSED)
+
+
+@contextmanager
+def _translate_errors(args: RetrainArgs) -> Iterator[None]:
+    """Raises the errors of a retraining as those of the command line, with its exit codes."""
+    try:
+        yield
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; the same command goes on where it was")
         raise typer.Exit(INTERRUPTED) from None
@@ -116,13 +126,11 @@ def retrain_command(
     except (BundleError, BundleKeyError) as error:
         raise RetrainError(str(error)) from error
     except ValueError as error:
-        raise NothingToEvaluateError(f"{log}: {error}") from error
+        raise NothingToEvaluateError(f"{args.log}: {error}") from error
     except (OSError, RuntimeError, sqlite3.Error) as error:
-        if not is_disk_full(error, out.parent):
+        if not is_disk_full(error, args.out.parent):
             raise
-        raise RetrainError(f"{DISK_FULL}; the same command goes on. {out} was not written") from error
-    if not is_promoted:
-        raise typer.Exit(REFUSED)
+        raise RetrainError(f"{DISK_FULL}; the same command goes on. {args.out} was not written") from error
 
 
 def _check(target: str, every: float, start: Path | None, *, is_for_service: bool) -> None:

@@ -75,7 +75,7 @@ class RetrainArgs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retrained:
-    """The verdict, None if no model learnt anything; what became of each step; where bundle or candidate is."""
+    """The verdict (None if no model learnt), the result of each step, and the folder of bundle or candidate."""
 
     verdict: GateVerdict | None
     steps: Sequence[Done]
@@ -146,7 +146,7 @@ def alone(work: Path) -> Iterator[None]:
 
 
 def is_disk_full(error: Exception, folder: Path) -> bool:
-    """Whether the error says so. torch hides the system's reason: then the space that is left says it."""
+    """True for an error of a full disk. torch hides the system's reason: then the space that is left decides."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if isinstance(error, sqlite3.Error):

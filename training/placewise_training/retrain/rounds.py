@@ -40,7 +40,7 @@ class NoRoundError(Exception):
 
 
 class Feed(Protocol):
-    """Where rounds take their log and the bundle to begin with from."""
+    """Source of the log and of the first bundle of each round."""
 
     def next(self, args: RetrainArgs) -> RetrainArgs:
         """The same with the log and the start of this round. `args.start` is the bundle that passed last. Raises
@@ -48,7 +48,7 @@ class Feed(Protocol):
         ...
 
     def passed(self, args: RetrainArgs) -> str:
-        """The gate let `args.out` pass: a line on what was done with it, or ""."""
+        """Takes over `args.out`, which the gate let pass. Returns a line for the user, or ""."""
         ...
 
 
@@ -65,8 +65,8 @@ class GrowingLog:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One round: its number and arguments, and what became of it; None if there was none, and why. `note` says what was
-    done with a bundle that passed."""
+    """One round: its number, arguments and result. Without a result, `reason` says why. `note` is the feed's line on a
+    bundle that passed."""
 
     number: int
     args: RetrainArgs

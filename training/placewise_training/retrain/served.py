@@ -1,7 +1,7 @@
 """The log and the incumbent of a running service, round by round; the canary of a bundle that passed.
 
-The gate judges on a log of one bundle. If another one answered meanwhile, or a canary did, the export begins anew
-behind it, in a folder of its own: LOG/CLUSTER/from-POSITION.
+The gate judges on a log of one bundle. After answers of another bundle, or of a canary, a new export begins behind
+them, in a folder of its own: LOG/CLUSTER/from-POSITION.
 """
 
 import os
@@ -101,7 +101,7 @@ class ServedCluster:
         return f"{name} is the canary of {100 * self.share:g} % of the jobs of {args.cluster}"
 
     def keep_up(self) -> None:
-        """Exports what has come since, before the service's ring forgets it. Raises NoRoundError."""
+        """Exports the newest records, before the service's ring drops them. Raises NoRoundError."""
         self._exported(self.cluster or self._only_cluster())
 
     def _exported(self, cluster: str) -> Path:

@@ -19,18 +19,14 @@ MOST_MIB = 1024
 @pytest.mark.process
 @pytest.mark.timeout(900)
 def test_200_000_decisions_are_joined_in_the_memory_of_100_000(tmp_path: Path) -> None:
-    peaks_mib = {}
-    for decisions in (100_000, 200_000):
-        directory = tmp_path / str(decisions)
-        log_volume.make(directory, decisions)
-        peaks_mib[decisions] = peak_mib(directory, decisions)
-    assert peaks_mib[200_000] <= MOST_MIB
-    for i in range(3):  # other processes decide how soon Arrow's threads give pages back: the quietest look counts
-        if peaks_mib[200_000] > 1.1 * peaks_mib[100_000]:
-            again = tmp_path / f"again{i}"  # what is joined is not joined anew
-            log_volume.make(again, 200_000)
-            peaks_mib[200_000] = min(peaks_mib[200_000], peak_mib(again, 200_000))
-    assert peaks_mib[200_000] <= 1.1 * peaks_mib[100_000]
+    looks_mib: dict[int, list[float]] = {100_000: [], 200_000: []}
+    for i in range(2):  # by turns: the peak of the same join differs by up to 20 MiB
+        for decisions, looks in looks_mib.items():
+            directory = tmp_path / f"{decisions}-{i}"
+            log_volume.make(directory, decisions)
+            looks.append(peak_mib(directory, decisions))
+    assert max(looks_mib[200_000]) <= MOST_MIB
+    assert min(looks_mib[200_000]) <= 1.1 * min(looks_mib[100_000]), looks_mib
 
 
 def peak_mib(directory: Path, decisions: int) -> float:

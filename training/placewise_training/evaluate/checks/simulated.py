@@ -1,5 +1,5 @@
-"""Logs of the simulator, where the estimand is known: a decision is made again as the candidate would, and all others
-as the logging policy does, with the same random numbers.
+"""Logs of the simulator, whose estimand is known: the simulation is run again with one decision of the candidate and
+all others of the logging policy, with the same random numbers.
 
 The logging policy mixes the policy in force and the candidate, so that each decision has two placements at most. The
 truth decides how fast jobs run; the reward is `reward_h`, as `joined` has it.
@@ -150,7 +150,7 @@ def simulated_log(site: Site, seed: int) -> tuple[LoggedDecisions, Sequence[str]
     asked = [policy.asked[name] for name in names]
     turn = np.array([one.turn for one in asked])
     is_same = np.array([one.is_same for one in asked])
-    # Each decision has both placements; where they are one, only the first has probability.
+    # Each decision has both placements; of two equal ones only the first has probability.
     chosen = np.where(is_same, OWN, turn)
     propensity = np.where(is_same[:, None], [1.0, 0.0], [1.0 - site.rate, site.rate])
     candidate = np.where(is_same[:, None], [1.0, 0.0], [0.0, 1.0])
