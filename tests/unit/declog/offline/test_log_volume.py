@@ -1,5 +1,6 @@
 """The memory of a join does not grow with the log."""
 
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +21,13 @@ MOST_MIB = 1024
 @pytest.mark.timeout(900)
 def test_200_000_decisions_are_joined_in_the_memory_of_100_000(tmp_path: Path) -> None:
     looks_mib: dict[int, list[float]] = {100_000: [], 200_000: []}
-    for i in range(2):  # by turns: the peak of the same join differs by up to 20 MiB
+    for i in range(3):  # by turns: the peak of the same join differs from look to look
         for decisions, looks in looks_mib.items():
             directory = tmp_path / f"{decisions}-{i}"
             log_volume.make(directory, decisions)
             looks.append(peak_mib(directory, decisions))
     assert max(looks_mib[200_000]) <= MOST_MIB
-    assert min(looks_mib[200_000]) <= 1.1 * min(looks_mib[100_000]), looks_mib
+    assert statistics.median(looks_mib[200_000]) <= 1.1 * statistics.median(looks_mib[100_000]), looks_mib
 
 
 def peak_mib(directory: Path, decisions: int) -> float:
