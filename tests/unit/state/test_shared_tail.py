@@ -1,6 +1,7 @@
 """The one connection that follows every cluster's events, against a real Redis."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -151,14 +152,10 @@ class EndlessStream:
 
     def __init__(self) -> None:
         self.readings = 0
-        self.connection_pool = self
 
     async def execute_command(self, *args: object) -> list[tuple[bytes, Entries]]:
         self.readings += 1
         return [(keys_of("c").events.encode(), [(f"{self.readings}-0".encode(), {b"life": b"a"})])]
-
-    async def disconnect(self, inuse_connections: bool) -> None:
-        pass
 
 
 async def test_a_lone_reader_sets_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +171,33 @@ async def test_a_lone_reader_sets_the_pace(monkeypatch: pytest.MonkeyPatch) -> N
         assert stream.readings == len(entries) * taken, "nothing is read ahead of a reader that rests"
     shared.leave(follower)
     await shared.close()
+
+
+class FailingStream:
+    """A server that goes away at a reading."""
+
+    def __init__(self) -> None:
+        self.is_gone = asyncio.Event()
+
+    async def execute_command(self, *args: object) -> None:
+        await self.is_gone.wait()
+        raise ConnectionError("gone")
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_reading_that_fails_as_its_tail_is_closed_leaves_no_exception_unheard(turns: int) -> None:
+    unheard: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    stream = FailingStream()
+    shared = SharedTail(stream, 1000)  # type: ignore[arg-type]  # only the calls of a tail
+    shared.follow(keys_of("c"), b"0-0")
+    await asyncio.sleep(0.01)
+    stream.is_gone.set()
+    for _ in range(turns):  # of the loop
+        await asyncio.sleep(0)
+    await shared.close()
+    gc.collect()
+    assert unheard == []
 
 
 async def test_who_took_nothing_for_a_while_gets_all_entries_at_once() -> None:

@@ -134,8 +134,7 @@ class SharedTail:
             return reading.result() if reading.done() else None
         finally:
             changed.cancel()
-            if not reading.done():
-                await cancel_and_wait((reading,))
+            await cancel_and_wait((reading,))
 
     async def _xread(self, followers: list[Follower]) -> Any:
         if not followers:
