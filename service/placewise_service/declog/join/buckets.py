@@ -48,6 +48,7 @@ class Buckets:
             writers = [stack.enter_context(new(str(path), self._schema, options=_OPTIONS)) for path in self._paths]
             for table in _together(tables):
                 _split(table, writers, bucket_of)
+        _give_back()
 
     def put(self, i: int, table: pa.Table) -> None:
         """Writes the rows of bucket i."""
@@ -56,10 +57,16 @@ class Buckets:
 
     def take(self, i: int) -> pa.Table:
         """The rows of bucket i, which is removed from the disk."""
+        _give_back()
         with pa.OSFile(str(self._paths[i])) as file, pa.ipc.open_stream(file) as reader:
             table = reader.read_all()
         self._paths[i].unlink()
         return table
+
+
+def _give_back() -> None:
+    """Returns freed memory to the system: allocators keep it in pieces, more of them the longer a log is."""
+    pa.default_memory_pool().release_unused()
 
 
 def _split(table: pa.Table, writers: list[pa.ipc.RecordBatchStreamWriter], bucket_of: BucketOf) -> None:
