@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.fakes.place_cases import gang, node, running, view_of
 from tests.fakes.proteus_queue import bundled
 
 from placewise_core.admit.greedy import GreedyAdmission
@@ -99,6 +100,16 @@ def test_fifo_is_asked_about_new_jobs_alone_while_nothing_changes_with_the_same_
     (fast, few), (slow, many) = runs
     assert fast == slow
     assert few < 0.8 * many
+
+
+def test_the_shortest_of_the_waiting_jobs_is_the_first_even_if_it_comes_last() -> None:
+    """Asked about alone, behind the one that waits, it would have to end before that one can start."""
+    view = view_of([node("n0"), node("n1")], [running("other", "n0", range(4), single_gpu_s=1e3)])
+    first = SimJob(gang("long", 8, single_gpu_s=1e6, submit_time_s=1.0), samples=1.0, submit_time_s=1.0)
+    shorter = SimJob(gang("short", 1, single_gpu_s=1e5, submit_time_s=2.0), samples=1.0, submit_time_s=2.0)
+    admitter = Admitter(admission(f"fifo{SHORTEST}"), 0, QueueSettings())
+    assert admitter.admitted([("", [first])], view, 1.0) == []
+    assert [job.id for job in admitter.admitted([("", [first, shorter])], view, 2.0)] == ["short"]
 
 
 def test_a_window_holds_the_first_jobs_that_wait_by_queue() -> None:

@@ -1,5 +1,6 @@
 """Admission policies in another order: a bound, with knowledge that a host does not have."""
 
+import math
 from collections.abc import Sequence
 
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
@@ -34,5 +35,6 @@ class ShortestFirst(AdmissionPolicy):
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
         shortest = sorted(jobs, key=lambda job: job.single_gpu_s)
         plan = self._policy.admit(shortest, view, queue, context)
+        context.same_until_s = -math.inf  # a shorter job that comes stands before those asked about
         found = {admission.job_id: admission for admission in plan.admissions}
         return AdmitPlan(tuple([found[job.id] for job in jobs if job.id in found]), plan.queue)
