@@ -35,10 +35,13 @@ class FactsCache:
         return self._facts
 
     def whole(self, view: ClusterView) -> Pool:
-        """Pool.whole of this view, with the shapes computed so far; a new one when nodes report."""
+        """Pool.whole of this view, with the shapes computed so far; a new one when nodes report. It asks this very view
+        for its columns: another of its lineage may have got new ones since."""
         kept, stamps = self._whole, (view.lineage, view.layout_stamp, view.telemetry_stamp)
         if kept is None or kept[:3] != stamps:
             kept = self._whole = (*stamps, Pool.whole(view))
+        elif kept[3].view is not view:
+            kept = self._whole = (*stamps, kept[3].of(view))
         return kept[3]
 
 

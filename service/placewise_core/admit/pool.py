@@ -143,6 +143,10 @@ class Pool:
         everything = np.ones(view.size, dtype=np.bool_)
         return cls(view, everything, view.gpu_exists.sum(axis=1), view.capacity, is_whole=True)
 
+    def of(self, view: ClusterView) -> "Pool":
+        """This pool, from which nothing was taken, for a view of the same nodes and telemetry."""
+        return Pool(view, self._usable, self.gpus, self._free_source, self._is_whole, shapes=self._shapes)
+
     @property
     def usable(self) -> BoolArray:
         """(M,) do not write."""

@@ -1,16 +1,26 @@
 """The free resources of one request: slots counted before a take are counted again on the nodes it took from."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fakes.proteus_queue import cluster_of, gpu_nodes
+from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
 
+from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import NO_OPTIONS, Pool
-from placewise_core.domain.job import Architecture, ElasticRange, Job, JobId, Resources, Role, TaskGroup
+from placewise_core.admit.registry import admission_policies
+from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.decision import AdmitPlan, Reason
+from placewise_core.domain.events import NodesReported
+from placewise_core.domain.job import Architecture, ElasticRange, Job, JobId, NodeId, Resources, Role, TaskGroup
+from placewise_core.speed.throughput import ThroughputModel
+from placewise_core.view.view import ClusterView
 
 NODES, GPUS, NOW_S = 4, 4, 100.0
+POLICIES = admission_policies(ThroughputModel(bundled("throughput.json")))
 
 
 def elastic(name: str, most: int, cores: float) -> Job:
@@ -74,3 +84,22 @@ def test_what_one_pool_takes_another_of_the_same_view_still_has() -> None:
     first.take(small := rigid("small", 1, 1, 1.0), first.options(small), 0)
     assert first.total_gpus == NODES * GPUS - 1
     assert second.total_gpus == Pool.free(view, NOW_S).total_gpus == view.free_gpus().sum() == NODES * GPUS
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_fork_is_asked_after_its_view_got_nodes_with_another_resource(name: str) -> None:
+    """As a shadow is, and the rest of a request that pauses."""
+    view = cluster_of(gpu_nodes(NODES, GPUS))
+
+    def asked(at: ClusterView, job: Job) -> AdmitPlan:
+        context = AdmitContext(NOW_S, 0, QueueSettings(), np.random.default_rng(0))
+        return POLICIES[name].admit([job], at, QueueState("q"), context)
+
+    asked(view, rigid("first", 1, 1, 1.0))
+    fork = view.fork()
+    (more,) = gpu_nodes(1, GPUS)
+    extended = replace(more.capacity, extended={"licence": 2.0})
+    view.apply_change(NodesReported((replace(more, id=NodeId("another"), capacity=extended),)))
+    licensed = TaskGroup(Role.WORKER, 1, Resources(cpu_cores=1.0, gpus=1.0, extended={"licence": 1.0}))
+    (answer,) = asked(fork, Job(JobId("licensed"), groups=(licensed,))).admissions
+    assert [blocker.reason for blocker in answer.blockers] == [Reason.NO_FEASIBLE_SHAPE]
