@@ -58,7 +58,7 @@ def _clusters(source: Source, count: int, rounds: int) -> Figures:
         ) as service:
             caller = _Caller(service)
             began = {"connections": _connections(server), "descriptors": service.descriptors()}
-            series = len(caller.series())
+            series, idle, resident_mib = len(caller.series()), _idle_share(service), list[float]()
             for at in range(rounds):
                 names = [f"c{at}-{i}" for i in range(count)]  # of each round its own
                 for name in names:
@@ -67,12 +67,15 @@ def _clusters(source: Source, count: int, rounds: int) -> Figures:
                 for name in names:
                     assert caller.ask("DELETE", name) == 200
                 time.sleep(_SETTLE_S)
+                resident_mib.append(service.resident_mib())
             with redis.Redis(port=server.port) as client:
                 keys = sum(not key.endswith(b":events") for key in client.keys("pw:{*"))  # those expire within a minute
             return {
                 "clusters": count,
                 "connections_held": held - began["connections"],
                 "processor_idle": share,
+                "processor_more_after": max(0.0, _idle_share(service) - idle),
+                "grown_since_first_round_mib": resident_mib[-1] - resident_mib[0],
                 "connections_after": _connections(server) - began["connections"],
                 "descriptors_after": service.descriptors() - began["descriptors"],
                 "keys_after": keys,
@@ -86,6 +89,8 @@ def _ends_where_it_began(figures: Figures) -> bool:
     return (
         float(figures["connections_held"]) <= 70  # the pool's width and the tail: for any number of clusters
         and float(figures["processor_idle"]) <= 0.15
+        and float(figures["processor_more_after"]) <= 0.02
+        and float(figures["grown_since_first_round_mib"]) <= 40  # a cluster kept, 0.1 MiB or so, would be 160
         and float(figures["connections_after"]) <= 10
         and float(figures["descriptors_after"]) <= 10
         and figures["keys_after"] == 0

@@ -15,7 +15,7 @@ from placewise_service.commands.connection import JsonOption
 from placewise_service.commands.console import print_json
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.commands.store import settings
-from placewise_service.state.redis.aof import soundness
+from placewise_service.state.redis.aof import damaged_in, files_of, soundness
 
 app = typer.Typer(help="The state directory of the embedded Redis.", no_args_is_help=True)
 
@@ -30,15 +30,19 @@ def _group() -> None:
 @app.command()
 def check(cut: CutOption = False, as_json: JsonOption = False) -> None:
     """Check how far the append-only file can be read. With --cut, copy it and truncate it there."""
-    path = settings().state_dir / "redis" / "appendonly.aof"
+    directory = settings().state_dir / "redis"
+    files = files_of(directory)
+    path = damaged_in(directory) or (files or [directory / "appendonly.aof"])[-1]
     with audited("state check --cut", str(path)) if cut else nullcontext():
-        _check(path, cut, as_json)
+        if not files:
+            raise CommandError(f"{path} does not exist: check PLACEWISE_STATE_DIR", Exit.USAGE)
+        if path != files[-1]:  # what comes after it means nothing without its end
+            raise CommandError(f"{path} is damaged, and Redis wrote other files after it: restore a copy", Exit.FAILED)
+        _check(path, directory, cut, as_json)
 
 
-def _check(path: Path, cut: bool, as_json: bool) -> None:
-    if not path.exists():
-        raise CommandError(f"{path} does not exist: check PLACEWISE_STATE_DIR", Exit.USAGE)
-    with (path.parent / "lock").open("a") as lock:
+def _check(path: Path, directory: Path, cut: bool, as_json: bool) -> None:
+    with (directory / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,7 +1,8 @@
 """Finds the damage in an append-only file of Redis. Reads files and changes none.
 
 A file holds commands in Redis' protocol, after a snapshot if it was rewritten ("preamble"). Scripts stand in it as
-transactions: a file ends well only behind a whole one.
+transactions: a file ends well only behind a whole one. Redis 7 keeps several files, which a manifest names: a snapshot,
+and the commands since.
 """
 
 import mmap
@@ -16,6 +17,9 @@ _AFTER_SNAPSHOT = b"*2\r\n$6\r\nSELECT\r\n"
 _END_MARK, _END_BYTES = 0xFF, 9
 
 
+_SINGLE, _MANIFEST = "appendonly.aof", "appendonlydir/appendonly.aof.manifest"
+
+
 @frozen
 class Soundness:
     """`size` of a file in bytes, and the position up to which it is `sound`: -1 if unknown."""
@@ -26,6 +30,22 @@ class Soundness:
     @property
     def is_whole(self) -> bool:
         return self.sound == self.size
+
+
+def files_of(directory: Path) -> list[Path]:
+    """The files with commands in the directory of a Redis, in the order in which it reads them. Raises OSError."""
+    manifest = directory / _MANIFEST
+    if not manifest.exists():
+        single = directory / _SINGLE
+        return [single] if single.exists() else []
+    rows = [line.split() for line in manifest.read_text().splitlines()]  # file NAME seq N type b|i|h
+    named = [manifest.parent / row[1] for row in rows if len(row) >= 6 and row[5] != "h"]  # h: replaced, unread
+    return [path for path in named if path.suffix == ".aof" and path.exists()]
+
+
+def damaged_in(directory: Path) -> Path | None:
+    """The first file of the directory that cannot be read to its end. Raises OSError."""
+    return next((path for path in files_of(directory) if not soundness(path).is_whole), None)
 
 
 def soundness(path: Path) -> Soundness:

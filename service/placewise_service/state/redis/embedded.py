@@ -1,6 +1,6 @@
 """The private Redis of a service that was given none: a real redis-server on a unix socket in the state directory.
 
-    STATE_DIR/redis/  appendonly.aof  every acknowledged write
+    STATE_DIR/redis/  appendonly.aof  every acknowledged write (since Redis 7 the files of appendonlydir/)
                       redis.sock      socket for the service and its workers (elsewhere if the path is too long)
                       redis.log       what redis-server says
                       lock            held by the service that owns the server
@@ -38,6 +38,7 @@ from typing import IO, Any
 import structlog
 
 from placewise_service.backoff import doubling_s
+from placewise_service.state.redis.aof import damaged_in
 
 log = structlog.get_logger(__name__)
 
@@ -273,9 +274,10 @@ class EmbeddedRedis:
         lines = [line for line in log if "# WARNING" not in line]  # advice on the machine that every start repeats
         last = lines[-1] if lines else "it said nothing"
         if "append only file" in last:
+            damaged = damaged_in(self._directory) or self._directory
             last = (
-                f"{self._directory / 'appendonly.aof'} is damaged; `placewise state check` says where, and with --cut "
-                f"keeps a copy and ends the file there"
+                f"{damaged} is damaged; `placewise state check` says where, and with --cut keeps a copy and ends the "
+                f"file there"
             )
         return f"{last} (see {self._directory / 'redis.log'})"
 
