@@ -124,11 +124,11 @@ class Gang:
                 self._first.offers[id(group)] = found
         return found
 
-    def offer_again(self, group: TaskGroup) -> Offer:
-        """`offer` of a group of which a task is placed already."""
-        offer = self.offer(group)
-        assert offer is not None
-        return offer
+    def offer_after(self, before: Offer, m: int) -> Offer:
+        """`offer` of a countable group that has taken node m since the offer before, and no other."""
+        mask = before.mask.copy()
+        mask[m] = mask[m] and self.fits_on(before.group, m)
+        return before.after(m, mask, self.remaining, self.placed, self.left)
 
     def mask_of(self, group: TaskGroup, wanted: Wanted, slots: FloatArray | None = None) -> BoolArray:
         """(M,) nodes that the group's next task may go to. `slots`: the view's, of a countable group, if counted."""

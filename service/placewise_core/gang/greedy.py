@@ -156,7 +156,7 @@ def _fill_nodes(scorer: NodeScorer, gang: Gang, offer: Offer) -> bool:
             if scores is not None:
                 scores[m] = _LOWEST
         else:
-            offer, scores = gang.offer_again(group), None
+            offer, scores = gang.offer_after(offer, m), None
             open_ = offer.mask
 
 

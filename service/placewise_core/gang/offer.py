@@ -120,6 +120,35 @@ class Offer:
             )
         return deeper
 
+    def after(
+        self,
+        m: int,
+        mask: BoolArray,
+        remaining: int,
+        placed: Sequence[tuple[TaskGroup, int]],
+        left: Mapping[int, NodeLeft],
+    ) -> "Offer":
+        """This offer of all nodes to a countable group, once the gang has more tasks on node m and nowhere else. Values
+        that are known already are counted again on that node alone."""
+        other = Offer(
+            self.job,
+            self.group,
+            self.view,
+            self.context,
+            self.demand,
+            mask,
+            remaining=remaining,
+            placed=placed,
+            left=left,
+        )
+        if "slots" in self.__dict__:
+            other.slots = self.slots.copy()
+            other.slots[m] = slots_on(self.view, left[m], self.demand)
+        if "tightness" in self.__dict__:
+            other.tightness = self.tightness.copy()
+            other.tightness[0, m] = self._tightness_on(m, left[m])
+        return other
+
     @lazy
     def _deeper(self) -> dict[int, "Offer"]:
         return {}
