@@ -41,6 +41,7 @@ from placewise_training.reproduce.harmony.runs import (
     SEARCH,
     SHORTEST,
     Scenario,
+    decision_ms,
     first_come,
     misdeclared,
     misled,
@@ -98,11 +99,10 @@ def test_the_oracle_beats_what_it_searches_among() -> None:
 def test_the_oracle_changes_nothing_and_takes_its_cheapest_candidate() -> None:
     truth = make_truth("judge", 0)
     jobs = Scenario(jobs=12, per_interval=6).workload().generate(truth, 0)
-    oracle = Oracle()
     simulation = Simulation(
-        harmony_cluster(), jobs, truth, oracle, options=SimOptions(discipline=Discipline(every_s=1e6)), seed=0
+        harmony_cluster(), jobs, truth, None, options=SimOptions(discipline=Discipline(every_s=1e6)), seed=0
     )
-    oracle.attach(simulation)
+    simulation.policy = oracle = Oracle(simulation)
     simulation.run_until(9e5)
     for job in jobs[:4]:
         before = simulation.view.free.copy()
@@ -119,12 +119,8 @@ def test_the_oracle_changes_nothing_and_takes_its_cheapest_candidate() -> None:
     assert len(simulation.running) == 4
 
 
-def test_the_oracle_needs_a_simulation() -> None:
-    truth = make_truth("judge", 0)
-    job = SMALL.workload().generate(truth, 0)[0].job
-    simulation = Simulation(harmony_cluster(), [], truth, None)
-    with pytest.raises(RuntimeError, match="not attached"):
-        Oracle().propose(job, simulation.view, PlaceContext(0.0, 0))
+def test_the_oracles_decisions_cost_time_too() -> None:
+    assert decision_ms(SMALL, ORACLE, 0) > decision_ms(SMALL, CONSOLIDATE, 0)
 
 
 def test_learned_policies_say_what_their_bundle_lacks(tmp_path: Path) -> None:

@@ -248,18 +248,16 @@ def test_what_if_changes_nothing_and_is_right() -> None:
 
 
 def test_the_oracle_is_at_least_as_good_as_the_heuristics_it_starts_from() -> None:
-    def mean_jct(policy: str | Oracle) -> float:
+    def mean_jct(policy: str) -> float:
         found = []
         for seed in range(3):
             truth = make_truth("judge", seed)
             jobs = HarmonyWorkload(jobs=40).generate(truth, seed)
-            chosen = Oracle(40) if isinstance(policy, Oracle) else placement_policy(policy)
             options = SimOptions(discipline=INTERVALS)
-            simulation = Simulation(harmony_cluster(), jobs, truth, chosen, options=options, seed=seed)
-            if isinstance(chosen, Oracle):
-                chosen.attach(simulation)
+            simulation = Simulation(harmony_cluster(), jobs, truth, None, options=options, seed=seed)
+            simulation.policy = Oracle(simulation, 40) if policy == "oracle" else placement_policy(policy)
             found.append(simulation.run().metrics.avg_jct_s)
         return float(np.mean(found))
 
-    oracle = mean_jct(Oracle(40))
+    oracle = mean_jct("oracle")
     assert oracle < 1.02 * min(mean_jct(name) for name in ("load-balance", "tetris", "consolidate"))

@@ -42,8 +42,8 @@ BASELINES = ("load-balance", "tetris", "tiresias", "lif-linear", "lif-quadratic"
 _LARGE_TASKS = 10
 _LARGE_RATE = 5 / 2.75  # 30 servers have five times the GPUs, gangs of 1 to 10 tasks 2.75 times the workers
 _ORDERS: Mapping[str, Order] = {"fifo": "fifo", "declared": "declared", "own": "policy"}
-# Makes a policy, and the order its batch is placed in.
-Contender = tuple[Callable[[], PlacementPolicy], Order]
+# Makes the policy that plays in a simulation, and the order its batch is placed in.
+Contender = tuple[Callable[[Simulation], PlacementPolicy], Order]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,9 @@ class OrderedBy(PlacementPolicy):
         return self._policy.propose(job, view, context)
 
 
-def run(setting: Setting, policy: PlacementPolicy, order: Order, seed: int) -> Metrics:
-    """One simulation, with progress reports as a host would send them. An oracle is given the simulation."""
+def run(setting: Setting, contender: Contender, seed: int) -> Metrics:
+    """One simulation, with progress reports as a host would send them."""
+    make, order = contender
     truth = make_truth(setting.truth, seed)
     options = SimOptions(
         discipline=Discipline(every_s=setting.every_s, order=order),
@@ -104,16 +105,14 @@ def run(setting: Setting, policy: PlacementPolicy, order: Order, seed: int) -> M
         reports_progress=True,
     )
     jobs = setting.workload.generate(truth, seed)
-    simulation = Simulation(harmony_cluster(setting.nodes), jobs, truth, policy, options=options, seed=seed)
-    if isinstance(policy, Oracle):
-        policy.attach(simulation)
+    simulation = Simulation(harmony_cluster(setting.nodes), jobs, truth, None, options=options, seed=seed)
+    simulation.policy = make(simulation)
     return simulation.run().metrics
 
 
 def average_jct_s(setting: Setting, contender: Contender, seeds: Sequence[int]) -> dict[int, float]:
     """By seed. A fresh policy for each, so that nothing is carried from one to the next."""
-    make, order = contender
-    return {seed: run(setting, make(), order, seed).avg_jct_s for seed in seeds}
+    return {seed: run(setting, contender, seed).avg_jct_s for seed in seeds}
 
 
 def contenders(bundle: Bundle, names: Sequence[str], *, with_oracle: bool) -> dict[str, Contender]:
@@ -122,15 +121,20 @@ def contenders(bundle: Bundle, names: Sequence[str], *, with_oracle: bool) -> di
     learned = [name for name in (SEARCH, HARMONY) if name in policies_of(bundle)]
     for name in (*names, *learned):
         for title in ("fifo", "declared"):
-            found[f"{name}, {title}"] = (functools.partial(placement_policy, name, bundle), _ORDERS[title])
+            found[f"{name}, {title}"] = (_blind(placement_policy, name, bundle), _ORDERS[title])
     if HARMONY in learned:
-        found[f"{HARMONY}, own"] = (functools.partial(placement_policy, HARMONY, bundle), "policy")
+        found[f"{HARMONY}, own"] = (_blind(placement_policy, HARMONY, bundle), "policy")
         for name in ("consolidate", *(name for name in learned if name == SEARCH)):
-            found[f"{name}, {HARMONY}'s"] = (functools.partial(_in_harmonys_order, bundle, name), "policy")
+            found[f"{name}, {HARMONY}'s"] = (_blind(_in_harmonys_order, bundle, name), "policy")
     if with_oracle:
         for title in ("fifo", "declared"):
             found[f"{ORACLE}, {title}"] = (functools.partial(Oracle, objective="delay"), _ORDERS[title])
     return found
+
+
+def _blind(make: Callable[..., PlacementPolicy], *given: object) -> Callable[[Simulation], PlacementPolicy]:
+    """Makes a policy that does not look at the simulation."""
+    return lambda _: make(*given)
 
 
 def _in_harmonys_order(bundle: Bundle, name: str) -> PlacementPolicy:

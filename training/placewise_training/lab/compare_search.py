@@ -20,6 +20,7 @@ from placewise_core.policies.registry import placement_policies, search_policy
 from placewise_core.policies.search import SpeedScorer
 from placewise_models.reward import RewardRuntime
 from placewise_training.lab.compare import FIRST_SEED, ORACLE, PATTERNS, SEARCH, Setting, average_jct_s, interval
+from placewise_training.sim.gangs.engine import Simulation
 from placewise_training.sim.gangs.oracle import Oracle
 from placewise_training.sim.statistics import estimate
 
@@ -66,10 +67,10 @@ def compare(
     }
 
 
-def _policy(name: str, scorer: SpeedScorer) -> PlacementPolicy:
+def _policy(name: str, scorer: SpeedScorer, simulation: Simulation) -> PlacementPolicy:
     policies = placement_policies()
     if name == ORACLE:
-        return Oracle(0, "progress")
+        return Oracle(simulation, 0, "progress")
     return search_policy(scorer, policies) if name == SEARCH else policies[name]
 
 

@@ -246,9 +246,9 @@ def _judged(args: Args, net: PolicyNet, show: Show) -> dict[str, Any]:
     known = placement_policies()
     acting = exported(net, args.out)
     contenders: dict[str, Contender] = {
-        "harmony": (lambda: Harmony(acting, known["consolidate"]), "policy"),
-        "consolidate": (lambda: known["consolidate"], "declared"),
-        "load-balance": (lambda: known["load-balance"], "declared"),
+        "harmony": (lambda _: Harmony(acting, known["consolidate"]), "policy"),
+        "consolidate": (lambda _: known["consolidate"], "declared"),
+        "load-balance": (lambda _: known["load-balance"], "declared"),
     }
     found = {}
     for done, (name, contender) in enumerate(contenders.items(), start=1):

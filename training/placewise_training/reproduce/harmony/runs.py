@@ -94,7 +94,7 @@ def policy_of(method: str, bundle: Bundle, nodes: int) -> PlacementPolicy:
     name = method.partition(", ")[0]
     if name == PRINTED and bundle.harmony_paper is not None and bundle.harmony_paper.nodes != nodes:
         raise NeedsBundleError(f"needs a bundle: the net of {name} is for {bundle.harmony_paper.nodes} nodes")
-    return Oracle() if name == ORACLE else placement_policy(name, bundle)
+    return placement_policy(name, bundle)
 
 
 def misdeclared(jobs: Sequence[SimJob], sigma: float | None, seed: int) -> list[SimJob]:
@@ -123,8 +123,8 @@ def run(scenario: Scenario, method: str, seed: int, bundle: Bundle | None = None
         if what == "finish":
             by_model[job.job.model].add(now_s - job.submit_time_s)
 
-    policy = policy_of(method, bundle or shipped(), scenario.nodes)
-    metrics = _simulated(scenario, method, policy, seed, observe).metrics
+    simulation = _simulation(scenario, method, seed, bundle, observe)
+    metrics = _finished(simulation).metrics
     return {
         "jct": metrics.avg_jct_s / INTERVAL_S,
         "p95": metrics.p95 / INTERVAL_S,
@@ -139,8 +139,10 @@ def run(scenario: Scenario, method: str, seed: int, bundle: Bundle | None = None
 def decision_ms(scenario: Scenario, method: str, seed: int, bundle: Bundle | None = None) -> float:
     """CPU milliseconds of a run's decisions, of ordering the queue and of attempts that placed nothing too, per task
     placed. Raises as `run` does."""
-    policy = _Timed(policy_of(method, bundle or shipped(), scenario.nodes))
-    _simulated(scenario, method, policy, seed)
+    simulation = _simulation(scenario, method, seed, bundle)
+    assert simulation.policy is not None
+    simulation.policy = policy = _Timed(simulation.policy)
+    _finished(simulation)
     return 1000.0 * policy.spent_s / max(1, policy.tasks)
 
 
@@ -166,7 +168,7 @@ class _Timed(PlacementPolicy):
         return proposal
 
 
-def _simulated(scenario: Scenario, method: str, policy: PlacementPolicy, seed: int, *observers: Observer) -> SimResult:
+def _simulation(scenario: Scenario, method: str, seed: int, bundle: Bundle | None, *observers: Observer) -> Simulation:
     drawn = scenario.first_seed + seed
     truth = make_truth("judge", drawn)
     order: Order = next((order for suffix, order in _ORDERS.items() if method.endswith(suffix)), "policy")
@@ -180,9 +182,13 @@ def _simulated(scenario: Scenario, method: str, policy: PlacementPolicy, seed: i
     for suffix, sigma in _LENGTHS.items():
         if method.endswith(suffix):
             jobs = misdeclared(jobs, sigma, drawn)
-    simulation = Simulation(harmony_cluster(scenario.nodes), jobs, truth, policy, options=options, seed=seed)
-    if isinstance(policy, Oracle):
-        policy.attach(simulation)
+    simulation = Simulation(harmony_cluster(scenario.nodes), jobs, truth, None, options=options, seed=seed)
+    is_oracle = method.partition(", ")[0] == ORACLE
+    simulation.policy = Oracle(simulation) if is_oracle else policy_of(method, bundle or shipped(), scenario.nodes)
+    return simulation
+
+
+def _finished(simulation: Simulation) -> SimResult:
     result = simulation.run()
     if result.is_partial:
         raise InterruptedRunError

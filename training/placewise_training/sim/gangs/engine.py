@@ -45,7 +45,8 @@ _IDLE_TICKS = 20_000  # ticks without any start while nothing runs: after so man
 class Simulation:
     """One run of one workload on one cluster under one policy.
 
-    With `policy=None` nothing is started by itself: the caller starts what waits (the environment does).
+    With `policy=None` nothing is started by itself: the caller starts what waits (the environment does), or sets a
+    policy that has to see the simulation.
     """
 
     def __init__(

@@ -39,25 +39,19 @@ class _Free:
 class Oracle(PlacementPolicy):
     """A PlacementPolicy for gangs on whole GPUs: every heuristic's placement, and random ones up to `placements`.
 
-    `attach` it to the simulation it plays in before that runs. With `placements` 0 it chooses among the heuristics
-    alone, as the search would with a perfect model.
+    It plays in `simulation` alone. With `placements` 0 it chooses among the heuristics, as the search would with a
+    perfect model.
     """
 
-    def __init__(self, placements: int = 200, objective: Objective = "delay") -> None:
+    def __init__(self, simulation: Simulation, placements: int = 200, objective: Objective = "delay") -> None:
         self.name = f"oracle-{placements}"
         self._placements = placements
         self._objective = objective
         self._heuristics = tuple(policy for policy in placement_policies().values() if policy.name != "random")
-        self._simulation: Simulation | None = None
-
-    def attach(self, simulation: Simulation) -> None:
         self._simulation = simulation
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        """The best candidate; None only where neither a heuristic nor any draw fits. Raises RuntimeError before
-        `attach`."""
-        if self._simulation is None:
-            raise RuntimeError("the oracle is not attached to a simulation")
+        """The best candidate; None only where neither a heuristic nor any draw fits."""
         found: dict[_Layout, tuple[Assignment, ...]] = {}
         for policy in self._heuristics:
             proposal = policy.propose(job, view, context)
@@ -69,12 +63,13 @@ class Oracle(PlacementPolicy):
                 found[layout] = _assignments(job, layout, view)
         if not found:
             return None
-        costs = {layout: self._cost(self._simulation, job, assignments) for layout, assignments in found.items()}
+        costs = {layout: self._cost(job, assignments) for layout, assignments in found.items()}
         return Proposal(found[min(costs, key=lambda layout: (costs[layout], len(layout), layout))])
 
-    def _cost(self, simulation: Simulation, job: Job, assignments: tuple[Assignment, ...]) -> float:
+    def _cost(self, job: Job, assignments: tuple[Assignment, ...]) -> float:
         """Seconds the new job takes at the speed it would have, plus what its neighbours' ends move back; or minus the
         growth of Σ c_n/e_n per second."""
+        simulation = self._simulation
         new = simulation.waiting[job.id]
         cost = 0.0
         for name, (before, after) in simulation.what_if(new, assignments).items():
