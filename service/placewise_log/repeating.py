@@ -166,11 +166,11 @@ class _Repeating:
 
 def _are_alike(view: ClusterView, other: ClusterView) -> bool:
     """True for views with the same nodes and GPUs; measurements may differ."""
-    return view.layout_stamp == other.layout_stamp and _layout(view) == _layout(other)
+    return view.nodes.layout_stamp == other.nodes.layout_stamp and _layout(view) == _layout(other)
 
 
 def _layout(view: ClusterView) -> list[object]:
-    return [(node.id, node.capacity, [(gpu.index, gpu.model) for gpu in node.gpus]) for node in view.nodes]
+    return [(node.id, node.capacity, [(gpu.index, gpu.model) for gpu in node.gpus]) for node in view.nodes.records]
 
 
 def _stopped(policy: PlacementPolicy, stop: explore.Stop | None) -> PlacementPolicy:

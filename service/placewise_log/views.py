@@ -45,7 +45,7 @@ class Snapshot:
             view.cluster,
             view.version,
             view.epoch,
-            tuple(view.nodes),
+            tuple(view.nodes.records),
             tuple(view.jobs.values()),
             dict(view.queues),
             view.settings,

@@ -144,7 +144,7 @@ def everywhere(job: Job, view: ClusterView, policy: PlacementPolicy = AHEAD) -> 
     proposal = policy.propose(job, view, context())
     assert proposal is not None
     found: dict[Action, float] = {}
-    for nodes in itertools.product([n.id for n in view.nodes], repeat=job.task_count):
+    for nodes in itertools.product([n.id for n in view.nodes.records], repeat=job.task_count):
         tasks = on_nodes(proposal.assignments, nodes)
         if probability := policy.probability(tasks, job, view, context()):
             found[action_of(tasks)] = probability

@@ -58,6 +58,6 @@ def arrays(view: ClusterView) -> dict[str, np.ndarray]:
     """A copy of every array of the view that claims may change, stamps aside."""
     return {
         name: value.copy()
-        for name, value in vars(view).items()
+        for name, value in (vars(view.nodes) | vars(view.usage)).items()
         if isinstance(value, np.ndarray) and name != "node_stamp"
     }

@@ -100,12 +100,16 @@ def run(
 def start(view: ClusterView, job: Job, admission: Admission) -> None:
     """Gives the job its shape on the first nodes that have room. Fails if the shape does not fit."""
     left, assignments = admission.nodes, []
-    for m in np.argsort(view.free_gpus(), kind="stable"):
-        if left and view.free_gpus()[m] >= admission.gpus_per_node:
-            free = [g for g in range(view.gpu_exists.shape[1]) if view.gpu_exists[m, g] and not view.tenants(int(m), g)]
+    for m in np.argsort(view.usage.free_gpus, kind="stable"):
+        if left and view.usage.free_gpus[m] >= admission.gpus_per_node:
+            free = [
+                g
+                for g in range(view.nodes.gpu_exists.shape[1])
+                if view.nodes.gpu_exists[m, g] and not view.usage.tenants(int(m), g)
+            ]
             indices = tuple(free[: admission.gpus_per_node])
             demand = Resources(gpus=float(len(indices)))
-            assignments.append(Assignment(f"worker-{m}", Role.WORKER, view.nodes[m].id, indices, demand))
+            assignments.append(Assignment(f"worker-{m}", Role.WORKER, view.nodes.records[m].id, indices, demand))
             left -= 1
     assert left == 0, f"the admitted shape {admission.nodes}×{admission.gpus_per_node} does not fit"
     view.add_job(RunningJob(job, tuple(assignments)))

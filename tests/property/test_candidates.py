@@ -39,7 +39,7 @@ def test_any_allowed_actions_lead_to_a_sound_placement_or_a_clean_stop(
     gang: tuple[int, int, int, float], nodes: int, seed: int
 ) -> None:
     view, context = fresh(nodes)
-    before = view.free.copy()
+    before = view.usage.free.copy()
     wanted = job(*gang)
     placing = Gang(wanted, view, context)
     candidates = Candidates(placing)
@@ -52,15 +52,15 @@ def test_any_allowed_actions_lead_to_a_sound_placement_or_a_clean_stop(
     if not placing.remaining:
         placement = placing.assignments()
         assert len(placement) == wanted.task_count
-        counts = [sum(a.role is Role.WORKER and a.node == node.id for a in placement) for node in view.nodes]
+        counts = [sum(a.role is Role.WORKER and a.node == node.id for a in placement) for node in view.nodes.records]
         assert gang[2] == 0 or max(counts) <= gang[2]
         view.add_job(RunningJob(wanted, placement))
-        assert (view.free >= 0).all()
+        assert (view.usage.free >= 0).all()
         view.remove_job(wanted.id)
     else:
         with pytest.raises(ValueError, match="not placed yet"):
             placing.assignments()
-    np.testing.assert_array_equal(view.free, before)
+    np.testing.assert_array_equal(view.usage.free, before)
 
 
 def test_masked_actions_are_refused() -> None:
@@ -76,4 +76,4 @@ def test_candidates_are_counted_from_zero() -> None:
     candidates = Candidates(placing, np.array([1, 3]))
     assert len(candidates.mask) == 4
     candidates.take(action_of(Role.WORKER, 1, 2))
-    assert placing.assignments()[0].node == view.node_id(3)
+    assert placing.assignments()[0].node == view.nodes.records[3].id

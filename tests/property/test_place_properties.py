@@ -104,24 +104,24 @@ def test_nothing_is_handed_out_twice(situation: tuple[list[Node], list[Job], str
     made, asked, policy = situation
     view = view_of(made)
     place_all(view, asked, policy)
-    pooled = [row for row in range(len(view.columns)) if row != GPUS]
-    assert (view.free[pooled] >= 0).all()
-    assert (view.gpu_fraction_free[~view.gpu_is_exclusive & ~_shares_whole(view)] >= 0).all()
-    assert (view.gpu_memory_free >= 0).all()
-    assert (view.gpu_tenant_count[view.gpu_is_exclusive] == 1).all()
-    most = np.maximum(view.max_jobs_per_gpu, 1)[:, None]
-    assert (view.gpu_tenant_count <= most).all()
+    pooled = [row for row in range(len(view.nodes.columns)) if row != GPUS]
+    assert (view.usage.free[pooled] >= 0).all()
+    assert (view.usage.gpu_fraction_free[~view.usage.gpu_is_exclusive & ~_shares_whole(view)] >= 0).all()
+    assert (view.usage.gpu_memory_free >= 0).all()
+    assert (view.usage.gpu_tenant_count[view.usage.gpu_is_exclusive] == 1).all()
+    most = np.maximum(view.nodes.max_jobs_per_gpu, 1)[:, None]
+    assert (view.usage.gpu_tenant_count <= most).all()
 
 
 def _shares_whole(view: ClusterView) -> np.ndarray:
     """GPUs that some job shares as a whole: fractions do not add up there, the slowdown limits rule."""
     return np.array(
         [
-            [any(t.fraction == 1.0 for t in view.tenants(m, g)) for g in range(view.gpu_exists.shape[1])]
-            for m in range(view.size)
+            [any(t.fraction == 1.0 for t in view.usage.tenants(m, g)) for g in range(view.nodes.gpu_exists.shape[1])]
+            for m in range(view.nodes.size)
         ],
         dtype=bool,
-    ).reshape(view.gpu_exists.shape)
+    ).reshape(view.nodes.gpu_exists.shape)
 
 
 @given(situations())
@@ -133,13 +133,13 @@ def test_a_gang_is_placed_whole_on_usable_nodes(situation: tuple[list[Node], lis
         assert len(proposal.assignments) == job.task_count
         assert len({a.task for a in proposal.assignments}) == job.task_count
         for assignment in proposal.assignments:
-            m = view.index[assignment.node]
-            host = view.nodes[m]
+            m = view.nodes.index[assignment.node]
+            host = view.nodes.records[m]
             assert host.state is NodeState.READY
             assert host.telemetry.observe_time_s in (0.0, 990.0)
             assert not host.telemetry.gpu_celsius >= 90
             assert len(assignment.gpu_indices) == int(np.ceil(assignment.demand.gpus))
-            assert all(view.gpu_exists[m, g] for g in assignment.gpu_indices)
+            assert all(view.nodes.gpu_exists[m, g] for g in assignment.gpu_indices)
         _check_groups(job, proposal, view)
 
 
@@ -152,7 +152,7 @@ def _check_groups(job: Job, proposal: Proposal, view: ClusterView) -> None:
             assert max(on_node.count(n) for n in on_node) <= group.max_per_node
         if group.gpu_model and group.demand.gpus:
             assert all(
-                gpu_model_of(view, view.index[a.node], g) == group.gpu_model for a in mine for g in a.gpu_indices
+                gpu_model_of(view, view.nodes.index[a.node], g) == group.gpu_model for a in mine for g in a.gpu_indices
             )
 
 
@@ -179,8 +179,8 @@ def test_nobody_is_slowed_beyond_their_limit(situation: tuple[list[Node], list[J
     made, asked, policy = situation
     view = view_of(made)
     place_all(view, asked, policy)
-    for m, g in itertools.product(range(view.size), range(view.gpu_exists.shape[1])):
-        tenants = view.tenants(m, g)
+    for m, g in itertools.product(range(view.nodes.size), range(view.nodes.gpu_exists.shape[1])):
+        tenants = view.usage.tenants(m, g)
         for tenant in tenants if len(tenants) > 1 else ():
             others = [t.model for t in tenants if t.job_id != tenant.job_id]
             speed = INTERFERENCE.relative_speed(tenant.model, others, gpu_model_of(view, m, g))
@@ -302,7 +302,7 @@ def shared_clusters(draw: st.DrawFn) -> tuple[ClusterView, Job]:
         )
         m = draw(st.integers(0, 2))
         count = int(np.ceil(demand.gpus))
-        open_gpus = [g for g in (0, 1) if view.gpu_tenant_count[m, g] < 3][:count]
+        open_gpus = [g for g in (0, 1) if view.usage.gpu_tenant_count[m, g] < 3][:count]
         if len(open_gpus) == count and tenant.id not in view.jobs:
             held = Assignment("worker-0", Role.WORKER, NodeId(f"n{m}"), tuple(open_gpus), demand)
             view.add_job(RunningJob(tenant, (held,)))
@@ -317,10 +317,10 @@ def test_the_nodes_said_to_take_a_task_are_those_that_do(situation: tuple[Cluste
     """By combination of tenants, against GPU by GPU."""
     view, newcomer = situation
     group = newcomer.groups[0]
-    demand = view.demand_vector(group.demand)
+    demand = view.nodes.demand_vector(group.demand)
     assert demand is not None
-    mask = view.feasible(demand, group, newcomer.gpu_sharing, view.usable(1000.0))
+    mask = view.slots.feasible(demand, group, newcomer.gpu_sharing, view.usable(1000.0))
     found = takers(view, mask, newcomer, group, demand, INTERFERENCE)
-    for m in range(view.size):
+    for m in range(view.nodes.size):
         does = mask[m] and pick_gpus(view, m, newcomer, group, demand, INTERFERENCE) is not None
         assert found[m] == does, m

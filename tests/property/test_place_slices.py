@@ -23,7 +23,7 @@ from placewise_service.engine import Engine
 from placewise_service.state.reference.memory import MemoryStore
 
 NODES, GPUS = 60, 4
-BY_NODE = ("task_count", "gpu_tenant_count", "_free_gpus", "_load", "_tightness")
+BY_NODE = ("task_count", "gpu_tenant_count", "free_gpus", "load", "tightness")
 LAST = 60  # round in which something begins
 POLICIES = ("consolidate", "tetris", "load-balance", "bin-packing", "random")
 
@@ -126,8 +126,8 @@ def _answer(act: Act, task: "asyncio.Task[PlaceDecision | None]") -> PlaceDecisi
 
 def _check_whole(view: ClusterView) -> None:
     """Nobody sees a part of a gang, at any time."""
-    there = sum(task.node in view.index for job in view.jobs.values() for task in job.assignments)
-    assert int(view.task_count.sum()) == there
+    there = sum(task.node in view.nodes.index for job in view.jobs.values() for task in job.assignments)
+    assert int(view.usage.task_count.sum()) == there
     assert all(len(job.assignments) == job.job.task_count for job in view.jobs.values())
 
 
@@ -143,9 +143,9 @@ def _check_held(answer: PlaceDecision, jobs: dict[Any, RunningJob]) -> None:
 
 
 def _check_same(view: ClusterView, anew: ClusterView) -> None:
-    order = [anew.index[node.id] for node in view.nodes]
+    order = [anew.nodes.index[node.id] for node in view.nodes.records]
     assert view.jobs.keys() == anew.jobs.keys()
     for name in ("free", "countable_free", *BY_NODE):
-        mine, other = getattr(view, name), getattr(anew, name)
+        mine, other = getattr(view.usage, name), getattr(anew.usage, name)
         assert np.array_equal(mine, other[order] if name in BY_NODE else other[:, order]), name
-    assert view._idle_gpus == [anew._idle_gpus[m] for m in order]
+    assert view.usage._idle_gpus == [anew.usage._idle_gpus[m] for m in order]

@@ -40,11 +40,11 @@ def test_rooms_that_are_kept_are_those_counted_anew(
             view.add_job(_running(number, tasks))
         fresh = view_of(_NODES, list(view.jobs.values()))
         for demand in _DEMANDS:
-            vector = view.demand_vector(demand)
+            vector = view.nodes.demand_vector(demand)
             assert vector is not None
-            np.testing.assert_array_equal(view.countable_slots(vector), fresh.countable_slots(vector))
-        np.testing.assert_array_equal(view.tightness(), fresh.tightness())
-        assert view.shared_gpus == int((view.gpu_tenant_count > 1).sum())
+            np.testing.assert_array_equal(view.slots.countable_slots(vector), fresh.slots.countable_slots(vector))
+        np.testing.assert_array_equal(view.usage.tightness, fresh.usage.tightness)
+        assert view.usage.shared_gpus == int((view.usage.gpu_tenant_count > 1).sum())
 
 
 @given(st.lists(_tasks, min_size=1, max_size=6))
@@ -52,12 +52,14 @@ def test_rooms_that_are_kept_are_those_counted_anew(
 def test_claims_taken_together_are_those_taken_one_by_one(tasks: list[tuple[int, Resources, int, bool]]) -> None:
     together, singly = view_of(_NODES), view_of(_NODES)
     running = _running(0, [(m // 6, demand, g, shares) for m, demand, g, shares in tasks])
-    together.claim_all(running.job, running.assignments)
+    together.usage.claim_all(running.job, running.assignments)
     for assignment in running.assignments:
-        singly.claim(running.job, assignment)
+        singly.usage.claim(running.job, assignment)
     for name, value in arrays(together).items():
         np.testing.assert_array_equal(value, arrays(singly)[name], err_msg=name)
-    assert [together.first_free_gpus(m, 9) for m in range(12)] == [singly.first_free_gpus(m, 9) for m in range(12)]
+    assert [together.usage.first_free_gpus(m, 9) for m in range(12)] == [
+        singly.usage.first_free_gpus(m, 9) for m in range(12)
+    ]
 
 
 class _ConsolidateOneByOne(Consolidate):

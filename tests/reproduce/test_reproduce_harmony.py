@@ -105,11 +105,11 @@ def test_the_oracle_changes_nothing_and_takes_its_cheapest_candidate() -> None:
     simulation.policy = oracle = Oracle(simulation)
     simulation.run_until(9e5)
     for job in jobs[:4]:
-        before = simulation.view.free.copy()
+        before = simulation.view.usage.free.copy()
         context = PlaceContext(simulation.now_s, np.random.default_rng(1))
         proposal = oracle.propose(job.job, simulation.view, context)
         assert proposal is not None
-        assert np.array_equal(simulation.view.free, before)
+        assert np.array_equal(simulation.view.usage.free, before)
         heuristic = policy_of("load-balance", shipped(), 6).propose(job.job, simulation.view, context)
         assert heuristic is not None
         chosen, other = (simulation.what_if(job, p.assignments)[job.id][1] for p in (proposal, heuristic))

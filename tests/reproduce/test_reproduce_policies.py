@@ -60,7 +60,7 @@ def test_one_at_a_time_never_starts_a_task_beside_another() -> None:
     begin = simulation._start
 
     def watched(arrived_s: float, task: DivisibleTask, plan: object) -> None:
-        started.append(sum(simulation.view.tasks_on(m) for m in range(7)))
+        started.append(sum(simulation.view.usage.tasks_on(m) for m in range(7)))
         begin(arrived_s, task, plan)  # type: ignore[arg-type]
 
     simulation._start = watched  # type: ignore[method-assign]
@@ -99,11 +99,11 @@ def test_the_thermostat_leaves_out_only_what_is_at_its_limit_and_restores_the_vi
     simulation = heat_simulation(EqualSplit())
     simulation._sample()
     view = simulation.view
-    view.telemetry[7:9, 0] = view.telemetry[9, 0] + 1.0
-    before = view.telemetry.copy()
+    view.nodes.telemetry[7:9, 0] = view.nodes.telemetry[9, 0] + 1.0
+    before = view.nodes.telemetry.copy()
     plan = Reactive(served_policy()).partition(DivisibleTask("t", 500.0, 0.0, 1.0), view, PartitionContext(0.0))
     assert {str(share.node) for share in plan.shares} == {"C2", "C3", "C4", "C5", "C6", "C7"}
-    np.testing.assert_array_equal(view.telemetry, before)
+    np.testing.assert_array_equal(view.nodes.telemetry, before)
 
 
 def test_a_task_that_never_fits_ends_the_run_with_its_name() -> None:

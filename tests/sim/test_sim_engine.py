@@ -54,8 +54,8 @@ class Auditor:
         assert self.simulation is not None
         self.checks += 1
         view = self.simulation.view
-        assert (view.free >= 0).all()
-        assert (view.free <= view.capacity).all()
+        assert (view.usage.free >= 0).all()
+        assert (view.usage.free <= view.nodes.capacity).all()
         for load in self.simulation.nodes.values():
             assert len(set(load.gpu_jobs)) <= len(load.spec.node.gpus)
             assert all(len(ids) == 1 for ids in load.gpu_jobs.values())
@@ -69,7 +69,7 @@ def test_no_gpu_is_handed_out_twice_and_everything_comes_back() -> None:
     auditor.simulation = Simulation(harmony_cluster(), jobs, truth, placement_policy("tetris"), options=options)
     auditor.simulation.run()
     assert auditor.checks == 160
-    np.testing.assert_array_equal(auditor.simulation.view.free, auditor.simulation.view.capacity)
+    np.testing.assert_array_equal(auditor.simulation.view.usage.free, auditor.simulation.view.nodes.capacity)
     assert not auditor.simulation.running
     assert all(not load.parts and not load.gpu_jobs for load in auditor.simulation.nodes.values())
 
@@ -101,7 +101,7 @@ def test_a_free_gpu_is_never_left_idle_while_a_job_waits_for_one() -> None:
     simulation = Simulation(uniform_cluster(2, 4), jobs, truth, placement_policy("load-balance"))
     for second in range(0, 2000, 7):
         simulation.run_until(float(second))
-        assert not simulation.waiting or not simulation.view.free_gpus().any()
+        assert not simulation.waiting or not simulation.view.usage.free_gpus.any()
 
 
 @pytest.mark.parametrize("admit", ["proteus", "qos", "fifo", "capacity", "single-gpu"])

@@ -50,7 +50,7 @@ def test_prediction_keeps_nodes_cooler_than_equal_shares_and_than_no_prediction(
 def test_hiding_temperatures_leaves_the_view_as_it_was() -> None:
     simulation = HeatSimulation(heat_cluster(), DivisibleWorkload(tasks=5).generate(0), WithoutHeat(service_policy()))
     simulation.run()
-    assert not np.isnan(simulation.view.telemetry[8]).any()
+    assert not np.isnan(simulation.view.nodes.telemetry[8]).any()
 
 
 def test_conventional_scheduling_passes_the_limit_on_strong_nodes_only() -> None:

@@ -25,7 +25,7 @@ HELD_BACK = Blocker(Reason.EXPLORATION, message="exploration lets the job wait; 
 
 def no_shape(view: ClusterView) -> tuple[Blocker, ...]:
     """Not even the empty cluster could take it."""
-    if view.size == 0:
+    if view.nodes.size == 0:
         return (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),)
     return (Blocker(Reason.NO_FEASIBLE_SHAPE, message="no shape of this job fits the cluster, even empty"),)
 
@@ -56,21 +56,21 @@ def _short(job: Job, pool: Pool) -> list[Blocker]:
         wanted = sum(g.count * (g.demand.cpu_cores if row == CPU else g.demand.memory_gib) for g in job.groups)
         missing = wanted - float(pool.resources()[row].sum())
         if missing > 0:
-            found.append(Blocker(reason, pool.view.size, missing, name, f"{missing:g} {name} short"))
+            found.append(Blocker(reason, pool.view.nodes.size, missing, name, f"{missing:g} {name} short"))
     return found
 
 
 def left_out(view: ClusterView, now_s: float) -> list[Blocker]:
     """Nodes that may not be used now, by reason."""
     found = []
-    not_ready = int((~view.is_ready).sum())
+    not_ready = int((~view.nodes.is_ready).sum())
     if not_ready:
-        draining = sum(node.state is NodeState.DRAINING for node in view.nodes)
+        draining = sum(node.state is NodeState.DRAINING for node in view.nodes.records)
         for reason, nodes in ((Reason.NODE_DOWN, not_ready - draining), (Reason.NODE_DRAINING, draining)):
             if nodes:
                 found.append(Blocker(reason, nodes))
-    hot = int((view.is_hot() & view.is_ready).sum())
-    stale = int((view.is_stale(now_s) & view.is_ready).sum())
+    hot = int((view.nodes.is_hot & view.nodes.is_ready).sum())
+    stale = int((view.is_stale(now_s) & view.nodes.is_ready).sum())
     if hot:
         found.append(Blocker(Reason.THERMAL_LIMIT, hot))
     if stale:

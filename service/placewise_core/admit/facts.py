@@ -29,15 +29,15 @@ class FactsCache:
 
     def of(self, view: ClusterView) -> PlatformFacts:
         """Facts of this view."""
-        if self._facts is None or self._of != (view.lineage, view.layout_stamp):
+        if self._facts is None or self._of != (view.lineage, view.nodes.layout_stamp):
             self._facts = platform_facts(view)
-            self._of = (view.lineage, view.layout_stamp)
+            self._of = (view.lineage, view.nodes.layout_stamp)
         return self._facts
 
     def whole(self, view: ClusterView) -> Pool:
         """Pool.whole of this view, with the shapes computed so far; a new one when nodes report. It asks this very view
         for its columns: another of its lineage may have got new ones since."""
-        kept, stamps = self._whole, (view.lineage, view.layout_stamp, view.telemetry_stamp)
+        kept, stamps = self._whole, (view.lineage, view.nodes.layout_stamp, view.nodes.telemetry_stamp)
         if kept is None or kept[:3] != stamps:
             kept = self._whole = (*stamps, Pool.whole(view))
         elif kept[3].view is not view:
@@ -46,8 +46,8 @@ class FactsCache:
 
 
 def platform_facts(view: ClusterView) -> PlatformFacts:
-    per_node = view.gpu_exists.sum(axis=1)
-    network = view.capacity[NETWORK]
+    per_node = view.nodes.gpu_exists.sum(axis=1)
+    network = view.nodes.capacity[NETWORK]
     reported = network[network > 0]
     default = Bandwidth()
     return PlatformFacts(
@@ -61,7 +61,7 @@ def platform_facts(view: ClusterView) -> PlatformFacts:
 
 def _usual_gpu_model(view: ClusterView) -> str:
     counts: dict[str, int] = {}
-    for node in view.nodes:
+    for node in view.nodes.records:
         for gpu in node.gpus:
             counts[gpu.model] = counts.get(gpu.model, 0) + 1
     return max(counts, key=lambda model: (counts[model], model)) if counts else ""

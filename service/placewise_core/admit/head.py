@@ -70,12 +70,12 @@ class Releases:
         held = self._held
         ended = np.flatnonzero(held.ends <= time_s)
         rows, demands = held.rows[ended], held.demands[ended]
-        free = self.view.free.copy()
+        free = self.view.usage.free.copy()
         if len(ended) <= _FEW_PARTS:
             np.add.at(free.T, rows, demands)
         else:
             for row, amounts in enumerate(demands.T):
-                free[row] += np.bincount(rows, amounts, minlength=self.view.size)
+                free[row] += np.bincount(rows, amounts, minlength=self.view.nodes.size)
         is_open = held.gpu_end <= time_s
         gpus = np.add.reduce(is_open, axis=1, dtype=np.int64)
         pool = Pool(self.view, self._usable, gpus * self._usable, free, is_whole=True, gpu_open=is_open)
@@ -138,7 +138,7 @@ def _takes(job: Job, pool: Pool, choose: Choose) -> tuple[Take, ...] | None:
 
 
 def _nodes(takes: Sequence[Take], view: ClusterView) -> tuple[str, ...]:
-    return tuple(sorted({view.nodes[m].id for take in takes for m in take.rows.tolist()}))
+    return tuple(sorted({view.nodes.records[m].id for take in takes for m in take.rows.tolist()}))
 
 
 def taken(known: HeadReservation, takes: Sequence[Take], view: ClusterView, now_s: float) -> HeadReservation:
@@ -151,7 +151,7 @@ def renewed(known: HeadReservation, view: ClusterView, now_s: float) -> HeadRese
 
     Past its bound it keeps its nodes, however late the jobs there are expected to end: the bound rests on that alone.
     """
-    if any(node not in view.index or not view.is_ready[view.index[node]] for node in known.nodes):
+    if any(node not in view.nodes.index or not view.nodes.is_ready[view.nodes.index[node]] for node in known.nodes):
         return None
     if now_s > known.start_s and now_s < known.bound_s:
         return None

@@ -16,8 +16,8 @@ from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices, spaced
 from placewise_core.domain.job import Architecture, ElasticRange, Job, Shape, TaskGroup
-from placewise_core.view.slots import whole_tasks
-from placewise_core.view.view import GPU_MEMORY, GPUS, ClusterView, may_share
+from placewise_core.view.slots import may_share, whole_tasks
+from placewise_core.view.view import GPU_MEMORY, GPUS, ClusterView
 
 # The measured profiles end at 64 GPUs: a job that names no upper bound is not given more on their word.
 DEFAULT_MAX_GPUS = 64
@@ -111,7 +111,7 @@ class Pool:
         the view is now; all that exist by default. `shapes` found before."""
         self.view = view
         self._usable = usable
-        self._gpu_open = view.gpu_exists if gpu_open is None else gpu_open
+        self._gpu_open = view.nodes.gpu_exists if gpu_open is None else gpu_open
         self._free_source: FloatArray = free
         self._free: FloatArray | None = None  # copied when first written: most requests never need it
         self._is_whole = is_whole
@@ -131,17 +131,17 @@ class Pool:
     def free(cls, view: ClusterView, now_s: float) -> "Pool":
         """Free GPUs and resources of the nodes that may be used now."""
         usable = view.usable(now_s)
-        stamps = (usable.tobytes(), view.usage_stamp, view.layout_stamp, view.telemetry_stamp)
+        stamps = (usable.tobytes(), view.usage.stamp, view.nodes.layout_stamp, view.nodes.telemetry_stamp)
         found: _Found | None = view.notes.get(_FOUND)
         if found is None or found.stamps != stamps:
-            found = view.notes[_FOUND] = _Found(stamps, view.free_gpus() * usable)
-        return cls(view, usable, found.gpus, view.free, is_whole=False, shapes=found.shapes)
+            found = view.notes[_FOUND] = _Found(stamps, view.usage.free_gpus * usable)
+        return cls(view, usable, found.gpus, view.usage.free, is_whole=False, shapes=found.shapes)
 
     @classmethod
     def whole(cls, view: ClusterView) -> "Pool":
         """Every node, empty and ready: a job that does not fit here never fits."""
-        everything = np.ones(view.size, dtype=np.bool_)
-        return cls(view, everything, view.gpu_exists.sum(axis=1), view.capacity, is_whole=True)
+        everything = np.ones(view.nodes.size, dtype=np.bool_)
+        return cls(view, everything, view.nodes.gpu_exists.sum(axis=1), view.nodes.capacity, is_whole=True)
 
     def of(self, view: ClusterView) -> "Pool":
         """This pool, from which nothing was taken, for a view of the same nodes and telemetry."""
@@ -175,9 +175,9 @@ class Pool:
 
     def options(self, job: Job) -> Options:
         """Every shape that the job may take and that fits now; may be empty."""
-        kept = self.view.kinds.get(job.id)
+        kept = self.view.nodes.kinds.get(job.id)
         if kept is None or kept[0] is not job:
-            kept = self.view.kinds[job.id] = job, self._mark(job)
+            kept = self.view.nodes.kinds[job.id] = job, self._mark(job)
         found = self._shapes.get(kept[1])
         if found is None:
             found = self._shapes[kept[1]] = self._options(job)
@@ -185,7 +185,7 @@ class Pool:
 
     def fitting(self, jobs: Iterable[Job]) -> Iterator[Job]:
         """Those of the jobs that have a shape that fits, as the pool is when each is reached."""
-        kinds = self.view.kinds
+        kinds = self.view.nodes.kinds
         for job in jobs:
             kept = kinds.get(job.id)
             if kept is not None and kept[0] is job and self._shapes.get(kept[1]) is NO_OPTIONS:
@@ -205,9 +205,9 @@ class Pool:
     def _mark(self, job: Job) -> object:
         """The same for jobs with the same options."""
         key = self._key(job)
-        mark = self.view.kind_marks.get(key)
+        mark = self.view.nodes.kind_marks.get(key)
         if mark is None:  # a tuple of its own would be hashed anew at every question
-            mark = self.view.kind_marks[key] = object()
+            mark = self.view.nodes.kind_marks[key] = object()
         return mark
 
     def _key(self, job: Job) -> tuple[object, ...]:
@@ -222,7 +222,7 @@ class Pool:
 
     def _kind(self, job: Job, group: TaskGroup) -> tuple[object, ...]:
         """Equal for jobs whose tasks find equally many places."""
-        demand = self.view.demand_vector(group.demand)
+        demand = self.view.nodes.demand_vector(group.demand)
         asked = None if demand is None else demand.tobytes()
         selector = tuple(sorted(group.node_selector.items())) if group.node_selector else ()
         sharing = (job.gpu_sharing.allowed, job.gpu_sharing.max_slowdown)
@@ -261,8 +261,8 @@ class Pool:
                 return NO_OPTIONS
             trial._apply(take)
             takes.append(take)
-        per_node = np.zeros(self.view.size, dtype=np.int64)
-        used = np.zeros(self.view.size, dtype=np.bool_)
+        per_node = np.zeros(self.view.nodes.size, dtype=np.int64)
+        used = np.zeros(self.view.nodes.size, dtype=np.bool_)
         for take in takes:
             per_node[take.rows] += take.counts * take.gpus
             used[take.rows] = True
@@ -283,22 +283,22 @@ class Pool:
                 break
             taken.append(room if room < left else left)
             left -= taken[-1]
-        demand = self.view.demand_vector(group.demand)
+        demand = self.view.nodes.demand_vector(group.demand)
         return Take(order[: len(taken)], np.array(taken), demand, math.ceil(group.demand.gpus))
 
     def _task_counts(self, job: Job, group: TaskGroup) -> IntArray:
         """(M,) number of tasks of the group that fit each node, beside those taken before."""
-        demand = self.view.demand_vector(group.demand)
+        demand = self.view.nodes.demand_vector(group.demand)
         if demand is None:
-            return np.zeros(self.view.size, dtype=np.int64)
+            return np.zeros(self.view.nodes.size, dtype=np.int64)
         most = float(group.count if job.is_rigid else DEFAULT_MAX_GPUS)
         if group.max_per_node:
             most = min(most, group.max_per_node)
         if not self._wants_whole_gpus(job, group, demand):
-            slots = self.view.count_slots(self._current(), demand, self._open_gpus(job, group, demand))
+            slots = self.view.slots.count_slots(self._current(), demand, self._open_gpus(job, group, demand))
         else:
             slots = self._whole_slots(demand)
-        mask = self._usable & self.view.selected(group) if group.node_selector else self._usable
+        mask = self._usable & self.view.nodes.selected(group) if group.node_selector else self._usable
         return (np.minimum(slots, most) * mask).astype(np.int64)
 
     def _whole_slots(self, demand: FloatArray) -> FloatArray:
@@ -309,15 +309,15 @@ class Pool:
         if kept is not None and kept[0] == self.stamp:
             return kept[1]
         if self._is_as_viewed:
-            slots = self.view.countable_slots(demand)
+            slots = self.view.slots.countable_slots(demand)
             self._slots_of[key] = self.stamp, slots
             return slots
         rows = [m for taken in self._taken_from[kept[0] :] for m in taken.tolist()] if kept is not None else []
         if kept is None or len(rows) > _COUNTED_SINGLY:
-            slots = self.view.count_slots(self._current(), demand, self.gpus)
+            slots = self.view.slots.count_slots(self._current(), demand, self.gpus)
         else:
             slots = kept[1].copy()
-            pairs = self.view.need(demand).pairs
+            pairs = self.view.nodes.need(demand).pairs
             for m in rows:
                 free: list[float] = self._current()[:, m].tolist()
                 free[GPUS] = float(self.gpus[m])
@@ -334,15 +334,15 @@ class Pool:
         if self._is_whole:
             taken = self._gpu_open.sum(axis=1) - self.gpus
             return np.asarray(np.maximum(self._existing_gpus(group, demand) - taken, 0))
-        empty, shared = self.view.gpu_open(demand, group, job.gpu_sharing)
-        taken = self.view.free_gpus() - self.gpus  # by the jobs admitted before in this request
+        empty, shared = self.view.slots.gpu_open(demand, group, job.gpu_sharing)
+        taken = self.view.usage.free_gpus - self.gpus  # by the jobs admitted before in this request
         return np.asarray(np.maximum((empty | shared).sum(axis=1) - np.maximum(taken, 0), 0))
 
     def _existing_gpus(self, group: TaskGroup, demand: FloatArray) -> IntArray:
         memory = demand[GPU_MEMORY] / max(1.0, float(np.ceil(demand[GPUS])))
-        fits = self._gpu_open & (self.view.gpu_memory >= memory)
+        fits = self._gpu_open & (self.view.nodes.gpu_memory >= memory)
         if group.gpu_model:
-            fits = fits & (self.view.gpu_model == self.view.gpu_model_id(group.gpu_model))
+            fits = fits & (self.view.nodes.gpu_model == self.view.nodes.gpu_model_id(group.gpu_model))
         return np.asarray(fits.sum(axis=1))
 
     def take(self, job: Job, options: Options, i: int) -> None:
@@ -369,7 +369,7 @@ class Pool:
         fitting = np.flatnonzero(slots >= shape.gpus_per_node)
         rows = fitting[np.argsort(slots[fitting], kind="stable")[: shape.nodes]]
         tasks = np.full(len(rows), shape.gpus_per_node // unit)
-        demand = self.view.demand_vector(job.groups[0].demand) if job.groups else None
+        demand = self.view.nodes.demand_vector(job.groups[0].demand) if job.groups else None
         return Take(rows, tasks, demand, unit)
 
     def _apply(self, take: Take) -> None:

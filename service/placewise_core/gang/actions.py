@@ -29,17 +29,17 @@ def decode_action(action: int, size: int) -> tuple[Role, int]:
 
 def actions_of(assignments: Sequence[Assignment], view: ClusterView) -> IntArray:
     """(tasks,) the actions that make up a placement, in its order. Raises KeyError for a node the view lacks."""
-    return np.array([action_of(a.role, view.index[a.node], view.size) for a in assignments], dtype=np.int64)
+    return np.array([action_of(a.role, view.nodes.index[a.node], view.nodes.size) for a in assignments], dtype=np.int64)
 
 
 def action_mask(job: Job, view: ClusterView, usable: BoolArray, left: Mapping[Role, int]) -> BoolArray:
     """(2M,) True if a task of the role fits the node now. `left` counts the remaining tasks per role: a role with none
     left has no open action, so that an all-reduce job never has a parameter server action."""
-    mask = np.zeros(2 * view.size, dtype=np.bool_)
+    mask = np.zeros(2 * view.nodes.size, dtype=np.bool_)
     for group in job.groups:
-        demand = view.demand_vector(group.demand)
+        demand = view.nodes.demand_vector(group.demand)
         if demand is None or left.get(group.role, 0) <= 0:
             continue
-        first = action_of(group.role, 0, view.size)
-        mask[first : first + view.size] |= view.feasible(demand, group, job.gpu_sharing, usable)
+        first = action_of(group.role, 0, view.nodes.size)
+        mask[first : first + view.nodes.size] |= view.slots.feasible(demand, group, job.gpu_sharing, usable)
     return mask

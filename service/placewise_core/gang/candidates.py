@@ -44,8 +44,8 @@ class Candidates:
 
     def __init__(self, gang: Gang, rows: IntArray | None = None) -> None:
         self.gang = gang
-        self.rows: IntArray = np.arange(gang.view.size) if rows is None else rows
-        self.at: slice | IntArray = slice(None) if len(self.rows) == gang.view.size else self.rows
+        self.rows: IntArray = np.arange(gang.view.nodes.size) if rows is None else rows
+        self.at: slice | IntArray = slice(None) if len(self.rows) == gang.view.nodes.size else self.rows
         self.mask: BoolArray = np.zeros(2 * len(self.rows), dtype=np.bool_)
         self.left = dict.fromkeys(_ROLES, 0)  # tasks still to place
         self._waiting: dict[Role, list[TaskGroup]] = {role: [] for role in _ROLES}

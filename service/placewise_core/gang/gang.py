@@ -17,8 +17,8 @@ from placewise_core.domain.job import Job, NodeId, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gpus import pick_gpus, takers
 from placewise_core.gang.offer import NodeLeft, Offer, open_gpus, slots_on
-from placewise_core.view.nodes import tenant_of
 from placewise_core.view.slots import whole_tasks
+from placewise_core.view.usage import tenant_of
 from placewise_core.view.view import GPUS, ClusterView
 
 _COUNTED_SINGLY = 6  # nodes with room up to which asking one by one is faster than counting all
@@ -69,7 +69,7 @@ class Gang:
         groups = self.job.groups
         if len(groups) < 2:
             return groups
-        return sorted(groups, key=lambda group: -self.view.dominant_share(group.demand))
+        return sorted(groups, key=lambda group: -self.view.nodes.dominant_share(group.demand))
 
     def count(self, group: TaskGroup, m: int) -> int:
         """Tasks of the group on node m."""
@@ -92,7 +92,7 @@ class Gang:
 
     def open(self, group: TaskGroup) -> BoolArray:
         """(M,) nodes that are usable and carry the labels the group asks for. Do not write."""
-        return self.usable & self.view.selected(group) if group.node_selector else self.usable
+        return self.usable & self.view.nodes.selected(group) if group.node_selector else self.usable
 
     def offer(self, group: TaskGroup, mask: BoolArray | None = None) -> Offer | None:
         """Every node's offer to the group's next task; None if the group asks for a resource that no node has.
@@ -115,7 +115,7 @@ class Gang:
             )
         found = None if mask is not None else self._first.offers.get(id(group))
         if found is None:
-            slots = self.view.countable_slots(wanted.demand) if wanted.is_countable else None
+            slots = self.view.slots.countable_slots(wanted.demand) if wanted.is_countable else None
             first = self.mask_of(group, wanted, slots) if mask is None else mask
             found = Offer(
                 self.job, group, self.view, self.context, wanted.demand, first, remaining=self.remaining, slots=slots
@@ -133,12 +133,12 @@ class Gang:
     def mask_of(self, group: TaskGroup, wanted: Wanted, slots: FloatArray | None = None) -> BoolArray:
         """(M,) nodes that the group's next task may go to. `slots`: the view's, of a countable group, if counted."""
         if wanted.is_countable:
-            mask = (self.view.countable_slots(wanted.demand) if slots is None else slots) >= 1.0
+            mask = (self.view.slots.countable_slots(wanted.demand) if slots is None else slots) >= 1.0
             mask &= self.usable
             if group.node_selector:
-                mask &= self.view.selected(group)
+                mask &= self.view.nodes.selected(group)
         else:
-            mask = self.view.feasible(wanted.demand, group, self.job.gpu_sharing, self.usable)
+            mask = self.view.slots.feasible(wanted.demand, group, self.job.gpu_sharing, self.usable)
         for m in self.left:
             mask[m] = mask[m] and self.fits_on(group, m)
         return mask
@@ -162,7 +162,7 @@ class Gang:
         wanted, left = self._wanted[id(group)], self.left.get(m)
         assert wanted is not None
         if left is None:
-            return float(self.view.countable_slots(wanted.demand)[m])
+            return float(self.view.slots.countable_slots(wanted.demand)[m])
         if wanted.is_countable:
             return slots_on(self.view, left, wanted.demand)
         free = left.whole()
@@ -219,7 +219,7 @@ class Gang:
             gpus, left.idle = tuple(left.idle[: each * count]), left.idle[each * count :]
         for row, amount in wanted.amounts:
             left.free[row] -= amount * count
-        node = NodeId(self.view.nodes[m].id)
+        node = NodeId(self.view.nodes.records[m].id)
         if count == 1:
             left.tasks.append(group)
             self.placed.append((group, m))
@@ -269,7 +269,7 @@ class Gang:
             if m not in taken:
                 taken[m] = 0
                 if m not in idle:
-                    idle[m] = NodeId(self.view.nodes[m].id), tuple(self.view.idle_gpus(m))
+                    idle[m] = NodeId(self.view.nodes.records[m].id), tuple(self.view.usage.idle_gpus(m))
             (node, gpus), before = idle[m], taken[m]
             taken[m] = before + each
             tasks.append(Assignment(name, role, node, gpus[before : before + each], demand))
@@ -280,7 +280,7 @@ class Gang:
         left.taken.update(gpus)
         left.idle = [g for g in left.idle if g not in left.taken]
         if left.usage is None:
-            left.usage = self.view.gpu_usage(slice(m, m + 1)).copy()
+            left.usage = self.view.usage.of_gpus(slice(m, m + 1)).copy()
         tenant, usage, at = tenant_of(self.job, self.tasks[-1]), left.usage, (0, list(gpus))
         usage.tenant_count[at] += 1
         usage.is_exclusive[at] |= not tenant.is_sharing
@@ -304,9 +304,9 @@ class _First:
     def __init__(self, job: Job, view: ClusterView, now_s: float, barred: BoolArray | None) -> None:
         self.job, self.view, self.now_s, self.barred = job, view, now_s, barred
         self.usage_stamp, self.layout_stamp, self.telemetry_stamp = (
-            view.usage_stamp,
-            view.layout_stamp,
-            view.telemetry_stamp,
+            view.usage.stamp,
+            view.nodes.layout_stamp,
+            view.nodes.telemetry_stamp,
         )
         self.usable = view.usable(now_s)
         self.task_count = job.task_count
@@ -329,9 +329,9 @@ def _first_of(job: Job, view: ClusterView, context: PlaceContext) -> _First:
         and kept.view is view
         and kept.now_s == context.now_s
         and kept.barred is context.barred
-        and kept.usage_stamp == view.usage_stamp
-        and kept.layout_stamp == view.layout_stamp
-        and kept.telemetry_stamp == view.telemetry_stamp
+        and kept.usage_stamp == view.usage.stamp
+        and kept.layout_stamp == view.nodes.layout_stamp
+        and kept.telemetry_stamp == view.nodes.telemetry_stamp
     ):
         return kept
     context.first_offers = kept = _First(job, view, context.now_s, context.barred)
@@ -339,11 +339,11 @@ def _first_of(job: Job, view: ClusterView, context: PlaceContext) -> _First:
 
 
 def _wanted(job: Job, group: TaskGroup, view: ClusterView) -> Wanted | None:
-    demand = view.demand_vector(group.demand)
+    demand = view.nodes.demand_vector(group.demand)
     if demand is None:
         return None
-    need = view.need(demand)
-    is_countable = view.is_countable(demand, group, job.gpu_sharing)
+    need = view.nodes.need(demand)
+    is_countable = view.slots.is_countable(demand, group, job.gpu_sharing)
     return Wanted(demand, math.ceil(demand.item(GPUS)), need.exact, need.pairs, is_countable)
 
 

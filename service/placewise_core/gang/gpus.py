@@ -9,8 +9,9 @@ from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.offer import NOTHING_LEFT, NodeLeft
 from placewise_core.speed.interference import GpuInterference
-from placewise_core.view.nodes import CoTenants
-from placewise_core.view.view import GPUS, ClusterView, may_share
+from placewise_core.view.slots import may_share
+from placewise_core.view.usage import CoTenants
+from placewise_core.view.view import GPUS, ClusterView
 
 _CO_TENANTS_SPAN = 2**32  # GPU model and co-tenants of a GPU in one number
 
@@ -33,17 +34,19 @@ def pick_gpus(
     need = math.ceil(demand[GPUS])
     if need == 0:
         return ()
-    if view.wants_whole_gpus(demand, group, job.gpu_sharing):
-        idle = tuple((view.idle_gpus(m) if left is None else left.idle)[:need])
+    if view.slots.wants_whole_gpus(demand, group, job.gpu_sharing):
+        idle = tuple((view.usage.idle_gpus(m) if left is None else left.idle)[:need])
         return idle if len(idle) == need else None
     own = left.taken if left is not None else ()  # two tasks of one job on one GPU would wait for each other
-    empty, shared = view.gpu_open(demand, group, job.gpu_sharing, slice(m, m + 1), None if left is None else left.usage)
+    empty, shared = view.slots.gpu_open(
+        demand, group, job.gpu_sharing, slice(m, m + 1), None if left is None else left.usage
+    )
     free = np.flatnonzero(empty[0]).tolist()
     beside = [
         g for g in np.flatnonzero(shared[0]).tolist() if g not in own and is_tolerated(view, m, g, job, interference)
     ]
     if demand[GPUS] < 1:
-        beside.sort(key=lambda g: (view.gpu_fraction_free[m, g], g))
+        beside.sort(key=lambda g: (view.usage.gpu_fraction_free[m, g], g))
         chosen = [*beside, *free]
     else:
         chosen = [*free, *beside]
@@ -66,11 +69,11 @@ def takers(
     """
     if not may_share(demand, job.gpu_sharing):
         return mask
-    empty, shared = view.gpu_open(demand, group, job.gpu_sharing)
+    empty, shared = view.slots.gpu_open(demand, group, job.gpu_sharing)
     shared &= mask[:, None]
-    kinds = view.gpu_model.astype(np.int64) * _CO_TENANTS_SPAN + view.gpu_co_tenants
+    kinds = view.nodes.gpu_model.astype(np.int64) * _CO_TENANTS_SPAN + view.usage.gpu_co_tenants
     asked, where = np.unique(kinds[shared], return_inverse=True)
-    co_tenants, names = view.co_tenants(), view.gpu_model_names()
+    co_tenants, names = view.usage.co_tenants(), view.nodes.gpu_model_names()
     answers = [
         _are_tolerated(co_tenants[kind % _CO_TENANTS_SPAN], names[kind // _CO_TENANTS_SPAN], job, interference)
         for kind in asked.tolist()
@@ -78,7 +81,10 @@ def takers(
     shared[shared] = np.array(answers, dtype=np.bool_)[where]
     found: BoolArray = mask & ((empty | shared).sum(axis=1) >= np.ceil(demand[GPUS]))
     known = view.jobs.get(job.id)
-    for m in {*left, *(view.index[a.node] for a in (known.assignments if known else ()) if a.node in view.index)}:
+    for m in {
+        *left,
+        *(view.nodes.index[a.node] for a in (known.assignments if known else ()) if a.node in view.nodes.index),
+    }:
         if mask[m]:
             found[m] = pick_gpus(view, m, job, group, demand, interference, left.get(m)) is not None
     return found
@@ -86,7 +92,7 @@ def takers(
 
 def is_tolerated(view: ClusterView, m: int, g: int, job: Job, interference: GpuInterference) -> bool:
     """True if the job and every tenant of GPU g stay within their own slowdown limits together."""
-    tenants = view.tenants(m, g)
+    tenants = view.usage.tenants(m, g)
     if any(t.job_id == job.id for t in tenants):
         return False  # two tasks of one job on one GPU would wait for each other
     co_tenants = tuple((t.model, t.max_slowdown) for t in tenants)
@@ -106,7 +112,7 @@ def _are_tolerated(co_tenants: CoTenants, gpu_model: str, job: Job, interference
 
 def gpu_model_of(view: ClusterView, m: int, g: int) -> str:
     """Model name of GPU g of node m; "" if there is no such GPU."""
-    return next((gpu.model for gpu in view.nodes[m].gpus if gpu.index == g), "")
+    return next((gpu.model for gpu in view.nodes.records[m].gpus if gpu.index == g), "")
 
 
 def _within(relative_speed: float, max_slowdown: float) -> bool:

@@ -328,7 +328,7 @@ class _Turns:
         for m in top if chosen in top else [*top, chosen]:
             yield Candidate(
                 task=self._gang.next_name(self._group),
-                node=view.node_id(m),
+                node=view.nodes.records[m].id,
                 score=float(scores[m]),
                 terms=self._scorer.terms(offer, m),
                 is_chosen=m == chosen,

@@ -22,31 +22,33 @@ def land(running: RunningJob, seen: ClusterView, view: ClusterView, context: Pla
     groups = {name: group for group, name in task_names(running.job)}
     changed, unchanged = list[Assignment](), set[int]()
     for task in running.assignments:
-        m = view.index.get(task.node)
+        m = view.nodes.index.get(task.node)
         if m is None or not usable[m]:
             return False
-        if m in unchanged or (view.is_as_forked(seen, m) and view.nodes[m].labels == seen.nodes[m].labels):
+        if m in unchanged or (
+            view.is_as_forked(seen, m) and view.nodes.records[m].labels == seen.nodes.records[m].labels
+        ):
             unchanged.add(m)
         else:
             changed.append(task)
     for i, task in enumerate(changed):
         if not _takes(view, running.job, groups[task.task], task, context):
             for taken in reversed(changed[:i]):
-                view.unclaim(running.job, taken)
+                view.usage.unclaim(running.job, taken)
             return False
-        view.claim(running.job, task)
-    view.adopt(seen, sorted(unchanged))
+        view.usage.claim(running.job, task)
+    view.usage.adopt(seen.usage, sorted(unchanged))
     return True
 
 
 def _takes(view: ClusterView, job: Job, group: TaskGroup, task: Assignment, context: PlaceContext) -> bool:
     """True if the task's node has room for it on its assigned GPUs."""
-    m, demand = view.index[task.node], view.demand_vector(task.demand)
-    if demand is None or not group.node_selector.items() <= view.nodes[m].labels.items():
+    m, demand = view.nodes.index[task.node], view.nodes.demand_vector(task.demand)
+    if demand is None or not group.node_selector.items() <= view.nodes.records[m].labels.items():
         return False
-    if not view.feasible_on(m, demand, group, job.gpu_sharing):
+    if not view.slots.feasible_on(m, demand, group, job.gpu_sharing):
         return False
-    empty, shared = view.gpu_open(demand, group, job.gpu_sharing, slice(m, m + 1))
+    empty, shared = view.slots.gpu_open(demand, group, job.gpu_sharing, slice(m, m + 1))
     return all(_is_open(empty[0], g) or _is_shared(view, m, g, shared[0], job, context) for g in task.gpu_indices)
 
 

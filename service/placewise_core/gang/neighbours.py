@@ -49,9 +49,9 @@ def predict(
 ) -> Prediction:
     """For a placement that is on the view, or one on GPUs that serve nobody else."""
     units = _units(assignments, view)
-    nodes = sorted({view.index[a.node] for a in assignments if a.node in view.index})
-    others = dict.fromkeys([other for m in nodes for other in view.jobs_on(m) if other != job.id])
-    slowed = {t.job_id for unit in units for t in view.tenants(*unit)} if units else ()
+    nodes = sorted({view.nodes.index[a.node] for a in assignments if a.node in view.nodes.index})
+    others = dict.fromkeys([other for m in nodes for other in view.usage.jobs_on(m) if other != job.id])
+    slowed = {t.job_id for unit in units for t in view.usage.tenants(*unit)} if units else ()
     speed = _slowest(job, units, view, interference) * solo_speed(job, assignments)
     beside = []
     for other in others:
@@ -88,7 +88,7 @@ def _slowest(
     """Relative speed of a job beside its other tenants, the least over its GPUs; `without` a newcomer."""
     slowest = _UNCHANGED
     for unit in units:
-        tenants = view.tenants(*unit)
+        tenants = view.usage.tenants(*unit)
         if len(tenants) > 1:
             others = [t.model for t in tenants if t.job_id not in (job.id, without)]
             if others:
@@ -100,7 +100,7 @@ def _slowest(
 def _units(assignments: Sequence[Assignment], view: ClusterView) -> list[Unit]:
     """The GPUs of a placement on which somebody could be slowed down; nodes that the view does not know are passed
     over."""
-    if not view.shared_gpus:
+    if not view.usage.shared_gpus:
         return []
-    index = view.index
+    index = view.nodes.index
     return [(index[a.node], g) for a in assignments if a.node in index for g in a.gpu_indices]

@@ -11,7 +11,9 @@ from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.lazy import lazy
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
-from placewise_core.view.slots import GpuUsage, whole_tasks
+from placewise_core.view.nodes import whole_gpus
+from placewise_core.view.slots import whole_tasks
+from placewise_core.view.usage import GpuUsage
 from placewise_core.view.view import CPU, GPUS, MEMORY, NETWORK, ClusterView
 
 _LOADED = np.array((CPU, MEMORY, NETWORK, GPUS))  # what ClusterView.load counts, in the order in which it adds up
@@ -24,8 +26,8 @@ class NodeLeft:
     __slots__ = ("free", "idle", "taken", "tasks", "usage")
 
     def __init__(self, view: ClusterView, m: int) -> None:
-        self.free: list[float] = view.free[:, m].tolist()
-        self.idle: Sequence[int] = view.idle_gpus(m)
+        self.free: list[float] = view.usage.free[:, m].tolist()
+        self.idle: Sequence[int] = view.usage.idle_gpus(m)
         self.tasks: list[TaskGroup] = []
         self.taken: set[int] = set()
         self.usage: GpuUsage | None = None
@@ -43,7 +45,7 @@ class Offer:
 
     demand (R,) of one task · mask (N,) nodes open to the next task · placed: (group, node) of the gang's tasks so far ·
     remaining: its tasks still to place · at: where these N nodes stand in the arrays of `view`, as in
-    `view.telemetry[:, offer.at]`. Do not write into any array.
+    `view.nodes.telemetry[:, offer.at]`. Do not write into any array.
     """
 
     def __init__(
@@ -171,14 +173,14 @@ class Offer:
     @lazy
     def free(self) -> FloatArray:
         """(R, J, N) of each resource."""
-        free = self._now(self.view.free, lambda left: left.free)[:, None]
+        free = self._now(self.view.usage.free, lambda left: left.free)[:, None]
         return free if self.depth == 1 else free - self.counts * self.demand[:, None, None]
 
     @lazy
     def whole_free(self) -> FloatArray:
         """As `free`, but with the GPUs that serve nobody in the row of GPUs: a shared one may be promised twice."""
-        free = self._now(self.view.countable_free, NodeLeft.whole)[:, None]
-        return free if self.depth == 1 else free - self.counts * self.view.amounts(self.demand)[:, None, None]
+        free = self._now(self.view.usage.countable_free, NodeLeft.whole)[:, None]
+        return free if self.depth == 1 else free - self.counts * whole_gpus(self.demand)[:, None, None]
 
     def _now(self, kept: FloatArray, of: Callable[[NodeLeft], list[float]]) -> FloatArray:
         """(R, N) as they are before the next task."""
@@ -197,7 +199,7 @@ class Offer:
 
     def gpu_usage(self) -> GpuUsage:
         """Of every GPU, for gangs that look at GPUs."""
-        now = self.view.gpu_usage()
+        now = self.view.usage.of_gpus()
         if not self.changed:
             return now
         usage = now.copy()
@@ -210,7 +212,7 @@ class Offer:
     @lazy
     def task_count(self) -> IntArray:
         """(J, N) tasks of any job."""
-        now = self.view.task_count[self.at]
+        now = self.view.usage.task_count[self.at]
         if self.changed:
             now = now.copy()
             for i, m in self.changed:
@@ -232,21 +234,21 @@ class Offer:
         """(J, N) as ClusterView.load."""
         if self.nodes is not None or self.depth > 1:
             used = self.free.take(_LOADED, axis=0) * self.inverse_capacity.take(_LOADED, axis=0)
-            return np.asarray(self.view.load_base[self.at] - np.add.reduce(used, axis=0))
-        return self.patched(self.view.load(), self._load_on)
+            return np.asarray(self.view.nodes.load_base[self.at] - np.add.reduce(used, axis=0))
+        return self.patched(self.view.usage.load, self._load_on)
 
     def _load_on(self, m: int, left: NodeLeft) -> float:
-        inverse: list[float] = self.view.inverse_capacity[:, m].tolist()
-        return load_of(float(self.view.load_base[m]), left.free, inverse)
+        inverse: list[float] = self.view.nodes.inverse_capacity[:, m].tolist()
+        return load_of(float(self.view.nodes.load_base[m]), left.free, inverse)
 
     @lazy
     def tightness(self) -> FloatArray:
         """(1, N) as ClusterView.tightness, of the next task."""
-        values = self.patched(self.view.tightness(), self._tightness_on)
+        values = self.patched(self.view.usage.tightness, self._tightness_on)
         return values if self.nodes is None else values[:, self.nodes]
 
     def _tightness_on(self, m: int, left: NodeLeft) -> float:
-        return 1.0 / (2.0 + len(left.idle) + max(0.0, left.free[CPU]) / (1.0 + float(self.view.capacity[CPU, m])))
+        return 1.0 / (2.0 + len(left.idle) + max(0.0, left.free[CPU]) / (1.0 + float(self.view.nodes.capacity[CPU, m])))
 
     def patched(self, values: FloatArray, of: Callable[[int, NodeLeft], float]) -> FloatArray:
         """(1, M) `values` (M,) as they are on the view, but `of` nodes that have tasks of the gang."""
@@ -259,12 +261,12 @@ class Offer:
     @lazy
     def capacity(self) -> FloatArray:
         """(R, 1, N)"""
-        return np.asarray(self.view.capacity[:, None, self.at])
+        return np.asarray(self.view.nodes.capacity[:, None, self.at])
 
     @lazy
     def inverse_capacity(self) -> FloatArray:
         """(R, 1, N) 1 over the capacity; 0 for a capacity of 0."""
-        return np.asarray(self.view.inverse_capacity[:, None, self.at])
+        return np.asarray(self.view.nodes.inverse_capacity[:, None, self.at])
 
     def kept(self, values: FloatArray, anew: "Callable[[Offer], FloatArray]") -> FloatArray:
         """(J, N) of a number kept per node of the view. `values` (M,) are those without the gang; `anew`, which costs
@@ -286,31 +288,31 @@ def count_slots(offer: Offer, demand: FloatArray, group: TaskGroup, promised: Fl
     are not looked at, and a GPU counts for one task of the job, as two never share one. Do not write.
     """
     view, sharing = offer.view, offer.job.gpu_sharing
-    if view.is_countable(demand, group, sharing):
+    if view.slots.is_countable(demand, group, sharing):
         if promised is None and offer.nodes is None:
             kept: FloatArray = offer.patched(
-                view.countable_slots(demand), lambda m, left: slots_on(view, left, demand)
+                view.slots.countable_slots(demand), lambda m, left: slots_on(view, left, demand)
             )[0]
             return kept
         free = offer.whole_free[:, 0]
     else:
         free = offer.free[:, 0].copy()
         free[GPUS] = gpu_slots(offer, demand, group)
-    return view.count_slots(free if promised is None else free - promised, demand)
+    return view.slots.count_slots(free if promised is None else free - promised, demand)
 
 
 def slots_on(view: ClusterView, left: NodeLeft, demand: FloatArray) -> float:
     """As `count_slots`, of one node that has tasks of the gang, for a countable demand."""
     free = left.whole()
-    return whole_tasks(free, view.need(demand).pairs)
+    return whole_tasks(free, view.nodes.need(demand).pairs)
 
 
 def gpu_slots(offer: Offer, demand: FloatArray, group: TaskGroup) -> FloatArray:
     """(N,) GPUs that can each serve one task of the group, or one GPU's part of it."""
     view, sharing = offer.view, offer.job.gpu_sharing
-    if view.wants_whole_gpus(demand, group, sharing):
+    if view.slots.wants_whole_gpus(demand, group, sharing):
         return np.asarray(offer.free_gpus[0])
-    empty, shared = view.gpu_open(demand, group, sharing)
+    empty, shared = view.slots.gpu_open(demand, group, sharing)
     found = (empty | shared).sum(axis=1)[offer.at].astype(np.float64)
     for i, m in offer.changed:
         found[i] = open_gpus(view, m, offer.left_on(m), demand, group, offer.job)
@@ -319,7 +321,7 @@ def gpu_slots(offer: Offer, demand: FloatArray, group: TaskGroup) -> FloatArray:
 
 def open_gpus(view: ClusterView, m: int, left: NodeLeft, demand: FloatArray, group: TaskGroup, job: Job) -> int:
     """As `gpu_slots`, of one node that has tasks of the gang."""
-    empty, shared = view.gpu_open(demand, group, job.gpu_sharing, slice(m, m + 1), left.usage)
+    empty, shared = view.slots.gpu_open(demand, group, job.gpu_sharing, slice(m, m + 1), left.usage)
     return int((empty | shared).sum())
 
 

@@ -21,7 +21,7 @@ class ScoredPolicy(PlacementPolicy):
         return propose(self, job, view, context)
 
     def prepare(self, view: ClusterView, now_s: float) -> None:
-        view.count_ahead()
+        view.slots.count_ahead()
 
     @abstractmethod
     def scores(self, offer: Offer) -> FloatArray:

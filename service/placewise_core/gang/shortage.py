@@ -8,7 +8,8 @@ from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.decision import Reason
 from placewise_core.gang.offer import Offer
-from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, may_share
+from placewise_core.view.slots import may_share
+from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK
 
 _REASONS = {
     CPU: Reason.INSUFFICIENT_CPU,
@@ -41,7 +42,7 @@ def shortages(task: Offer) -> list[Shortage]:
         if row != GPUS:
             free = task.free[row, 0]
             reason = _REASONS.get(row, Reason.INSUFFICIENT_EXTENDED)
-            found.append(_shortage(reason, task.view.columns[row], float(task.demand[row]), free))
+            found.append(_shortage(reason, task.view.nodes.columns[row], float(task.demand[row]), free))
     if task.demand[GPUS] > 0:
         found.extend(_gpu_shortages(task))
     return found
@@ -54,13 +55,13 @@ def _shortage(reason: Reason, resource: str, wanted: float, free: FloatArray) ->
 def _gpu_shortages(task: Offer) -> Iterator[Shortage]:
     """GPUs, and memory on enough of them. A node whose GPUs are of another model is judged by all its GPUs."""
     view, demand, usage = task.view, task.demand, task.gpu_usage()
-    empty = view.gpu_exists & (usage.tenant_count == 0)
+    empty = view.nodes.gpu_exists & (usage.tenant_count == 0)
     shareable = np.zeros_like(empty)
     if may_share(demand, task.job.gpu_sharing):
-        shareable = view.gpu_exists & ~empty & ~usage.is_exclusive
-        shareable &= usage.tenant_count < view.max_jobs_per_gpu[:, None]
+        shareable = view.nodes.gpu_exists & ~empty & ~usage.is_exclusive
+        shareable &= usage.tenant_count < view.nodes.max_jobs_per_gpu[:, None]
     if task.group.gpu_model:
-        of_model = view.gpu_model == view.gpu_model_id(task.group.gpu_model)
+        of_model = view.nodes.gpu_model == view.nodes.gpu_model_id(task.group.gpu_model)
         of_model |= ~of_model.any(axis=1)[:, None]
         empty, shareable = empty & of_model, shareable & of_model
     if demand[GPUS] < 1:
@@ -76,7 +77,7 @@ def _gpu_shortages(task: Offer) -> Iterator[Shortage]:
     if memory > 0:
         # The need-th largest free memory decides; a node with too few open GPUs is short of GPUs, not of memory.
         amounts = np.sort(np.where(is_open, usage.memory_free, -1.0), axis=1)[:, ::-1]
-        nth = amounts[:, need - 1] if amounts.shape[1] >= need else np.full(view.size, -1.0)
+        nth = amounts[:, need - 1] if amounts.shape[1] >= need else np.full(view.nodes.size, -1.0)
         yield Shortage(
             Reason.INSUFFICIENT_GPU_MEMORY, "gpu_memory_gib", memory, nth, np.asarray((nth >= 0) & (nth < memory))
         )

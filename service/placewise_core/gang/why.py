@@ -36,7 +36,7 @@ from placewise_core.view.view import ClusterView
 
 def explain(job: Job, view: ClusterView, context: PlaceContext) -> tuple[Outcome, tuple[Blocker, ...]]:
     """Outcome NO_FIT or WAIT with ordered blockers, for a job that no placement was found for. Changes nothing."""
-    if view.size == 0:
+    if view.nodes.size == 0:
         return Outcome.NO_FIT, (Blocker(Reason.EMPTY_CLUSTER, message="the cluster has no nodes"),)
     unknown = tuple(_unknown_resources(job, view))
     if unknown:
@@ -53,17 +53,17 @@ def explain(job: Job, view: ClusterView, context: PlaceContext) -> tuple[Outcome
 
 def _unknown_resources(job: Job, view: ClusterView) -> Iterator[Blocker]:
     wanted = {name: amount for group in job.groups for name, amount in group.demand.extended.items() if amount > 0}
-    for name in sorted(wanted.keys() - set(view.columns)):
+    for name in sorted(wanted.keys() - set(view.nodes.columns)):
         message = f"no node has the resource {name}"
-        yield Blocker(Reason.INSUFFICIENT_EXTENDED, view.size, wanted[name], name, message)
+        yield Blocker(Reason.INSUFFICIENT_EXTENDED, view.nodes.size, wanted[name], name, message)
 
 
 def _blockers(task: Offer, is_empty: bool = False) -> Iterator[Blocker]:
     """`is_empty`: nothing at all is claimed, so that a shortage is one of size, not of fragmentation."""
     view, group = task.view, task.group
     short = shortages(task)
-    has_room = ~np.logical_or.reduce([s.is_short for s in short]) if short else np.ones(view.size, dtype=np.bool_)
-    selected = view.selected(group) if group.node_selector else np.ones(view.size, dtype=np.bool_)
+    has_room = ~np.logical_or.reduce([s.is_short for s in short]) if short else np.ones(view.nodes.size, dtype=np.bool_)
+    selected = view.nodes.selected(group) if group.node_selector else np.ones(view.nodes.size, dtype=np.bool_)
     has_model = _has_gpu_model(task)
     eligible = selected & has_model
     if not eligible.any():
@@ -85,7 +85,7 @@ def _blockers(task: Offer, is_empty: bool = False) -> Iterator[Blocker]:
 
 
 def _never(task: Offer, selected: BoolArray, has_model: BoolArray) -> Iterator[Blocker]:
-    size = task.view.size
+    size = task.view.nodes.size
     if not selected.any():
         yield Blocker(Reason.SELECTOR_MISMATCH, size, message=f"no node has the labels {_labels(task)}")
     if not has_model.any():
@@ -99,14 +99,14 @@ def _never(task: Offer, selected: BoolArray, has_model: BoolArray) -> Iterator[B
 def _held_back(task: Offer, nodes: BoolArray) -> Iterator[Blocker]:
     """Nodes with room that are not usable, by the first reason that holds for each."""
     view = task.view
-    not_ready = nodes & ~view.is_ready
-    states = [view.nodes[m].state for m in np.flatnonzero(not_ready).tolist()]
+    not_ready = nodes & ~view.nodes.is_ready
+    states = [view.nodes.records[m].state for m in np.flatnonzero(not_ready).tolist()]
     draining = sum(state is NodeState.DRAINING for state in states)
-    stale = nodes & view.is_ready & view.is_stale(task.context.now_s)
-    hot = nodes & view.is_ready & ~stale & view.is_hot()
-    cpu_celsius, gpu_celsius, limit = view.telemetry[CELSIUS]
+    stale = nodes & view.nodes.is_ready & view.is_stale(task.context.now_s)
+    hot = nodes & view.nodes.is_ready & ~stale & view.nodes.is_hot
+    cpu_celsius, gpu_celsius, limit = view.nodes.telemetry[CELSIUS]
     excess = np.fmax(cpu_celsius, gpu_celsius) - limit
-    age = task.context.now_s - view.observe_time_s - view.stale_after_s
+    age = task.context.now_s - view.nodes.observe_time_s - view.stale_after_s
     found = [
         Blocker(Reason.NODE_DOWN, len(states) - draining, message="nodes with room are down"),
         Blocker(Reason.NODE_DRAINING, draining, message="nodes with room are draining"),
@@ -123,9 +123,9 @@ def _refused(task: Offer, nodes: BoolArray) -> Iterator[Blocker]:
     group = task.group
     if not nodes.any():
         return
-    full = np.zeros(task.view.size, dtype=np.bool_)
+    full = np.zeros(task.view.nodes.size, dtype=np.bool_)
     if group.max_per_node:
-        on_node = np.bincount([m for g, m in task.placed if g is group], minlength=task.view.size)
+        on_node = np.bincount([m for g, m in task.placed if g is group], minlength=task.view.nodes.size)
         full = nodes & (on_node >= group.max_per_node)
     if full.any():
         message = f"{group.max_per_node} tasks of this group per node are allowed"
@@ -176,8 +176,8 @@ def _has_gpu_model(task: Offer) -> BoolArray:
     """(M,) nodes that own as many GPUs of the wanted model as a task takes."""
     view, wanted = task.view, task.group.gpu_model
     if not wanted or not _gpus_needed(task):
-        return np.ones(view.size, dtype=np.bool_)
-    of_model = view.gpu_exists & (view.gpu_model == view.gpu_model_id(wanted))
+        return np.ones(view.nodes.size, dtype=np.bool_)
+    of_model = view.nodes.gpu_exists & (view.nodes.gpu_model == view.nodes.gpu_model_id(wanted))
     return np.asarray(of_model.sum(axis=1) >= _gpus_needed(task))
 
 

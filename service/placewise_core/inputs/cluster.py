@@ -114,14 +114,14 @@ class Encoder:
         where: list[NDArray[np.int64]] = []
         for i, job in enumerate(batch):
             done = () if placed is None else placed.get(job.id, ())
-            held = Held.of(done, view.index) if done else NOWHERE
+            held = Held.of(done, view.nodes.index) if done else NOWHERE
             self._tokens.write_new(jobs[i], job, held, is_current=i == current)
             where.append(held.cells)
-        there = self._tokens.of_running(running, view.index)
+        there = self._tokens.of_running(running, view.nodes.index)
         jobs[new:] = there.rows
         cells = np.concatenate([numbered(where), there.cells], axis=1)
         cells[0, len(cells[0]) - len(there.cells[0]) :] += new
-        placement = _placement(cells, len(jobs), view.size, rows)
+        placement = _placement(cells, len(jobs), view.nodes.size, rows)
         return Observation(self.encode_nodes(view, now_s, rows), jobs, placement, current)
 
     def encode_new(self, batch: Sequence[Job]) -> Float32:
@@ -139,7 +139,7 @@ class Encoder:
         if rows is None:
             running = list(view.jobs.values())
         else:
-            ids = dict.fromkeys(job_id for m in rows.tolist() for job_id in view.jobs_on(m))
+            ids = dict.fromkeys(job_id for m in rows.tolist() for job_id in view.usage.jobs_on(m))
             running = [view.jobs[job_id] for job_id in ids if job_id in view.jobs]
         if self._most_jobs and len(running) + new > self._most_jobs:
             running = running[len(running) - max(0, self._most_jobs - new) :]
@@ -149,8 +149,8 @@ class Encoder:
         """(M, NODE_FEATURES), or (C, NODE_FEATURES) for the nodes `rows`; cost follows C, not M."""
         at: slice | IntArray = slice(None) if rows is None else rows
         out = self._inventory_of(view)[at].copy()
-        free, free_gpus = view.free[:, at], view.free_gpus()[at]
-        shares = free * view.inverse_capacity[:, at]
+        free, free_gpus = view.usage.free[:, at], view.usage.free_gpus[at]
+        shares = free * view.nodes.inverse_capacity[:, at]
         out[:, _AT["free_cpu"]] = free[CPU]
         out[:, _AT["free_gpus"]] = free_gpus
         out[:, _AT["free_cpu_share"]] = shares[CPU]
@@ -158,29 +158,29 @@ class Encoder:
         out[:, _AT["free_network_share"]] = shares[NETWORK]
         out[:, _AT["free_gpu_share"]] = free_gpus / np.maximum(out[:, _AT["gpus"]], 1)
         out[:, _AT["free_gpu_memory_share"]] = shares[GPU_MEMORY]
-        out[:, _AT["load"]] = view.load()[at]
-        out[:, _AT["tasks"]] = view.task_count[at]
+        out[:, _AT["load"]] = view.usage.load[at]
+        out[:, _AT["tasks"]] = view.usage.task_count[at]
         out[:, _AT["is_usable"]] = view.usable(now_s)[at]
-        if view.has_telemetry() and view.observe_time_s[at].any():
-            _write_telemetry(out, view.telemetry[:, at], view.capacity[NETWORK, at])
+        if view.nodes.has_telemetry and view.nodes.observe_time_s[at].any():
+            _write_telemetry(out, view.nodes.telemetry[:, at], view.nodes.capacity[NETWORK, at])
         out *= _NODE_SCALES
         return out
 
     def _inventory_of(self, view: ClusterView) -> Float32:
         """(M, NODE_FEATURES), unscaled, with the columns that only an inventory change changes."""
-        if self._inventory is None or self._inventory[0] is not view.capacity:
-            out = np.zeros((view.size, NODE_FEATURES), dtype=np.float32)
+        if self._inventory is None or self._inventory[0] is not view.nodes.capacity:
+            out = np.zeros((view.nodes.size, NODE_FEATURES), dtype=np.float32)
             for column, row in (("cpu_capacity", CPU), ("memory_capacity", MEMORY), ("network_capacity", NETWORK)):
-                out[:, _AT[column]] = np.log1p(view.capacity[row])
-            out[:, _AT["gpus"]] = view.gpu_exists.sum(axis=1)
-            speeds = [gpu_relative_speed(node.gpus[0].model) if node.gpus else 0.0 for node in view.nodes]
+                out[:, _AT[column]] = np.log1p(view.nodes.capacity[row])
+            out[:, _AT["gpus"]] = view.nodes.gpu_exists.sum(axis=1)
+            speeds = [gpu_relative_speed(node.gpus[0].model) if node.gpus else 0.0 for node in view.nodes.records]
             out[:, _AT["gpu_speed"]] = speeds
-            self._inventory = (view.capacity, out)
+            self._inventory = (view.nodes.capacity, out)
         return self._inventory[1]
 
     def update_new(self, seen: Observation, i: int, job: Job, done: Sequence[Assignment], view: ClusterView) -> None:
         """Rewrites token i of an observation over all nodes: the current job of the batch, after one more task."""
-        held = Held.of(done, view.index)
+        held = Held.of(done, view.nodes.index)
         self._tokens.write_new(seen.jobs[i], job, held, is_current=i == seen.current)
         node, role, count = held.cells
         seen.placement[i] = 0.0
@@ -204,20 +204,22 @@ def encode_utilisation(
 ) -> Float32:
     """(M, 6) LDWP's S_j: reported utilisation, else the share that jobs hold. `free` (R, M) and `free_gpus` (M,) are
     those of the view unless they are given."""
-    held = 1.0 - (view.free if free is None else free) * view.inverse_capacity
-    gpus = np.maximum(view.gpu_exists.sum(axis=1), 1)
+    held = 1.0 - (view.usage.free if free is None else free) * view.nodes.inverse_capacity
+    gpus = np.maximum(view.nodes.gpu_exists.sum(axis=1), 1)
     allocated = (
         held[CPU],
-        (gpus - (view.free_gpus() if free_gpus is None else free_gpus)) / gpus,
+        (gpus - (view.usage.free_gpus if free_gpus is None else free_gpus)) / gpus,
         held[MEMORY],
         held[GPU_MEMORY],
         held[NETWORK],
         held[NETWORK],
     )
-    network = np.maximum(view.capacity[NETWORK], 1e-9)
-    links = view.telemetry[_LINKS] / network
-    columns = [np.where(np.isnan(r), a, r) for r, a in zip((*view.telemetry[_BUSY], *links), allocated, strict=True)]
-    present = view.capacity[[CPU, GPUS, MEMORY, GPU_MEMORY, NETWORK, NETWORK]] > 0
+    network = np.maximum(view.nodes.capacity[NETWORK], 1e-9)
+    links = view.nodes.telemetry[_LINKS] / network
+    columns = [
+        np.where(np.isnan(r), a, r) for r, a in zip((*view.nodes.telemetry[_BUSY], *links), allocated, strict=True)
+    ]
+    present = view.nodes.capacity[[CPU, GPUS, MEMORY, GPU_MEMORY, NETWORK, NETWORK]] > 0
     return np.asarray(np.clip(np.stack(columns), 0.0, 1.0) * present, dtype=np.float32).T
 
 

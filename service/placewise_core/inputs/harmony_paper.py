@@ -56,7 +56,7 @@ class ListedJob:
     @classmethod
     def running(cls, running: RunningJob, view: ClusterView, *, is_new: bool) -> "ListedJob":
         """A job of the view."""
-        return cls(running.job, Held.of(running.assignments, view.index), is_new)
+        return cls(running.job, Held.of(running.assignments, view.nodes.index), is_new)
 
 
 class PaperRows:
@@ -64,7 +64,7 @@ class PaperRows:
 
     def __init__(self, gang: Gang, others: Sequence[ListedJob]) -> None:
         self._gang = gang
-        self._nodes = gang.view.size
+        self._nodes = gang.view.nodes.size
         self.rows: Float32 = np.zeros((1 + len(others), len(columns(self._nodes))), dtype=np.float32)
         for row, listed in zip(self.rows, (ListedJob(gang.job, NOWHERE, is_new=True), *others), strict=True):
             self._write(row, listed)
@@ -107,5 +107,7 @@ def _amounts(demand: Resources) -> FloatArray:
 
 def _free(view: ClusterView) -> FloatArray:
     """(M, K)."""
-    free = np.stack([view.free[CPU], view.free[MEMORY], view.free[NETWORK], view.free_gpus()], axis=1)
+    free = np.stack(
+        [view.usage.free[CPU], view.usage.free[MEMORY], view.usage.free[NETWORK], view.usage.free_gpus], axis=1
+    )
     return np.asarray(free * _OF_KINDS)

@@ -85,13 +85,13 @@ class RowEncoder:
         work = _Work.of(job, view)
         own = work.left[0]
         waiting, unit_s = self._waiting(view, rows, work.total_s)
-        cores = np.maximum(1.0, view.capacity[CPU, rows])
-        gpus = view.gpu_exists[rows].sum(axis=1)
+        cores = np.maximum(1.0, view.nodes.capacity[CPU, rows])
+        gpus = view.nodes.gpu_exists[rows].sum(axis=1)
         speed = _gpu_speeds(view)
         power = gpus * speed[rows] / _slowest(speed)
         out = np.zeros((len(rows), len(COLUMNS)), dtype=np.float32)
         out[:, : _AT["cores"]] = _utilisation(view, offer)[rows]
-        out[:, _AT["cores"]] = np.log1p(view.capacity[CPU, rows]) / 5.0
+        out[:, _AT["cores"]] = np.log1p(view.nodes.capacity[CPU, rows]) / 5.0
         out[:, _AT["gpus"]] = gpus / 8.0
         out[:, _AT["gpu_speed"]] = speed[rows]
         out[:, _AT["tasks_per_core"]] = _task_count(view, offer)[rows] / cores
@@ -111,7 +111,7 @@ class RowEncoder:
         total_s, count = own_s, 1
         for m in rows.tolist():
             cpu_s = gpu_s = 0.0
-            for job_id in view.jobs_on(m):
+            for job_id in view.usage.jobs_on(m):
                 running = view.jobs.get(job_id)
                 if running is None or not running.job.subtasks:
                     continue
@@ -132,9 +132,9 @@ class RowEncoder:
 
 def _gpu_speeds(view: ClusterView) -> FloatArray:
     """(M,) of the fastest GPU of each node, relative to a V100; 0 without GPUs."""
-    by_model = np.array([*(gpu_relative_speed(name) for name in view.gpu_model_names()), 0.0])
-    speeds = by_model[view.gpu_model].max(axis=1, initial=0.0)
-    unnamed = view.gpu_exists.any(axis=1) & (speeds <= 0)
+    by_model = np.array([*(gpu_relative_speed(name) for name in view.nodes.gpu_model_names()), 0.0])
+    speeds = by_model[view.nodes.gpu_model].max(axis=1, initial=0.0)
+    unnamed = view.nodes.gpu_exists.any(axis=1) & (speeds <= 0)
     return np.asarray(np.where(unnamed, 1.0, speeds))
 
 
@@ -154,7 +154,7 @@ def _utilisation(view: ClusterView, offer: Offer | None) -> Float32:
 
 
 def _task_count(view: ClusterView, offer: Offer | None) -> IntArray:
-    return view.task_count if offer is None else np.asarray(offer.task_count[0])
+    return view.usage.task_count if offer is None else np.asarray(offer.task_count[0])
 
 
 def shortlist(view: ClusterView, mask: BoolArray, most: int, offer: Offer | None = None) -> IntArray:
@@ -163,5 +163,5 @@ def shortlist(view: ClusterView, mask: BoolArray, most: int, offer: Offer | None
     if len(feasible) <= most:
         return feasible
     used = _utilisation(view, offer)[feasible, : _AT["memory_util"]].sum(axis=1)
-    crowd = _task_count(view, offer)[feasible] / np.maximum(1.0, view.capacity[CPU, feasible])
+    crowd = _task_count(view, offer)[feasible] / np.maximum(1.0, view.nodes.capacity[CPU, feasible])
     return np.sort(feasible[np.argpartition(used + crowd, most)[:most]])

@@ -27,9 +27,9 @@ def columns(types: Sequence[str], nodes: Sequence[str]) -> tuple[str, ...]:
 
 def order_of(view: ClusterView, nodes: Sequence[str]) -> IntArray:
     """(M,) the view's node for each of the net's: by name if the names are the same, else in the view's order."""
-    if all(name in view.index for name in nodes):
-        return np.array([view.index[name] for name in nodes], dtype=np.int64)
-    return np.arange(view.size)
+    if all(name in view.nodes.index for name in nodes):
+        return np.array([view.nodes.index[name] for name in nodes], dtype=np.int64)
+    return np.arange(view.nodes.size)
 
 
 def state_of(job: Job, view: ClusterView, types: Sequence[str], order: IntArray) -> Float32:
@@ -39,7 +39,7 @@ def state_of(job: Job, view: ClusterView, types: Sequence[str], order: IntArray)
     last = _last(job, view)
     if last is not None and last.job.model in types:
         before = _task(last.job, types)
-        at = {view.index.get(assignment.node, -1) for assignment in last.assignments}
+        at = {view.nodes.index.get(assignment.node, -1) for assignment in last.assignments}
         action[np.isin(order, list(at))] = 1.0
     return np.asarray(np.concatenate([task, nodes, before, action]), dtype=np.float32)
 

@@ -161,13 +161,13 @@ class PartEncoder:
 
     def _renew(self, nodes: Int64, view: ClusterView, kept: _Kept, slices: Slices) -> None:
         """Brings the sums of these nodes up to date."""
-        for m in nodes[kept.stamps[nodes] != view.node_stamp[nodes]].tolist():
+        for m in nodes[kept.stamps[nodes] != view.usage.node_stamp[nodes]].tolist():
             kept.sums[m] = self._sums(m, view, kept)
-            kept.stamps[m] = view.node_stamp[m]
+            kept.stamps[m] = view.usage.node_stamp[m]
             slices.pause()
 
     def _around(self, nodes: dict[int, None], view: ClusterView, kept: _Kept) -> tuple[list[RunningJob], list[_Spread]]:
-        ids = dict.fromkeys(job_id for m in nodes for job_id in view.jobs_on(m))
+        ids = dict.fromkeys(job_id for m in nodes for job_id in view.usage.jobs_on(m))
         running: list[RunningJob] = []
         spreads: list[_Spread] = []
         left = self._most_parts
@@ -202,7 +202,7 @@ class PartEncoder:
     def _sums(self, m: int, view: ClusterView, kept: _Kept) -> _Sums:
         """The sums over the jobs on node m."""
         jobs = tasks = cores = gpus = share = 0.0
-        for job_id in view.jobs_on(m):
+        for job_id in view.usage.jobs_on(m):
             held = view.jobs.get(job_id)
             if held is not None:
                 each = self._spread_of(held, view, kept).on[m]
@@ -269,30 +269,34 @@ class PartEncoder:
 
     def _of(self, view: ClusterView) -> _Kept:
         kept = self._kept.get(view)
-        if kept is None or kept.layout_stamp != view.layout_stamp:
+        if kept is None or kept.layout_stamp != view.nodes.layout_stamp:
             kept = self._kept[view] = _begun(view)
         return kept
 
 
 def _begun(view: ClusterView) -> _Kept:
-    cores, gbps, gpus = view.capacity[CPU], view.capacity[NETWORK], view.gpu_exists.sum(axis=1).astype(np.float64)
+    cores, gbps, gpus = (
+        view.nodes.capacity[CPU],
+        view.nodes.capacity[NETWORK],
+        view.nodes.gpu_exists.sum(axis=1).astype(np.float64),
+    )
     hardware = np.stack([cores, gbps, gpus, _gpu_speeds(view)], axis=1).astype(np.float32)
     _encode(hardware, _OF_NODE)
     return _Kept(
-        layout_stamp=view.layout_stamp,
+        layout_stamp=view.nodes.layout_stamp,
         hardware=hardware,
         bytes_per_ms=np.where(gbps > 0, _GIGABIT_PER_MS * gbps, np.inf).tolist(),
         capacity=np.stack([np.maximum(cores, 1e-9), np.maximum(gpus, 1.0)], axis=1),
-        sums=np.zeros((view.size, 5)),
-        stamps=np.full(view.size, -1, dtype=np.int64),
+        sums=np.zeros((view.nodes.size, 5)),
+        stamps=np.full(view.nodes.size, -1, dtype=np.int64),
         spreads=Bounded(_REMEMBERED),
     )
 
 
 def _gpu_speeds(view: ClusterView) -> FloatArray:
     """(M,) speed of each node's first GPU, over the mean of the cluster's GPUs; 1 if it has none."""
-    raw = np.array([gpu_relative_speed(n.gpus[0].model) if n.gpus else 0.0 for n in view.nodes])
-    count = np.array([len(n.gpus) for n in view.nodes])
+    raw = np.array([gpu_relative_speed(n.gpus[0].model) if n.gpus else 0.0 for n in view.nodes.records])
+    count = np.array([len(n.gpus) for n in view.nodes.records])
     mean = float((raw * count).sum() / max(1, count.sum())) or 1.0
     return np.where(raw > 0, raw / mean, 1.0)
 
@@ -317,7 +321,7 @@ def _counts(placement: Sequence[Assignment], view: ClusterView) -> dict[int, tup
     """Per node: workers, parameter servers, cores, GPUs. Nodes the view lacks are passed over."""
     counts: dict[int, tuple[float, float, float, float]] = {}
     for task in placement:
-        m = view.index.get(task.node)
+        m = view.nodes.index.get(task.node)
         if m is None:
             continue
         workers, servers, cores, gpus = counts.get(m, (0.0, 0.0, 0.0, 0.0))

@@ -23,16 +23,16 @@ def shortlist(jobs: Sequence[Job], view: ClusterView, context: PlaceContext, mos
     """(C,) ascending node indices: every node if there are no more than `most`, else those worth a look for `jobs`,
     the first of them above all; more than `most` of them only for gangs of many tasks."""
     most = max(most, _NODES_PER_TASK * max(job.task_count for job in jobs))
-    if view.size <= most:
-        return np.arange(view.size)
+    if view.nodes.size <= most:
+        return np.arange(view.nodes.size)
     slots = _slots(jobs, Gang(jobs[0], view, context))
     fits = np.flatnonzero(slots > 0)
     if len(fits) <= most:
         return fits
-    free = view.free_gpus()[fits] + view.free[0, fits] * view.inverse_capacity[0, fits]
+    free = view.usage.free_gpus[fits] + view.usage.free[0, fits] * view.nodes.inverse_capacity[0, fits]
     chosen: IntArray = np.zeros(0, dtype=np.int64)
     # Each in turn fills its share with nodes that are not chosen yet: a third, a third, the rest.
-    for cost, share in ((free - 1e3 * slots[fits], most // 3), (free, most // 3), (view.load()[fits], most)):
+    for cost, share in ((free - 1e3 * slots[fits], most // 3), (free, most // 3), (view.usage.load[fits], most)):
         left = least(cost, most)
         left = left[~np.isin(left, chosen)]
         chosen = np.concatenate([chosen, left[: min(share, most - len(chosen))]])
@@ -41,17 +41,17 @@ def shortlist(jobs: Sequence[Job], view: ClusterView, context: PlaceContext, mos
 
 def _slots(jobs: Sequence[Job], gang: Gang) -> FloatArray:
     """(M,) tasks of the first job's gang that each node takes, group by group; then a trace for those of the others."""
-    view, slots = gang.view, np.zeros(gang.view.size)
+    view, slots = gang.view, np.zeros(gang.view.nodes.size)
     seen: set[tuple[object, ...]] = set()
     for i, job in enumerate(jobs):
         for group in job.groups:
             key = _kind(job, group)
-            demand = view.demand_vector(group.demand)
+            demand = view.nodes.demand_vector(group.demand)
             if demand is None or key in seen or len(seen) >= _MOST_DEMANDS:
                 continue
             seen.add(key)
             if i > 0:
-                slots += 1e-3 * view.feasible(demand, group, job.gpu_sharing, gang.usable)
+                slots += 1e-3 * view.slots.feasible(demand, group, job.gpu_sharing, gang.usable)
             elif (offer := gang.offer(group)) is not None:
                 most = float(min(group.count, group.max_per_node or group.count))
                 slots += np.minimum(offer.slots, most) * offer.mask

@@ -33,14 +33,14 @@ _GPU_SCALE, _LOAD_SCALE, _COUNT_SCALE = _SCALE["free_gpus"], _SCALE["load"], _SC
 
 def encode_free(view: ClusterView, rows: IntArray) -> Float32:
     """(C, STEP_FEATURES): free resources on the nodes `rows`, without a gang."""
-    at: slice | IntArray = slice(None) if len(rows) == view.size else rows
+    at: slice | IntArray = slice(None) if len(rows) == view.nodes.size else rows
     features: Float32 = np.zeros((len(rows), STEP_FEATURES), dtype=np.float32)
-    free_gpus = view.free_gpus()[at]
-    features[:, _FREE_SHARES] = (view.free[:, at][_SHARES] * view.inverse_capacity[:, at][_SHARES]).T
+    free_gpus = view.usage.free_gpus[at]
+    features[:, _FREE_SHARES] = (view.usage.free[:, at][_SHARES] * view.nodes.inverse_capacity[:, at][_SHARES]).T
     features[:, _AT["free_gpus"]] = free_gpus * _GPU_SCALE
-    features[:, _AT["free_gpu_share"]] = free_gpus / np.maximum(view.gpu_exists[at].sum(axis=1), 1.0)
-    features[:, _AT["load"]] = view.load()[at] * _LOAD_SCALE
-    features[:, _AT["tasks"]] = view.task_count[at] * _COUNT_SCALE
+    features[:, _AT["free_gpu_share"]] = free_gpus / np.maximum(view.nodes.gpu_exists[at].sum(axis=1), 1.0)
+    features[:, _AT["load"]] = view.usage.load[at] * _LOAD_SCALE
+    features[:, _AT["tasks"]] = view.usage.task_count[at] * _COUNT_SCALE
     return features
 
 
@@ -60,7 +60,7 @@ class StepTokens:
     def __init__(self, candidates: Candidates, free: Float32 | None = None) -> None:
         gang, view = candidates.gang, candidates.gang.view
         self._candidates, self._gang = candidates, gang
-        self._rack: IntArray | None = view.rack[candidates.at] if view.has_racks() else None
+        self._rack: IntArray | None = view.nodes.rack[candidates.at] if view.nodes.has_racks() else None
         self._rest = None if len(gang.job.groups) == 1 else _Rest(candidates)
         self.features: Float32 = encode_free(view, candidates.rows) if free is None else free.copy()
         for group, m in gang.placed:
@@ -85,15 +85,15 @@ class StepTokens:
         if self._rack is not None and self._rack[c] >= 0 and not out[c, _IN_RACK]:
             out[self._rack == self._rack[c], _IN_RACK] = 1.0
         free, free_gpus = left.free, len(left.idle)
-        inverse: list[float] = view.inverse_capacity[:, m].tolist()
+        inverse: list[float] = view.nodes.inverse_capacity[:, m].tolist()
         out[c, _USAGE] = (
             free[CPU] * inverse[CPU],
             free[MEMORY] * inverse[MEMORY],
             free[NETWORK] * inverse[NETWORK],
             free_gpus * _GPU_SCALE,
-            free_gpus / max(1, view.gpu_exists[m].tolist().count(True)),
-            load_of(float(view.load_base[m]), free, inverse) * _LOAD_SCALE,
-            (view.tasks_on(m) + len(left.tasks)) * _COUNT_SCALE,
+            free_gpus / max(1, view.nodes.gpu_exists[m].tolist().count(True)),
+            load_of(float(view.nodes.load_base[m]), free, inverse) * _LOAD_SCALE,
+            (view.usage.tasks_on(m) + len(left.tasks)) * _COUNT_SCALE,
         )
 
     def _write_slots(self) -> None:
@@ -116,7 +116,7 @@ class _Rest:
 
     def __init__(self, candidates: Candidates) -> None:
         self._gang = gang = candidates.gang
-        self._free: FloatArray = gang.view.countable_free[:, candidates.at].copy()
+        self._free: FloatArray = gang.view.usage.countable_free[:, candidates.at].copy()
         self._need: FloatArray = np.zeros(len(self._free))
         for m, left in gang.left.items():
             self._free[:, candidates.rows.searchsorted(m)] = left.whole()

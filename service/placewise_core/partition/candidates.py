@@ -80,10 +80,10 @@ class StandingOffer:
 
     def keep(self, view: ClusterView, now_s: float, offer: UnitOffer) -> None:
         """From now on, the offer of this view."""
-        fresh = (view.observe_time_s > 0) & ~view.is_stale(now_s)
-        self._oldest_fresh_s = float(view.observe_time_s.min(where=fresh, initial=np.inf))
+        fresh = (view.nodes.observe_time_s > 0) & ~view.is_stale(now_s)
+        self._oldest_fresh_s = float(view.nodes.observe_time_s.min(where=fresh, initial=np.inf))
         self._offer, self._view, self._stamps, self._made_s = offer, weakref.ref(view), _stamps(view), now_s
 
 
 def _stamps(view: ClusterView) -> tuple[int, int, int]:
-    return view.layout_stamp, view.telemetry_stamp, view.usage_stamp
+    return view.nodes.layout_stamp, view.nodes.telemetry_stamp, view.usage.stamp

@@ -52,17 +52,17 @@ def node_capabilities(
     `gpu_memory_gib` (M,) is the memory of a node's largest GPU. Hardware that a node does not report is taken
     to be the mean of those that do; an unreported utilisation is 0.
     """
-    cpu_ghz, cache_mib, gpu_ghz = view.hardware
-    everywhere = np.ones(view.size, dtype=np.bool_)
+    cpu_ghz, cache_mib, gpu_ghz = view.nodes.hardware
+    everywhere = np.ones(view.nodes.size, dtype=np.bool_)
     sizes = (
         _known(cpu_ghz, everywhere),
-        _known(view.capacity[MEMORY], everywhere),
+        _known(view.nodes.capacity[MEMORY], everywhere),
         _known(cache_mib, everywhere),
         _known(gpu_ghz, has_gpu),
         _known(gpu_memory_gib, has_gpu),
     )
-    busy = view.telemetry[_BUSY]
-    parts = np.empty((len(COMPONENTS), view.size))
+    busy = view.nodes.telemetry[_BUSY]
+    parts = np.empty((len(COMPONENTS), view.nodes.size))
     for j, (k, size, util) in enumerate(zip(weights.as_array(), sizes, busy, strict=True)):
         current = size * (1.0 - np.nan_to_num(util))
         with np.errstate(over="ignore"):

@@ -134,11 +134,11 @@ def excluded_units(
 
 def _node_masks(view: ClusterView, now_s: float) -> list[tuple[BoolArray, Reason]]:
     masks = []
-    if not view.is_ready.all():
-        draining = np.zeros(view.size, dtype=np.bool_)
-        for m in np.flatnonzero(~view.is_ready):
-            draining[m] = view.nodes[m].state is NodeState.DRAINING
-        masks += [(~view.is_ready & ~draining, Reason.NODE_DOWN), (draining, Reason.NODE_DRAINING)]
+    if not view.nodes.is_ready.all():
+        draining = np.zeros(view.nodes.size, dtype=np.bool_)
+        for m in np.flatnonzero(~view.nodes.is_ready):
+            draining[m] = view.nodes.records[m].state is NodeState.DRAINING
+        masks += [(~view.nodes.is_ready & ~draining, Reason.NODE_DOWN), (draining, Reason.NODE_DRAINING)]
     masks.append((view.is_stale(now_s), Reason.STALE_TELEMETRY))
     return masks
 
@@ -150,11 +150,11 @@ def _exclude_small(exclusion: Exclusion, units: Units, view: ClusterView, demand
     if demand.gpu_memory_gib > 0:
         memory = np.where(units.gpu == NO_GPU, 0.0, units.gpu_memory_gib[units.node])
         exclusion.add(memory < demand.gpu_memory_gib, Reason.INSUFFICIENT_GPU_MEMORY)
-    vector = view.demand_vector(demand)
+    vector = view.nodes.demand_vector(demand)
     rows = ((CPU, Reason.INSUFFICIENT_CPU), (MEMORY, Reason.INSUFFICIENT_MEMORY))
     for row, reason in rows:
         if vector is not None and vector[row] > 0:
-            slots = view.count_slots(view.free, np.where(np.arange(len(vector)) == row, vector, 0.0))
+            slots = view.slots.count_slots(view.usage.free, np.where(np.arange(len(vector)) == row, vector, 0.0))
             open_units = exclusion.codes == 0
             rank = _rank_on_node(units.node, open_units)
             exclusion.add(open_units & (rank >= slots[units.node]), reason)

@@ -32,7 +32,7 @@ class FiguresCache:
 
     def of(self, view: ClusterView) -> Figures:
         """Figures of this view."""
-        key = (view.lineage, view.layout_stamp, view.telemetry_stamp)
+        key = (view.lineage, view.nodes.layout_stamp, view.nodes.telemetry_stamp)
         if self._figures is None or self._key != key:
             self._figures, self._key = self._build(view), key
         return self._figures

@@ -60,7 +60,7 @@ class HeatIsland:
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
         q = overhead_s(task, view.overheads, self._default_overhead_s)
-        if view.size == 0:
+        if view.nodes.size == 0:
             return _nothing(Outcome.NO_FIT, q, (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),))
         offer, unknown = self._offer(task, view, context)
         context.slices.pause()
@@ -77,19 +77,19 @@ class HeatIsland:
     ) -> PartitionPlan:
         """Scheduler step 7: as PartitionPolicy. A unit on a node that is not usable any more leaves as well."""
         q = overhead_s(task, view.overheads, self._default_overhead_s)
-        if view.size == 0:
+        if view.nodes.size == 0:
             return _nothing(Outcome.NO_FIT, q, (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),))
         figures = self._looked_up(view, context.slices)
         usable = view.usable(context.now_s)
         working = [p for p in progress if p.done < 1.0]
         slices = context.slices
-        rows = {p.node: view.index.get(p.node, -1) for p in spaced(working, slices)}
+        rows = {p.node: view.nodes.index.get(p.node, -1) for p in spaced(working, slices)}
         leaving = {
             (p.node, p.unit)
             for p in spaced(working, slices)
             if p.is_move_requested or is_late(p, q) or rows[p.node] < 0 or not usable[rows[p.node]]
         }
-        of_gpus, of_cpus = figures.allowed_s[: view.size], figures.allowed_s[view.size :]
+        of_gpus, of_cpus = figures.allowed_s[: view.nodes.size], figures.allowed_s[view.nodes.size :]
         allowed = {
             (p.node, p.unit): float((of_cpus if p.unit == CPU_UNIT else of_gpus)[rows[p.node]])
             for p in spaced(working, slices)
@@ -100,7 +100,7 @@ class HeatIsland:
 
     def _work_out(self, view: ClusterView) -> Figures:
         units = self._units.of(view)
-        parts = node_capabilities(view, units.gpu_memory_gib, units.has_gpu, self._weights) * view.size
+        parts = node_capabilities(view, units.gpu_memory_gib, units.has_gpu, self._weights) * view.nodes.size
         of_cpus, of_gpus = parts[:3].sum(axis=0), parts[3:].sum(axis=0)
         of_units = np.where(units.gpu == NO_GPU, of_cpus[units.node], of_gpus[units.node])
         thermal = self._thermal(view)
@@ -117,7 +117,7 @@ class HeatIsland:
     def _thermal(self, view: ClusterView) -> ThermalState:
         """(2M,) thermal state of a GPU of each node, then of its CPU, from the node's report."""
         read = readings_of(view)
-        models = ((self._gpu_thermal, slice(view.size)), (self._cpu_thermal, slice(view.size, None)))
+        models = ((self._gpu_thermal, slice(view.nodes.size)), (self._cpu_thermal, slice(view.nodes.size, None)))
         gpu, cpu = (
             thermal_state(model, read.celsius[of], read.limit[of], read.ambient[of], read.watts[of])
             for model, of in models

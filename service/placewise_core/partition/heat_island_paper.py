@@ -24,7 +24,7 @@ class HeatIslandPaper(HeatIsland):
 
     def _thermal(self, view: ClusterView) -> ThermalState:
         """(2M,), all unknown."""
-        unknown = np.full(2 * view.size, np.nan)
+        unknown = np.full(2 * view.nodes.size, np.nan)
         return ThermalState(unknown, unknown, unknown, unknown)
 
     def _offer(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> tuple[UnitOffer, list[str]]:

@@ -65,8 +65,8 @@ class Readings:
 
 def readings_of(view: ClusterView) -> Readings:
     """Of every node."""
-    cpu_celsius, gpu_celsius, limit, power, ambient = view.telemetry[_HEAT]
-    gpus = view.gpu_exists.sum(axis=1)
+    cpu_celsius, gpu_celsius, limit, power, ambient = view.nodes.telemetry[_HEAT]
+    gpus = view.nodes.gpu_exists.sum(axis=1)
     of_gpus, of_cpu = power / np.maximum(gpus, 1), np.where(gpus > 0, np.nan, power)
     return Readings(
         np.concatenate([np.fmax(gpu_celsius, cpu_celsius), cpu_celsius]),

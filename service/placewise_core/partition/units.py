@@ -44,9 +44,9 @@ class Units:
     def _served(self, view: ClusterView) -> IntArray:
         """(U,) how many each serves: a GPU jobs, a CPU tasks."""
         if not self.has_gpu.any():
-            return np.asarray(view.task_count[self.node])
-        jobs = view.gpu_tenant_count.ravel()[self.flat]
-        tasks = np.where(self.has_gpu, view.cpu_task_count, view.task_count)
+            return np.asarray(view.usage.task_count[self.node])
+        jobs = view.usage.gpu_tenant_count.ravel()[self.flat]
+        tasks = np.where(self.has_gpu, view.usage.cpu_task_count, view.usage.task_count)
         return np.where(self.gpu == NO_GPU, tasks[self.node], jobs)
 
     def held_by(self, view: ClusterView, job_id: str) -> BoolArray | None:
@@ -54,28 +54,30 @@ class Units:
         running = view.jobs.get(JobId(job_id))
         if running is None:
             return None
-        held = {(view.index.get(a.node), index) for a in running.assignments for index in a.gpu_indices or (NO_GPU,)}
+        held = {
+            (view.nodes.index.get(a.node), index) for a in running.assignments for index in a.gpu_indices or (NO_GPU,)
+        }
         mine = [(m, g) in held for m, g in zip(self.node.tolist(), self.gpu.tolist(), strict=True)]
         return np.asarray(mine, dtype=np.bool_) & (self._served(view) <= 1)
 
 
 def units_of(view: ClusterView) -> Units:
     """Units of the view: of each node its GPUs, then its CPU."""
-    has_gpu: BoolArray = np.asarray(view.gpu_exists.any(axis=1))
-    gpu_node, gpu_index = np.nonzero(view.gpu_exists)
-    cpu_node = np.arange(view.size)
+    has_gpu: BoolArray = np.asarray(view.nodes.gpu_exists.any(axis=1))
+    gpu_node, gpu_index = np.nonzero(view.nodes.gpu_exists)
+    cpu_node = np.arange(view.nodes.size)
     node = np.concatenate([gpu_node, cpu_node])
     gpu = np.concatenate([gpu_index, np.full(len(cpu_node), NO_GPU)])
     order = np.argsort(node, kind="stable")
-    per_node = np.bincount(node, minlength=view.size)
-    memory: FloatArray = view.gpu_memory.max(axis=1, initial=0.0)
+    per_node = np.bincount(node, minlength=view.nodes.size)
+    memory: FloatArray = view.nodes.gpu_memory.max(axis=1, initial=0.0)
     node, gpu = node[order], gpu[order]
-    flat = node * view.gpu_exists.shape[1] + np.maximum(gpu, 0)
-    unit_names = {NO_GPU: CPU_UNIT} | {g: f"gpu{g}" for g in range(view.gpu_exists.shape[1])}
-    ids = [listed.id for listed in view.nodes]
+    flat = node * view.nodes.gpu_exists.shape[1] + np.maximum(gpu, 0)
+    unit_names = {NO_GPU: CPU_UNIT} | {g: f"gpu{g}" for g in range(view.nodes.gpu_exists.shape[1])}
+    ids = [listed.id for listed in view.nodes.records]
     node_ids: list[str] = [ids[m] for m in node.tolist()]
     names = [unit_names[g] for g in gpu.tolist()]
-    heat = node + view.size * (gpu == NO_GPU)
+    heat = node + view.nodes.size * (gpu == NO_GPU)
     return Units(node, gpu, has_gpu, memory, per_node, flat, node_ids, names, heat)
 
 
@@ -88,9 +90,9 @@ class UnitsCache:
 
     def of(self, view: ClusterView) -> Units:
         """Units of this view."""
-        if self._units is None or self._of != (view.lineage, view.layout_stamp):
+        if self._units is None or self._of != (view.lineage, view.nodes.layout_stamp):
             self._units = units_of(view)
-            self._of = (view.lineage, view.layout_stamp)
+            self._of = (view.lineage, view.nodes.layout_stamp)
         return self._units
 
 
@@ -98,12 +100,12 @@ def selected(units: Units, view: ClusterView, names: Iterable[str]) -> tuple[Boo
     """(U,) mask of the named units ("node" means all of that node's), and the names that are none."""
     mask = np.zeros(len(units.node), dtype=np.bool_)
     unknown = []
-    first = np.searchsorted(units.node, np.arange(view.size))
+    first = np.searchsorted(units.node, np.arange(view.nodes.size))
     for name in names:
-        m, tail = view.index.get(name), ""
+        m, tail = view.nodes.index.get(name), ""
         if m is None:  # node ids may hold slashes themselves: only the last part can be a unit
             head, _, tail = name.rpartition("/")
-            m = view.index.get(head)
+            m = view.nodes.index.get(head)
         rows = range(int(first[m]), int(first[m] + units.per_node[m])) if m is not None else range(0)
         hits = [u for u in rows if tail in ("", units.names[u])]
         if not hits:

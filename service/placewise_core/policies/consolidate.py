@@ -7,6 +7,7 @@ from placewise_core.domain.job import TaskGroup
 from placewise_core.gang.greedy import Terms
 from placewise_core.gang.offer import Offer, count_slots
 from placewise_core.gang.scored import ScoredPolicy
+from placewise_core.view.nodes import whole_gpus
 
 # Weights that rank one criterion strictly before the next: tasks taken (≤ thousands), then rack, then fit (< 1).
 _TASKS, _RACK = 1e3, 10.0
@@ -26,12 +27,12 @@ class Consolidate(ScoredPolicy):
     def scores(self, offer: Offer) -> FloatArray:
         last = offer.last
         if last >= 0 and offer.mask[last]:
-            stay = np.zeros((1, offer.view.size))
+            stay = np.zeros((1, offer.view.nodes.size))
             stay[0, last] = 1.0
             return stay
         scores = self._tasks_taken(offer)
         scores *= _TASKS
-        if offer.view.has_racks():
+        if offer.view.nodes.has_racks():
             scores += self._same_rack(offer) * _RACK
         scores += offer.tightness[0]
         return scores[None]
@@ -56,9 +57,9 @@ class Consolidate(ScoredPolicy):
         demand, taken = offer.demand, fitting
         promised: FloatArray | None = None
         for other in waiting:
-            mine = view.amounts(demand)[:, None] * fitting
+            mine = whole_gpus(demand)[:, None] * fitting
             promised = mine if promised is None else promised + mine
-            later = view.demand_vector(other.demand)
+            later = view.nodes.demand_vector(other.demand)
             if later is None:
                 break
             slots = count_slots(offer, later, other, promised)
@@ -69,7 +70,7 @@ class Consolidate(ScoredPolicy):
     @staticmethod
     def _same_rack(offer: Offer) -> FloatArray:
         """(M,) 1 in a rack the gang is in already; for the first task, the share of the gang the rack has GPUs for."""
-        rack = offer.view.rack
+        rack = offer.view.nodes.rack
         if offer.placed:
             mine = {int(rack[m]) for _, m in offer.placed} - {-1}
             return np.isin(rack, list(mine)).astype(np.float64)
@@ -84,5 +85,5 @@ def _taken(offer: Offer, slots: FloatArray, group: TaskGroup, count: int) -> Flo
     """(M,) of `count` tasks of the group, how many each node takes that has `slots` for them. A new array."""
     taken: FloatArray = np.minimum(slots, float(min(count, group.max_per_node or count)))
     if group.node_selector:
-        taken *= offer.view.selected(group)
+        taken *= offer.view.nodes.selected(group)
     return taken

@@ -92,8 +92,8 @@ class _ClusterEncoding:
         self.free: Float32  # what encode_free gives
         self._running = running
         self._usable = view.usable(now_s).tobytes()  # compared as bytes: an array takes ten times as long
-        self._inventory = (view.layout_stamp, view.telemetry_stamp)
-        self._usage_stamp = view.usage_stamp
+        self._inventory = (view.nodes.layout_stamp, view.nodes.telemetry_stamp)
+        self._usage_stamp = view.usage.stamp
         self._usage = [array.copy() for array in _usage_of(view, rows)]
 
     @property
@@ -102,12 +102,12 @@ class _ClusterEncoding:
 
     def is_layout(self, view: ClusterView) -> bool:
         """True while the view's nodes are the same."""
-        return self.layout_stamp == view.layout_stamp
+        return self.layout_stamp == view.nodes.layout_stamp
 
     def is_still(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> bool:
         """True while nothing has changed. A claim that was given back is no change."""
         return (
-            self._inventory == (view.layout_stamp, view.telemetry_stamp)
+            self._inventory == (view.nodes.layout_stamp, view.nodes.telemetry_stamp)
             and self.rows.tobytes() == rows.tobytes()
             and self._is_used_alike(view)
             and self._running == running
@@ -115,16 +115,16 @@ class _ClusterEncoding:
         )
 
     def _is_used_alike(self, view: ClusterView) -> bool:
-        if self._usage_stamp != view.usage_stamp:
+        if self._usage_stamp != view.usage.stamp:
             if not all(map(np.array_equal, self._usage, _usage_of(view, self.rows))):
                 return False
-            self._usage_stamp = view.usage_stamp
+            self._usage_stamp = view.usage.stamp
         return True
 
 
 def _usage_of(view: ClusterView, rows: IntArray) -> tuple[FloatArray, IntArray, IntArray]:
-    at: slice | IntArray = slice(None) if len(rows) == view.size else rows
-    return view.free[:, at], view.free_gpus()[at], view.task_count[at]
+    at: slice | IntArray = slice(None) if len(rows) == view.nodes.size else rows
+    return view.usage.free[:, at], view.usage.free_gpus[at], view.usage.task_count[at]
 
 
 @frozen
@@ -138,7 +138,7 @@ class _Encoded:
     layout_stamp: int
 
     def serves(self, job: Job, view: ClusterView) -> bool:
-        return self.lineage is view.lineage and self.layout_stamp == view.layout_stamp and self.token_of(job) >= 0
+        return self.lineage is view.lineage and self.layout_stamp == view.nodes.layout_stamp and self.token_of(job) >= 0
 
     def token_of(self, job: Job) -> int:
         """Its row in the states, or −1: a job that got its shape only now is not the one that was encoded."""
@@ -224,7 +224,7 @@ class Harmony(PlacementPolicy):
             proposal = None
             if not candidates.lacks_slots():
                 proposal = _Decoding(self._net, encoded, candidates, choose).run(None)
-            if proposal is not None or len(encoded.rows) == view.size:
+            if proposal is not None or len(encoded.rows) == view.nodes.size:
                 return proposal  # else jobs placed since may have filled the shortlist
         batch = _chunk(job, request.jobs)
         rows = shortlist(batch, view, context, self._most_nodes)
@@ -260,7 +260,7 @@ class Harmony(PlacementPolicy):
 
     def _look(self, rows: IntArray, view: ClusterView, now_s: float, slices: Slices) -> _ClusterEncoding:
         """Encodes the nodes `rows` and their jobs; the last encoding if nothing has changed since."""
-        chosen = None if len(rows) == view.size else rows
+        chosen = None if len(rows) == view.nodes.size else rows
         running = self._encoder.running(view, chosen)
         looked: _ClusterEncoding | None = view.notes.get(self)
         if looked is None or not looked.is_still(view, rows, now_s, running):
@@ -414,7 +414,7 @@ class _Decoding:
         return [
             Candidate(
                 task=task,
-                node=gang.view.node_id(int(candidates.rows[decode_action(action, size)[1]])),
+                node=gang.view.nodes.records[int(candidates.rows[decode_action(action, size)[1]])].id,
                 score=float(logits[action]),
                 terms=((decode_action(action, size)[0].value.lower(), 1.0),),
                 is_chosen=action == chosen,

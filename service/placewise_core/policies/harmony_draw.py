@@ -51,7 +51,7 @@ class HarmonyDraw(PlacementPolicy):
         if not _is_countable(job, view, context):
             return self._harmony.probability(assignments, job, view, context)
         steps, wanted = self._harmony.steps(job, view, context), action_of(assignments)
-        gang, nodes = steps.candidates.gang, {a.task: view.index.get(a.node, -1) for a in assignments}
+        gang, nodes = steps.candidates.gang, {a.task: view.nodes.index.get(a.node, -1) for a in assignments}
         plan, total, so_far = plan_of(gang), 0.0, 1.0
         if plan is None:
             return 0.0
@@ -118,7 +118,7 @@ def retraced(
     if not _is_countable(job, view, context):
         return None
     steps = harmony.steps(job, view, context)
-    gang, nodes = steps.candidates.gang, {a.task: view.index.get(a.node, -1) for a in assignments}
+    gang, nodes = steps.candidates.gang, {a.task: view.nodes.index.get(a.node, -1) for a in assignments}
     tasks, tokens, chances = [], [], []
     while gang.remaining:
         found = steps.odds()

@@ -63,7 +63,7 @@ class LearnedNodes(PlacementPolicy):
 
     def scores(self, offer: Offer) -> FloatArray:
         nodes = shortlist(offer.view, offer.mask, self._most, offer)
-        scores = np.full((1, offer.view.size), -np.inf)
+        scores = np.full((1, offer.view.nodes.size), -np.inf)
         if len(nodes):
             values = np.asarray(
                 self._net.values(self._encoder.encode(offer.job, offer.view, nodes, offer)), dtype=np.float64

@@ -35,12 +35,12 @@ class Random(PlacementPolicy):
         self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
     ) -> float:
         """Probability with which `propose` puts every task on the node it has here; 0 if it cannot."""
-        nodes = {a.task: view.index.get(a.node, -1) for a in assignments}
+        nodes = {a.task: view.nodes.index.get(a.node, -1) for a in assignments}
         replayed = self._placed(Gang(job, view, context), nodes)
         return replayed.propensity if replayed else 0.0
 
     def scores(self, offer: Offer) -> FloatArray:
-        return np.zeros((1, offer.view.size))
+        return np.zeros((1, offer.view.nodes.size))
 
     def terms(self, offer: Offer, m: int) -> Terms:
         return (("probability", 1.0 / max(1, int(offer.mask.sum()))),)

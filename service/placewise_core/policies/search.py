@@ -215,7 +215,7 @@ class _Found:
         """Unless its tasks are on the same nodes as those of an earlier one."""
         tasks = proposal.assignments
         if id(tasks) not in self.seen:
-            index, worker = view.index, Role.WORKER
+            index, worker = view.nodes.index, Role.WORKER
             key = tuple(sorted([(index[task.node], task.role is worker) for task in tasks]))
             if self.by_placement.setdefault(key, (name, proposal))[1] is proposal:
                 self.seen.add(id(tasks))

@@ -51,7 +51,7 @@ class SubtaskScheduler:
         InvalidRequestError for subtasks that form no DAG, KeyError for an unknown node."""
         for i, job in enumerate(jobs):
             check_pipeline(job, f"jobs[{i}].subtasks")
-        m = view.index[node_id]
+        m = view.nodes.index[node_id]
         played = self._played(m, view, jobs, metrics or self.metrics_of(view), now_s, seed)
         if played is None:
             return [_unusable(job, view, m, now_s) for job in jobs]
@@ -68,12 +68,12 @@ class SubtaskScheduler:
     ) -> list[tuple[str, str, str]]:
         """(job id, subtask id, unit) of the subtasks to start, without decisions and reasons: for hosts that ask often,
         and whose pipelines are known to be DAGs."""
-        played = self._played(view.index[node_id], view, jobs, metrics or self.metrics_of(view), now_s, seed)
+        played = self._played(view.nodes.index[node_id], view, jobs, metrics or self.metrics_of(view), now_s, seed)
         return [] if played is None else [(r.job.id, r.subtask.id, unit) for r, unit in played.made]
 
     def open_units(self, jobs: Sequence[Job], node_id: str, view: ClusterView, now_s: float) -> tuple[str, ...]:
         """The units that these subtasks may be given: idle cores, and GPUs that no whole job has to itself."""
-        m = view.index[node_id]
+        m = view.nodes.index[node_id]
         if not view.usable(now_s)[m]:
             return ()
         units = units_of(view, m, jobs, self.metrics_of(view))
@@ -161,10 +161,10 @@ def subtask_schedulers() -> dict[str, SubtaskScheduler]:
 
 
 def _unusable(job: Job, view: ClusterView, m: int, now_s: float) -> JobDecision:
-    state = view.nodes[m].state
+    state = view.nodes.records[m].state
     if state is not NodeState.READY:
         reason = Reason.NODE_DRAINING if state is NodeState.DRAINING else Reason.NODE_DOWN
     else:
         reason = Reason.STALE_TELEMETRY if view.is_stale(now_s)[m] else Reason.THERMAL_LIMIT
-    blocker = Blocker(reason, nodes=1, message=f"node {view.node_id(m)} is not used now")
+    blocker = Blocker(reason, nodes=1, message=f"node {view.nodes.records[m].id} is not used now")
     return JobDecision(job_id=job.id, outcome=Outcome.WAIT, blockers=(blocker,))

@@ -55,7 +55,7 @@ class SubtaskRound(ABC):
         seed: int = 0,
     ) -> None:
         self.view, self.jobs, self.seed = view, jobs, seed
-        self.node = NodeId(view.node_id(m))
+        self.node = NodeId(view.nodes.records[m].id)
         self.metrics, self.settings = metrics, settings
         self.units: NodeUnits = units_of(view, m, jobs, metrics)
         self.queue: list[Ready] = []

@@ -88,7 +88,7 @@ class NodeUnits:
 
 def units_of(view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMetrics) -> NodeUnits:
     """Units of node m with their load, by the view and the request's running subtasks."""
-    cores = int(view.capacity[CPU, m])
+    cores = int(view.nodes.capacity[CPU, m])
     held = _held(view, m)
     running = _running(held, jobs)
     busy = {unit for _, _, unit in running if unit.startswith("cpu")}
@@ -97,7 +97,7 @@ def units_of(view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMet
     unnamed = math.ceil(sum(a.demand.cpu_cores for _, a in held if not a.cpu_unit))
     idle = idle[: max(0, min(len(idle), cores - unnamed))]
     guests = {(running.id, g) for running, a in held if a.cpu_unit for g in a.gpu_indices}
-    units = [_unit(view, m, gpu, guests) for gpu in view.nodes[m].gpus]
+    units = [_unit(view, m, gpu, guests) for gpu in view.nodes.records[m].gpus]
     gpus = {unit.index: unit for unit in units if unit is not None}
     _add_running(view, m, running, metrics, gpus)
     return NodeUnits(cores, idle, [gpus[g] for g in sorted(gpus)])
@@ -105,18 +105,18 @@ def units_of(view: ClusterView, m: int, jobs: Sequence[Job], metrics: SubtaskMet
 
 def _unit(view: ClusterView, m: int, gpu: Gpu, guests: set[tuple[JobId, int]]) -> GpuUnit | None:
     """None for a GPU that a whole job has to itself. `guests` are the pipelines with subtasks there."""
-    tenants = view.tenants(m, gpu.index)
+    tenants = view.usage.tenants(m, gpu.index)
     whole = [t for t in tenants if (t.job_id, gpu.index) not in guests]
     if not all(t.is_sharing for t in whole):
         return None
     util = gpu.util if gpu.util > 0 else 0.0  # NaN without a report
     memory = gpu.memory_util if gpu.memory_util > 0 else 0.0
-    free_gib = min(gpu.memory_gib * (1.0 - memory), float(view.gpu_memory_free[m, gpu.index]))
+    free_gib = min(gpu.memory_gib * (1.0 - memory), float(view.usage.gpu_memory_free[m, gpu.index]))
     return GpuUnit(
         gpu.index,
         util,
         memory,
-        view.nodes[m].max_jobs_per_gpu or PIPELINES_PER_GPU,
+        view.nodes.records[m].max_jobs_per_gpu or PIPELINES_PER_GPU,
         (util, memory),
         jobs={t.job_id for t in tenants},
         free_gib=free_gib if gpu.memory_gib > 0 else math.inf,
@@ -129,7 +129,7 @@ def _add_running(
     view: ClusterView, m: int, running: Sequence[_Running], metrics: SubtaskMetrics, gpus: dict[int, GpuUnit]
 ) -> None:
     """Running subtasks on their GPUs. Telemetry already counts them; if it is missing, their own metrics do."""
-    silent = {g.index for g in view.nodes[m].gpus if math.isnan(g.util)}
+    silent = {g.index for g in view.nodes.records[m].gpus if math.isnan(g.util)}
     for job_id, subtask, unit in running:
         gpu = gpus.get(int(unit[3:])) if unit.startswith("gpu") and unit[3:].isdigit() else None
         if gpu is None:
@@ -161,10 +161,10 @@ def _running(held: Sequence[tuple[RunningJob, Assignment]], jobs: Sequence[Job])
 
 def _held(view: ClusterView, m: int) -> list[tuple[RunningJob, Assignment]]:
     """What running jobs hold on node m, of cores: a pipeline that only waits there holds nothing."""
-    node, known = view.node_id(m), view.jobs
+    node, known = view.nodes.records[m].id, view.jobs
     return [
         (running, assignment)
-        for job_id in view.jobs_on(m)
+        for job_id in view.usage.jobs_on(m)
         if (running := known.get(job_id)) is not None
         for assignment in running.assignments
         if (assignment.cpu_unit or assignment.demand.cpu_cores) and assignment.node == node

@@ -89,9 +89,9 @@ def _bars(head: HeadReservation, job: Job, end_s: float, now_s: float) -> bool:
 
 def rows_of(view: ClusterView, heads: list[HeadReservation]) -> BoolArray | None:
     """(M,) the nodes of these reservations; None if there are none."""
-    rows = [view.index[node] for head in heads for node in head.nodes if node in view.index]
+    rows = [view.nodes.index[node] for head in heads for node in head.nodes if node in view.nodes.index]
     if not rows:
         return None
-    mask = np.zeros(view.size, dtype=np.bool_)
+    mask = np.zeros(view.nodes.size, dtype=np.bool_)
     mask[rows] = True
     return mask

@@ -47,9 +47,9 @@ class _Tables:
         self.terms: FloatArray = np.zeros((3, 2))  # by slot, as `expected_ends_s` has them
         self.part_slots: IntArray = np.zeros(0, dtype=np.int64)
         self.part_rows: IntArray = np.zeros(0, dtype=np.int64)
-        self.demands: FloatArray = np.zeros((0, len(view.free)))
+        self.demands: FloatArray = np.zeros((0, len(view.usage.free)))
         # (M · G,) of the last job that came; those of GPUs that several shared are not to be relied upon.
-        self._gpu_slots: IntArray = np.full(view.gpu_exists.size, _NOBODY)
+        self._gpu_slots: IntArray = np.full(view.nodes.gpu_exists.size, _NOBODY)
         self._is_shared = False
         self._unused_slots: list[int] = []
         self._unused_parts: list[int] = []
@@ -107,9 +107,9 @@ class _Tables:
 
     def gpu_ends_s(self, view: ClusterView, ends_s: FloatArray) -> FloatArray:
         """(M · G,) when each GPU is expected to be idle: if several share it, after the last of them."""
-        if view.shared_gpus:
+        if view.usage.shared_gpus:
             self._is_shared = True
-            found = np.zeros(view.gpu_exists.size)
+            found = np.zeros(view.nodes.gpu_exists.size)
             for known in self.jobs.values():
                 np.maximum.at(found, known.gpus, ends_s[known.slot])
             return found
@@ -140,8 +140,8 @@ class Holdings:
 
     def at(self, view: ClusterView, now_s: float) -> HeldAmounts:
         """The resources held now. Do not write."""
-        if self._tables is None or self._layout_stamp != view.layout_stamp:
-            self._layout_stamp, self._tables, self._held = view.layout_stamp, _Tables(view), None
+        if self._tables is None or self._layout_stamp != view.nodes.layout_stamp:
+            self._layout_stamp, self._tables, self._held = view.nodes.layout_stamp, _Tables(view), None
             self._running = ()
         running = tuple(view.jobs.values())
         has_changed = self._held is None or running != self._running
@@ -156,8 +156,8 @@ class Holdings:
 
 def _collected(tables: _Tables, view: ClusterView, now_s: float) -> HeldAmounts:
     ends_s = tables.ends_s(now_s)
-    gpu_end = tables.gpu_ends_s(view, ends_s).reshape(view.gpu_exists.shape)
-    gpu_end[~view.gpu_exists] = np.inf
+    gpu_end = tables.gpu_ends_s(view, ends_s).reshape(view.nodes.gpu_exists.shape)
+    gpu_end[~view.nodes.gpu_exists] = np.inf
     return HeldAmounts(tables.part_rows, ends_s[tables.part_slots], tables.demands, gpu_end)
 
 
@@ -206,9 +206,9 @@ def _parts(job: RunningJob, view: ClusterView) -> tuple[dict[int, FloatArray], l
     """The amounts that the job holds, by node, and its GPUs' places in the flat (M, G) array."""
     on: dict[int, FloatArray] = {}
     gpus: list[int] = []
-    width = view.gpu_exists.shape[1]
+    width = view.nodes.gpu_exists.shape[1]
     for task in job.assignments:
-        m, demand = view.index.get(task.node), view.demand_vector(task.demand)
+        m, demand = view.nodes.index.get(task.node), view.nodes.demand_vector(task.demand)
         if m is None or demand is None:
             continue
         on[m] = on[m] + demand if m in on else demand

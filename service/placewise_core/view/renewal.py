@@ -12,7 +12,7 @@ class Renewal:
     def __init__(self, view: ClusterView, change: NodesReported) -> None:
         self._view = view
         self._change = change
-        self._nodes = tuple(view.nodes)
+        self._nodes = tuple(view.nodes.records)
         self._jobs = tuple(view.jobs.values())
         self._columns: NodeColumns | None = None
         self._fresh: ClusterView | None = None
@@ -34,7 +34,7 @@ class Renewal:
         old, fresh = self._view, self._fresh
         if fresh is None:
             assert self._columns is not None
-            old.write_columns(self._columns)
+            old.nodes.write_columns(self._columns)
             return old
         for job_id in fresh.jobs.keys() - old.jobs.keys():
             fresh.remove_job(job_id)

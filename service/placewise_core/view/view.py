@@ -1,20 +1,19 @@
-"""ClusterView: the cluster as arrays, changed by events and by tentative claims. Never does I/O, never decides.
+"""ClusterView: one cluster as events tell it. It has `nodes`, their `usage` and the `slots` that are left on them.
 
 Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes, G = most GPUs on any node.
 One thread owns a view. Policies only read it; the engine *assumes* an accepted gang at once, and gives it back if the
-store refuses it.
+store refuses it. A view never does I/O and never decides.
 """
 
-import bisect
 import copy
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
-from placewise_core.basics.arrays import BoolArray, FloatArray
-from placewise_core.domain.cluster import Assignment, HeadReservation, QueueState, RunningJob
+from placewise_core.basics.arrays import BoolArray
+from placewise_core.domain.cluster import HeadReservation, Node, QueueState, RunningJob
 from placewise_core.domain.events import (
     Change,
     ClockMoved,
@@ -30,60 +29,25 @@ from placewise_core.domain.events import (
     SubtaskForgotten,
     SubtaskProfiled,
 )
-from placewise_core.domain.job import Job, JobId, Resources
+from placewise_core.domain.job import JobId
 from placewise_core.speed.co_runs import CoRunBook, is_row
 from placewise_core.view.estimates import Estimates
-from placewise_core.view.nodes import (
-    CPU,
-    GPU_MEMORY,
-    GPUS,
-    MEMORY,
-    NETWORK,
-    RESOURCE_COLUMNS,
-    TELEMETRY_COLUMNS,
-    CoTenants,
-    GpuTenant,
-    digest_of_last,
-    gpus_at,
-    runs_of_alike,
-    telemetry_row,
-    tenant_of,
-)
-from placewise_core.view.slots import SlotArrays, may_share
+from placewise_core.view.nodes import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, Nodes
+from placewise_core.view.slots import Slots
+from placewise_core.view.usage import Usage
 
-__all__ = [
-    "CPU",
-    "DEFAULT_STALE_AFTER_S",
-    "GPUS",
-    "GPU_MEMORY",
-    "MEMORY",
-    "NETWORK",
-    "RESOURCE_COLUMNS",
-    "TELEMETRY_COLUMNS",
-    "ClusterView",
-    "GpuTenant",
-    "may_share",
-    "telemetry_row",
-]
+__all__ = ["CPU", "DEFAULT_STALE_AFTER_S", "GPUS", "GPU_MEMORY", "MEMORY", "NETWORK", "ClusterView"]
 
 # A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
 DEFAULT_STALE_AFTER_S = 90.0
 
-# Written in place by claims (…, M) and (M, …), or by reports that leave the layout as it is: a fork has its own.
-_CLAIMED_COLUMNS = ("free", "countable_free")
-_CLAIMED_ROWS = (
-    *("task_count", "cpu_task_count", "_tightness", "_load", "_free_gpus"),
-    *("gpu_tenant_count", "gpu_is_exclusive", "gpu_fraction_free", "gpu_memory_free", "gpu_co_tenants"),
-)
-_REPORTED = ("telemetry", "hardware", "cpu_ghz", "rack", "is_ready", "_is_hot", "observe_time_s")
-
-_NOBODY = GpuTenant(JobId(""), 0.0, 0.0, False, "", 1.0)
 _DIGESTED_NODES = 64
-_KEPT_CO_TENANTS = 100_000  # more than the GPUs of the largest cluster
+_DIGESTED_JOBS = 8
 
 
-class ClusterView(SlotArrays):
-    """Structure-of-arrays snapshot of one cluster, at `version` of `epoch`."""
+class ClusterView:
+    """Snapshot of one cluster, at `version` of `epoch`. `nodes`, `usage` and `slots` are others once nodes come, go or
+    change their capacity."""
 
     def __init__(self, records: ClusterRecords, stale_after_s: float = DEFAULT_STALE_AFTER_S) -> None:
         self.cluster, self.version, self.epoch = records.cluster, records.version, records.epoch
@@ -97,58 +61,56 @@ class ClusterView(SlotArrays):
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
         self._jobs_digest: int | None = None  # None once they are others, or in another order
         self.co_runs = CoRunBook(records.subtask_profiles, [running.job for running in records.jobs])
-        self.forked_stamp = 0  # of a fork: the usage stamp of the view it was made of
-        self._last_tenant: tuple[Job | None, Resources | None, int, GpuTenant] = (None, None, 0, _NOBODY)
-        super().__init__()
-        self._rebuild(records.nodes)
+        self._digested: tuple[tuple[int, ...], int] = ((), 0)  # stamps, and the digest at them
+        self.lineage = object()  # the same in a view and its forks
+        # By policy: results kept for its next decision on this view. The policy checks that they still hold.
+        self.notes: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
+        self._hold_all(Nodes(records.nodes), usage_stamp=0)
+
+    def _hold_all(self, nodes: Nodes, usage_stamp: int) -> None:
+        """Makes these the nodes of the view, with all jobs on them."""
+        self.nodes, self.usage = nodes, Usage(nodes, usage_stamp)
+        self.slots = Slots(nodes, self.usage)
+        for running in self.jobs.values():
+            for assignment in running.assignments:
+                self.usage.claim(running.job, assignment)
 
     def is_stale(self, now_s: float) -> BoolArray:
         """(M,) telemetry that was once reported and is older than the limit."""
-        return (self.observe_time_s > 0) & (now_s - self.observe_time_s > self.stale_after_s)
+        observe_time_s = self.nodes.observe_time_s
+        return (observe_time_s > 0) & (now_s - observe_time_s > self.stale_after_s)
 
     def usable(self, now_s: float) -> BoolArray:
         """(M,) ready, not hot, with telemetry that is fresh or was never reported."""
-        mask = self.is_ready.copy()
-        if self._has_telemetry:
+        nodes = self.nodes
+        mask = nodes.is_ready.copy()
+        if nodes.has_telemetry:
             mask &= ~self.is_stale(now_s)
-            mask &= ~self._is_hot
+            mask &= ~nodes.is_hot
         return mask
-
-    def load(self) -> FloatArray:
-        """(M,) Σ of normalised usage over CPU, memory, network and GPUs (Harmony's LB baseline)."""
-        return self._load
-
-    def tightness(self) -> FloatArray:
-        """(M,) in (0, 1): more for less free GPUs and CPU. Do not write."""
-        return self._tightness
-
-    def tenants(self, m: int, g: int) -> tuple[GpuTenant, ...]:
-        """The jobs on GPU g of node m."""
-        return self._tenants[m].get(g, ())
-
-    def jobs_on(self, m: int) -> Iterable[JobId]:
-        """Ids of the jobs that hold something on node m."""
-        return self._jobs_on[m].keys()
-
-    def tasks_on(self, m: int) -> int:
-        return int(self.task_count[m])
-
-    def tasks_at(self, m: int) -> Iterator[tuple[str, Resources]]:
-        """Model and demand of every task on node m."""
-        return itertools.chain.from_iterable(self._jobs_on[m].values())
-
-    def is_on(self, job_id: JobId, m: int) -> bool:
-        """True if the job holds something on node m."""
-        return job_id in self._jobs_on[m]
 
     def digest(self) -> int:
         """32 bits over what policies read, the same for equal views on any machine: usage and telemetry of some 64 to
         128 nodes, which depend on the version, the number of jobs, the order of the last ones, estimates, co-runs."""
-        step = max(1, self.size // _DIGESTED_NODES)
+        nodes = self.nodes
+        step = max(1, nodes.size // _DIGESTED_NODES)
+        first = self.version % step
         if self._jobs_digest is None:
-            self._jobs_digest = digest_of_last(self.jobs)
+            self._jobs_digest = _digest_of_last(self.jobs)
         before = self._jobs_digest ^ self.estimates.digest ^ self.co_runs.digest
-        return self._digest(step, self.version % step, before)
+        stamps = (self.usage.stamp, nodes.telemetry_stamp, nodes.layout_stamp, step, first, before)
+        if self._digested[0] != stamps:
+            self._digested = (stamps, self._digest_nodes(slice(first, None, step), before))
+        return self._digested[1]
+
+    def _digest_nodes(self, at: slice, found: int) -> int:
+        nodes, usage = self.nodes, self.usage
+        for columns in (usage.free, nodes.telemetry):
+            found = zlib.crc32(columns[:, at].tobytes(), found)
+        rows = (usage.gpu_tenant_count, usage.gpu_memory_free, usage.task_count, nodes.is_ready, nodes.observe_time_s)
+        for row in rows:
+            found = zlib.crc32(row[at].tobytes(), found)
+        return found
 
     def add_job(self, running: RunningJob) -> None:
         """Claims the resources of the job's assignments; replaces earlier claims of the same id."""
@@ -159,7 +121,7 @@ class ClusterView(SlotArrays):
         if before is not None:
             self.remove_job(running.id)
         self.hold(running)
-        self.claim_all(running.job, running.assignments)
+        self.usage.claim_all(running.job, running.assignments)
 
     def _confirm(self, running: RunningJob) -> None:
         """As assumed, now with its expiry. Moves behind the jobs that came since, as on a view that was not asked."""
@@ -168,8 +130,7 @@ class ClusterView(SlotArrays):
             return
         del self.jobs[running.id]
         self.jobs[running.id], self._jobs_digest = running, None
-        for m in {self.index[a.node] for a in running.assignments if a.node in self.index}:
-            self._move_last(m, running.id)
+        self.usage.move_last(running.id, [task.node for task in running.assignments])
 
     def hold(self, running: RunningJob) -> None:
         """As add_job, for a new job whose assignments are claimed on this view already."""
@@ -182,179 +143,10 @@ class ClusterView(SlotArrays):
         running = self.jobs.pop(job_id, None)
         if running is not None:
             self._jobs_digest = None
-            for tasks in runs_of_alike(running.assignments):
-                self._unclaim_alike(running.job, tasks)
+            self.usage.unclaim_all(running.job, running.assignments)
             if running.job.gpu_sharing.co_runs:
                 self.co_runs.remove(running.job)
         return running
-
-    def claim(self, job: Job, assignment: Assignment) -> None:
-        """Takes one task's resources. Nodes the view does not know are passed over (they left with their resources)."""
-        self.claim_alike(job, (assignment,))
-
-    def claim_all(self, job: Job, assignments: Sequence[Assignment]) -> None:
-        """As `claim` for each. Tasks alike that follow each other on one node are taken in one step: sums are exact."""
-        for tasks in runs_of_alike(assignments):
-            self.claim_alike(job, tasks)
-
-    def claim_alike(self, job: Job, tasks: Sequence[Assignment]) -> None:
-        """As `claim` for each of several tasks that take the same amounts of one node."""
-        first, count = tasks[0], len(tasks)
-        m = self.index.get(first.node)
-        if m is None:
-            return
-        if self._is_borrowed[m]:
-            self._own(m)
-        demand = self.demand_vector(first.demand)
-        free = self.free[:, m]
-        if demand is not None:
-            free -= demand if count == 1 else count * demand
-        if first.gpu_indices:
-            gpus = list(first.gpu_indices) if count == 1 else [g for task in tasks for g in task.gpu_indices]
-            self._add_tenant(m, gpus, self._tenant(job, first))
-        else:
-            self.cpu_task_count[m] += count
-        there = self._jobs_on[m].setdefault(job.id, [])
-        there += [(job.model, first.demand)] * count
-        self.task_count[m] += count
-        self._touch(m, free)
-
-    def unclaim(self, job: Job, assignment: Assignment) -> None:
-        """The inverse of claim: exact, as amounts are quantised."""
-        self._unclaim_alike(job, (assignment,))
-
-    def _unclaim_alike(self, job: Job, tasks: Sequence[Assignment]) -> None:
-        first, count = tasks[0], len(tasks)
-        m = self.index.get(first.node)
-        if m is None or job.id not in self._jobs_on[m]:
-            return
-        if self._is_borrowed[m]:
-            self._own(m)
-        demand = self.demand_vector(first.demand)
-        free = self.free[:, m]
-        if demand is not None:
-            free += demand if count == 1 else count * demand
-        if first.gpu_indices:
-            self._drop_tenant(m, [g for task in tasks for g in task.gpu_indices], job.id)
-        else:
-            self.cpu_task_count[m] -= count
-        there = self._jobs_on[m][job.id]
-        if len(there) == count:
-            del self._jobs_on[m][job.id]
-        else:
-            for _ in range(count):
-                there.remove((job.model, first.demand))
-        self.task_count[m] -= count
-        self._touch(m, free)
-
-    def _tenant(self, job: Job, assignment: Assignment) -> GpuTenant:
-        """The job as a tenant of each GPU of the assignment. The tasks of a gang come one after the other and are
-        alike: the last answer mostly serves again."""
-        for_job, for_demand, for_gpus, tenant = self._last_tenant
-        if for_job is job and for_demand is assignment.demand and for_gpus == len(assignment.gpu_indices):
-            return tenant
-        tenant = tenant_of(job, assignment)
-        self._last_tenant = (job, assignment.demand, len(assignment.gpu_indices), tenant)
-        return tenant
-
-    def _add_tenant(self, m: int, gpus: Sequence[int], tenant: GpuTenant) -> None:
-        idle = self._idle_gpus[m]
-        if gpus == idle[: len(gpus)]:  # as a decision on this view gives them
-            self._occupy(m, gpus, tenant)
-            self._idle_gpus[m] = idle[len(gpus) :]
-            return
-        taken = set(gpus)
-        if len(gpus) == len(taken) and taken.issubset(idle):
-            self._occupy(m, sorted(gpus), tenant)
-            self._idle_gpus[m] = [g for g in idle if g not in taken]
-            return
-        width = self.gpu_exists.shape[1]
-        for g in gpus:
-            if g < width:  # a node may have lost the GPUs it had
-                self._set_tenants(m, g, (*self._tenants[m].get(g, ()), tenant))
-
-    def _occupy(self, m: int, gpus: Sequence[int], tenant: GpuTenant) -> None:
-        """As _set_tenants for GPUs, in ascending order, that serve nobody yet."""
-        self._tenants[m].update(dict.fromkeys(gpus, (tenant,)))
-        at = gpus_at(m, gpus)
-        self.gpu_tenant_count[at] = 1
-        self.gpu_is_exclusive[at] = not tenant.is_sharing
-        self.gpu_fraction_free[at] = 1.0 - tenant.fraction
-        self.gpu_memory_free[at] = self.gpu_memory[at] - tenant.memory_gib
-        self.gpu_co_tenants[at] = self._number_of_co_tenants((tenant,)) if tenant.is_sharing else 0
-
-    def _drop_tenant(self, m: int, gpus: Sequence[int], job_id: JobId) -> None:
-        by_gpu = self._tenants[m]
-        if all(len(held := by_gpu.get(g, ())) == 1 and held[0].job_id == job_id for g in gpus):
-            self._vacate(m, sorted(set(gpus)))
-            return
-        for g in gpus:
-            held = by_gpu.get(g, ())
-            for i, tenant in enumerate(held):
-                if tenant.job_id == job_id:
-                    self._set_tenants(m, g, (*held[:i], *held[i + 1 :]))
-                    break
-
-    def _set_tenants(self, m: int, g: int, tenants: tuple[GpuTenant, ...]) -> None:
-        by_gpu = self._tenants[m]
-        before = by_gpu.get(g, ())
-        self.shared_gpus += (len(tenants) > 1) - (len(before) > 1)
-        if tenants:
-            by_gpu[g] = tenants
-        else:
-            by_gpu.pop(g, None)
-        fraction = memory = 0.0
-        is_exclusive = False
-        for tenant in tenants:
-            fraction += tenant.fraction
-            memory += tenant.memory_gib
-            is_exclusive = is_exclusive or not tenant.is_sharing
-        at = (m, g)
-        self.gpu_tenant_count[at] = len(tenants)
-        self.gpu_is_exclusive[at] = is_exclusive
-        self.gpu_fraction_free[at] = 1.0 - fraction
-        self.gpu_memory_free[at] = self.gpu_memory[at] - memory
-        self.gpu_co_tenants[at] = 0 if is_exclusive or not tenants else self._number_of_co_tenants(tenants)
-        if bool(before) != bool(tenants) and self.gpu_exists[at]:
-            self._set_idle(m, g, not tenants)
-
-    def _set_idle(self, m: int, g: int, is_idle: bool) -> None:
-        if is_idle:
-            bisect.insort(self._idle_gpus[m], g)
-        else:
-            self._idle_gpus[m].remove(g)
-
-    def _number_of_co_tenants(self, tenants: Iterable[GpuTenant]) -> int:
-        """The number in `gpu_co_tenants` of GPUs shared by such tenants; 0 stands for none."""
-        co_tenants = tuple(sorted((t.model, t.max_slowdown) for t in tenants))
-        if len(self._co_tenants) > _KEPT_CO_TENANTS and co_tenants not in self._co_tenants:
-            self._forget_co_tenants()
-        return self._co_tenants.setdefault(co_tenants, len(self._co_tenants))
-
-    def _forget_co_tenants(self) -> None:
-        """Keeps the combinations that are there now: model names and limits come from users, in any number."""
-        self._co_tenants = {(): 0}
-        for m, by_gpu in enumerate(self._tenants):
-            for g, tenants in by_gpu.items():
-                if not any(not t.is_sharing for t in tenants):
-                    co_tenants = tuple(sorted((t.model, t.max_slowdown) for t in tenants))
-                    self.gpu_co_tenants[m, g] = self._co_tenants.setdefault(co_tenants, len(self._co_tenants))
-
-    def co_tenants(self) -> tuple[CoTenants, ...]:
-        """Combinations of tenants by their number in `gpu_co_tenants`."""
-        return tuple(self._co_tenants)
-
-    def _touch(self, m: int, column: FloatArray) -> None:
-        """Renews the values derived from the free amounts (R,) and GPUs of node m, and its stamp."""
-        free: list[float] = column.tolist()
-        idle = self._free_gpus[m] = len(self._idle_gpus[m])
-        self.countable_free[:, m] = column
-        self.countable_free[GPUS, m] = idle
-        self._tightness[m] = 1.0 / (2.0 + idle + max(0.0, free[CPU]) / self._cpu_scale[m])
-        cpu, memory, network, gpus = self._load_weights[m]
-        used = free[CPU] * cpu + free[MEMORY] * memory + free[NETWORK] * network + free[GPUS] * gpus
-        self._load[m] = self._load_base[m] - used
-        self._stamp(m)
 
     def apply(self, event: Event) -> None:
         """Applies the next event. Raises ValueError unless it is of this epoch and follows `version`."""
@@ -391,17 +183,20 @@ class ClusterView(SlotArrays):
                 self._jobs_digest, self.co_runs = None, CoRunBook({}, ())
                 self.queues.clear()
                 self.heads.clear()
-                self._rebuild(())
+                self._replace_nodes(())
 
     def _apply_nodes(self, change: NodesReported) -> None:
         if self.keeps_layout(change):
             for node in change.nodes:
-                self._write_node(self.index[node.id], node)
+                self.nodes.report(self.nodes.index[node.id], node)
             return
         removed = set(change.removed)
-        merged = {node.id: node for node in self.nodes if node.id not in removed}
+        merged = {node.id: node for node in self.nodes.records if node.id not in removed}
         merged.update((node.id, node) for node in change.nodes)
-        self._rebuild(tuple(merged.values()))
+        self._replace_nodes(tuple(merged.values()))
+
+    def _replace_nodes(self, records: Sequence[Node]) -> None:
+        self._hold_all(Nodes(records, self.nodes), self.usage.stamp)
 
     def _apply_profile(self, change: SubtaskProfiled | SubtaskForgotten) -> None:
         if isinstance(change, SubtaskForgotten):
@@ -430,59 +225,24 @@ class ClusterView(SlotArrays):
 
     def keeps_layout(self, change: NodesReported) -> bool:
         """True if no node comes, goes, or changes its capacity."""
-        return not change.removed and all(self._same_layout(node) for node in change.nodes)
-
-    def _reset_usage(self) -> None:
-        super()._reset_usage()
-        for running in self.jobs.values():
-            for assignment in running.assignments:
-                self.claim(running.job, assignment)
+        return not change.removed and all(self.nodes.has_layout_of(node) for node in change.nodes)
 
     def fork(self) -> "ClusterView":
         """The view as it is now, for one decision alone: neither of the two sees later claims of the other. For
-        deciding, not for applying events to.
-
-        Costs a copy of the arrays; lists per node are shared until one of the two writes them.
-        """
+        deciding, not for applying events to."""
         other = copy.copy(self)
-        for name in (*_CLAIMED_COLUMNS, *_CLAIMED_ROWS, *_REPORTED, "node_stamp"):
-            setattr(other, name, getattr(self, name).copy())
-        other.nodes, other.jobs = list(self.nodes), dict(self.jobs)
-        other.co_runs = self.co_runs.fork()
-        other._tenants, other._jobs_on = list(self._tenants), list(self._jobs_on)
-        other._idle_gpus, other._touched = list(self._idle_gpus), list(self._touched)
-        other._clear_slots()  # its arrays are counted on in place
+        other.nodes = self.nodes.fork()
+        other.usage = self.usage.fork(other.nodes)
+        other.slots = Slots(other.nodes, other.usage)  # not the kept ones: they are counted on in place
+        other.jobs, other.co_runs = dict(self.jobs), self.co_runs.fork()
         other.notes = WeakKeyDictionary()
-        other.forked_stamp = self.usage_stamp
-        self._is_borrowed = bytearray(b"\x01") * self.size
-        other._is_borrowed = bytearray(self._is_borrowed)
         return other
 
     def is_as_forked(self, fork: "ClusterView", m: int) -> bool:
         """True while nothing was taken or given back on node m since `fork` was made of this view."""
-        if self.lineage is not fork.lineage or self.layout_stamp != fork.layout_stamp:
+        if self.lineage is not fork.lineage or self.nodes.layout_stamp != fork.nodes.layout_stamp:
             return False
-        return self._co_tenants is fork._co_tenants and bool(self.node_stamp[m] <= fork.forked_stamp)
-
-    def adopt(self, fork: "ClusterView", nodes: Sequence[int]) -> None:
-        """Takes over the usage of these nodes, each of which must be as it was forked; costs less than claiming."""
-        rows = np.array(nodes, dtype=np.int64)
-        shared = int((fork.gpu_tenant_count[rows] > 1).sum()) - int((self.gpu_tenant_count[rows] > 1).sum())
-        self.shared_gpus += shared
-        for name in _CLAIMED_COLUMNS:
-            getattr(self, name)[:, rows] = getattr(fork, name)[:, rows]
-        for name in _CLAIMED_ROWS:
-            getattr(self, name)[rows] = getattr(fork, name)[rows]
-        for m in nodes:
-            self._tenants[m], self._jobs_on[m], self._idle_gpus[m] = (
-                fork._tenants[m],
-                fork._jobs_on[m],
-                fork._idle_gpus[m],
-            )
-            self._is_borrowed[m] = fork._is_borrowed[m] = 1
-        self.usage_stamp += 1
-        self.node_stamp[rows] = self.usage_stamp
-        self._touched = []  # which has one node a stamp
+        return self.usage.is_as_forked(fork.usage, m)
 
     def emptied(self) -> "ClusterView":
         """The same nodes with no job on them, all ready and cool: what could fit, however long one waited.
@@ -492,9 +252,12 @@ class ClusterView(SlotArrays):
         other = copy.copy(self)
         other.jobs, other._jobs_digest = {}, None
         other.co_runs = CoRunBook({}, ())
-        other.is_ready = np.ones(self.size, dtype=np.bool_)
-        other.observe_time_s = np.zeros(self.size)
-        other._is_hot = np.zeros(self.size, dtype=np.bool_)
-        other._has_telemetry = False
-        other._clear_usage()
+        other.nodes = self.nodes.all_ready()
+        other.usage = Usage(other.nodes, self.usage.stamp)
+        other.slots = Slots(other.nodes, other.usage)
         return other
+
+
+def _digest_of_last(jobs: dict[JobId, RunningJob]) -> int:
+    """32 bits over the number of jobs and the order of the last ones."""
+    return zlib.crc32("\n".join(itertools.islice(reversed(jobs), _DIGESTED_JOBS)).encode(), len(jobs))

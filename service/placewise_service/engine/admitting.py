@@ -288,7 +288,7 @@ class Admitting:
     ) -> tuple[AdmitPlan, ClusterView]:
         """The plan, and the view that it is of."""
         view, jobs = asked.live.view, asked.command.jobs
-        if len(jobs) * (view.size + _BESIDE_NODES) <= _MOST_IN_ONE_GO:
+        if len(jobs) * (view.nodes.size + _BESIDE_NODES) <= _MOST_IN_ONE_GO:
             return slot_exploring.admit(policy, jobs, view, queue, context), view
         view = view.fork()
         ask = partial(_in_slices, policy, jobs, view, queue, context)
@@ -352,7 +352,7 @@ def _admitted_by(after: QueueState, before: QueueState, decision_id: str) -> Map
 
 
 def _observed(plan: AdmitPlan, view: ClusterView, context: AdmitContext) -> AdmitSeen:
-    free = view.free_gpus()[view.usable(context.now_s)]
+    free = view.usage.free_gpus[view.usable(context.now_s)]
     scores = {str(given.job_id): given.drift_plus_penalty for given in plan.admissions if given.drift_plus_penalty}
     shapes = {str(job): given for job, given in context.shapes.items()}
     return AdmitSeen((), int(free.sum()), int((free > 0).sum()), scores, shapes=shapes)

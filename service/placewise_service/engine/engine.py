@@ -233,7 +233,7 @@ class Engine:
         deadline_s: float,
     ) -> tuple[PartitionPlan, int]:
         """The plan, and the version of the view that it is of."""
-        if view.size + len(command.units) + len(command.progress) <= _MOST_IN_ONE_GO:
+        if view.nodes.size + len(command.units) + len(command.progress) <= _MOST_IN_ONE_GO:
             return partitioned(policy, command.task, command.progress, view, context), view.version
         view = view.fork()
         ask = partial(_partition_in_slices, policy, command, view, context)

@@ -98,7 +98,7 @@ async def test_a_cluster_grows_to_its_limit_and_no_further(ask: Any) -> None:
         assert "the cluster would have 5 nodes" in await ask(running, "ReportNodes", report("d", "e"))
         assert await ask(running, "ReportNodes", report("a", "d")) == "", "a node that is known counts once"
         assert await ask(running, "ReportNodes", report("v", "w", "x", "y", full=True)) == "", "all others go"
-        assert (await engine.get_cluster("prod")).view.size == 4
+        assert (await engine.get_cluster("prod")).view.nodes.size == 4
 
 
 @pytest.mark.parametrize("name", sorted(RPCS))

@@ -132,7 +132,7 @@ async def test_who_is_admitted_only_by_a_repeat_is_placed_too(ask: Any) -> None:
         assert [each["jobId"] for each in first["placed"]["decisions"]] == ["a"]
         await running.engine.report_nodes("prod", [make_node("n1", 1)], full=False)
         async with asyncio.timeout(10):
-            while len((await running.engine.get_cluster("prod")).view.nodes) < 2:  # noqa: ASYNC110
+            while len((await running.engine.get_cluster("prod")).view.nodes.records) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         again = await ask(running, {"rpc": "AdmitOrWait", "request": question})
         assert [each["verdict"] for each in again["admissions"]] == ["ADMIT", "ADMIT"]

@@ -102,9 +102,9 @@ async def expected_tenants(store: StateStore, wanted: Sequence[RunningJob]) -> d
     seen = {}
     for one in wanted:
         for assignment in one.assignments:
-            m = view.index.get(assignment.node)
+            m = view.nodes.index.get(assignment.node)
             for gpu in assignment.gpu_indices if m is not None else ():
-                seen[f"{assignment.node}/{gpu}"] = tuple(tenant.job_id for tenant in view.tenants(m, gpu))
+                seen[f"{assignment.node}/{gpu}"] = tuple(tenant.job_id for tenant in view.usage.tenants(m, gpu))
     return seen
 
 
@@ -208,8 +208,8 @@ async def agree(memory: StateStore, on_redis: StateStore, view: ClusterView) -> 
     assert plain(sorted(got.jobs, key=lambda j: j.id)) == plain(sorted(expected.jobs, key=lambda j: j.id))
     assert plain(replace(got, jobs=())) == plain(replace(expected, jobs=()))
     anew = ClusterView(got)
-    for name, m in anew.index.items():
-        assert (view.free[:, view.index[name]] == anew.free[:, m]).all()
+    for name, m in anew.nodes.index.items():
+        assert (view.usage.free[:, view.nodes.index[name]] == anew.usage.free[:, m]).all()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

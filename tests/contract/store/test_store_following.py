@@ -123,8 +123,8 @@ async def test_a_view_that_follows_equals_a_view_built_anew(harness: Harness, st
     for event in await collect(harness.other(), loaded[1], anew.version - view.version):
         view.apply(event)
     assert view.version == anew.version
-    assert set(view.index) == set(anew.index)
-    for name, m in view.index.items():
-        assert (view.free[:, m] == anew.free[:, anew.index[name]]).all()
-        assert (view.gpu_fraction_free[m] == anew.gpu_fraction_free[anew.index[name]]).all()
+    assert set(view.nodes.index) == set(anew.nodes.index)
+    for name, m in view.nodes.index.items():
+        assert (view.usage.free[:, m] == anew.usage.free[:, anew.nodes.index[name]]).all()
+        assert (view.usage.gpu_fraction_free[m] == anew.usage.gpu_fraction_free[anew.nodes.index[name]]).all()
     assert same(sorted(view.jobs.values(), key=lambda j: j.id), sorted(anew.jobs.values(), key=lambda j: j.id))

@@ -83,7 +83,7 @@ class Logging(PlacementPolicy):
             Tensor.pack(tokens.parts),
             Tensor.pack(tokens.job.astype(np.int32)),
             Tensor.pack(tokens.node.astype(np.int32)),
-            tuple(view.node_id(m) for m in tokens.places),
+            tuple(view.nodes.records[m].id for m in tokens.places),
             tuple(running.id for running in tokens.neighbours),
         )
         share = 1.0 if len(given) == 1 else 0.5

@@ -206,8 +206,8 @@ class FakeEngine:
 
     async def partition(self, command: PartitionCommand, deadline_s: float = math.inf) -> PartitionDecision:
         view = self._view(command.cluster)
-        scale = command.task.parallel_scale / max(1, view.size)
-        shares = tuple(Share(node.id, "", scale, scale / 10.0, 60.0, 10.0) for node in view.nodes)
+        scale = command.task.parallel_scale / max(1, view.nodes.size)
+        shares = tuple(Share(node.id, "", scale, scale / 10.0, 60.0, 10.0) for node in view.nodes.records)
         plan = PartitionPlan(Outcome.PLACED, shares, 12.5, scale / 10.0, 1.5)
         return PartitionDecision(plan, _meta("threshold", view.version))
 
@@ -223,7 +223,7 @@ class FakeEngine:
         return Pending(AdmitDecision(AdmitPlan(admissions, queue), _meta("proteus", view.version)))
 
     async def report_nodes(self, cluster: str, nodes: Sequence[Node], full: bool, now_s: float | None = None) -> Report:
-        old = {} if full or cluster not in self.views else {n.id: n for n in self.views[cluster].nodes}
+        old = {} if full or cluster not in self.views else {n.id: n for n in self.views[cluster].nodes.records}
         version = self.views[cluster].version + 1 if cluster in self.views else 1
         merged = {**old, **{node.id: node for node in nodes}}
         self.views[cluster] = ClusterView(ClusterRecords(cluster, version, "e", tuple(merged.values())))
@@ -281,10 +281,10 @@ class FakeEngine:
 
 
 def _placed(job: Job, view: ClusterView) -> JobDecision:
-    if job.model == "WAIT" or not view.nodes:
+    if job.model == "WAIT" or not view.nodes.records:
         return JobDecision(job.id, Outcome.WAIT, blockers=(Blocker(Reason.INSUFFICIENT_GPU, 1, 2.0, "gpus", "busy"),))
     tasks = tuple(
-        Assignment(f"{group.role.value.lower()}-{i}", group.role, view.nodes[0].id, (i,), group.demand)
+        Assignment(f"{group.role.value.lower()}-{i}", group.role, view.nodes.records[0].id, (i,), group.demand)
         for group in job.groups
         for i in range(group.count)
     )

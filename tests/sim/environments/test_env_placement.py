@@ -77,9 +77,9 @@ def test_jobs_keep_what_was_claimed_for_them_and_give_all_of_it_back() -> None:
         held = sum(live.gpus for live in simulation.running.values())
         claimed = sum(len(a.gpu_indices) for placed in env.batch()[2].values() for a in placed)
         view = simulation.view
-        assert int(view.gpu_exists.sum() - view.free_gpus().sum()) == held + claimed
-    assert (view.free == view.capacity).all()
-    assert not view.task_count.any()
+        assert int(view.nodes.gpu_exists.sum() - view.usage.free_gpus.sum()) == held + claimed
+    assert (view.usage.free == view.nodes.capacity).all()
+    assert not view.usage.task_count.any()
 
 
 def test_undiscounted_progress_is_one_per_job() -> None:
@@ -127,7 +127,7 @@ def test_every_allowed_action_can_be_taken() -> None:
         seen, _, terminated, truncated, info = env.step(rng.choice(np.flatnonzero(seen["action_mask"])))
         assert not info["is_invalid"]
         assert env.simulation is not None
-        assert (env.simulation.view.free >= 0).all()
+        assert (env.simulation.view.usage.free >= 0).all()
         if terminated or truncated:
             seen, _ = env.reset()
 
@@ -159,7 +159,7 @@ def test_the_environment_and_a_policy_driven_run_are_one_simulator() -> None:
                 wanted = []
             else:
                 view = env.simulation.view
-                wanted = [action_of(a.role, view.index[a.node], view.size) for a in proposal.assignments]
+                wanted = [action_of(a.role, view.nodes.index[a.node], view.nodes.size) for a in proposal.assignments]
         action = wanted.pop(0) if wanted else int(np.flatnonzero(env.action_masks())[0])
         _, _, terminated, truncated, info = env.step(np.int64(action))
         ended = terminated or truncated
@@ -187,7 +187,7 @@ def test_the_observation_is_the_services_own() -> None:
             ClusterRecords("served", 1, "e", nodes=tuple(s.node for s in harmony_cluster()), jobs=running)
         )
         for assignment in placed.get(batch[current].id, ()):
-            served.claim(batch[current], assignment)
+            served.usage.claim(batch[current], assignment)
         ours = Encoder().encode(served, batch, sim.now_s, current=current, placed=placed)
         count = int(seen["job_mask"].sum())
         np.testing.assert_array_equal(seen["nodes"], ours.nodes)

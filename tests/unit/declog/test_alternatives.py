@@ -246,7 +246,7 @@ async def test_the_parts_in_the_log_are_those_that_the_searchs_model_read(monkey
         for k, each in enumerate(found)
     }
     assert len(by_nodes) == len(found)
-    names = [view.node_id(m) for m in read.places]
+    names = [view.nodes.records[m].id for m in read.places]
     for k in range(len(read.parts)):
         seen = features_by_place(read, k, ("a", *[held.id for held in read.neighbours]), names)
         nodes = frozenset(name for of, name in seen if of == "a")  # type: ignore[misc]

@@ -42,7 +42,7 @@ async def test_a_node_decision_is_logged_with_its_units(observe_share: float) ->
     async with running_engine(nodes=1, gpus=1, observe_share=observe_share) as engine:
         answer = await ask_place(engine, question(pipeline("p", True, False), caller="host"))
         columns = await row(engine)
-        cores = int(engine._parts.views.find(CLUSTER).view.nodes[0].capacity.cpu_cores)  # type: ignore[union-attr]
+        cores = int(engine._parts.views.find(CLUSTER).view.nodes.records[0].capacity.cpu_cores)  # type: ignore[union-attr]
     given = answer.decisions[0].assignments
     assert (columns["scope"], columns["node_id"], columns["caller"]) == ("NODE", "n0", "host")
     assert columns["unit_takers"] == [f"p/{task.subtask}" for task in given]

@@ -84,7 +84,7 @@ async def test_a_job_of_a_request_sees_the_earlier_ones_on_its_view(tmp_path: Pa
     assert set(log.view_at(asked, "a").jobs) == {"before"}
     seen = log.view_at(asked, "b")
     assert set(seen.jobs) == {"before", "a"}
-    assert int(seen.free_gpus().sum()) == 8 - 2 - 3
+    assert int(seen.usage.free_gpus.sum()) == 8 - 2 - 3
     with pytest.raises(ValueError, match="placed no job 'c'"):
         log.view_at(asked, "c")
     with pytest.raises(KeyError):

@@ -38,7 +38,7 @@ from placewise_service.state.store import ReserveRequest, ReserveResult
 
 
 async def free_gpus(engine: Engine) -> int:
-    return int((await engine.get_cluster(CLUSTER)).view.free_gpus().sum())
+    return int((await engine.get_cluster(CLUSTER)).view.usage.free_gpus.sum())
 
 
 async def test_a_gang_is_held_until_it_ends() -> None:
@@ -61,13 +61,13 @@ async def test_a_dry_run_changes_nothing() -> None:
     async with running_engine() as engine:
         held = await ask_place(engine, place(make_job("a")))
         before = (await engine.get_cluster(CLUSTER)).view
-        version, free = before.version, before.free.copy()
+        version, free = before.version, before.usage.free.copy()
         decision = await ask_place(engine, place(make_job("a"), make_job("b", workers=4), is_dry_run=True))
         after = (await engine.get_cluster(CLUSTER)).view
         assert [d.outcome for d in decision.decisions] == [Outcome.PLACED, Outcome.PLACED]
         assert not any(d.reservation_id or d.expire_time_s for d in decision.decisions)
         assert after.version == version
-        assert (after.free == free).all()
+        assert (after.usage.free == free).all()
         assert after.jobs[JobId("a")].reservation_id == held.decisions[0].reservation_id
 
 
@@ -195,8 +195,8 @@ async def test_what_the_host_really_did_stands() -> None:
         real = Assignment("worker-0", Role.WORKER, NodeId("n3"), (2,), Resources(cpu_cores=2.0, gpus=1.0))
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.STARTED, placement=(real,))])
         view = (await engine.get_cluster(CLUSTER)).view
-        assert [t.job_id for t in view.tenants(3, 2)] == ["a"]
-        assert int(view.free_gpus().sum()) == 15
+        assert [t.job_id for t in view.usage.tenants(3, 2)] == ["a"]
+        assert int(view.usage.free_gpus.sum()) == 15
 
 
 async def test_a_host_that_names_nodes_only_still_takes_their_gpus() -> None:
@@ -206,8 +206,8 @@ async def test_a_host_that_names_nodes_only_still_takes_their_gpus() -> None:
         named = tuple(Assignment(f"worker-{i}", Role.WORKER, NodeId("n1")) for i in range(2))
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.STARTED, placement=named)])
         view = (await engine.get_cluster(CLUSTER)).view
-        assert [view.tenants(1, g)[0].job_id for g in range(4)] == ["a"] * 4
-        assert int(view.free_gpus().sum()) == 2
+        assert [view.usage.tenants(1, g)[0].job_id for g in range(4)] == ["a"] * 4
+        assert int(view.usage.free_gpus.sum()) == 2
         assert {a.demand.gpus for a in view.jobs[JobId("a")].assignments} == {2.0}
 
 
@@ -234,7 +234,7 @@ async def test_a_conflict_is_decided_again_on_the_newer_view() -> None:
         assert decision.decisions[0].outcome is Outcome.PLACED
         assert decision.decisions[0].assignments[0].gpu_indices == (1,)
         view = (await engine.get_cluster(CLUSTER)).view
-        assert {t.job_id for g in (0, 1) for t in view.tenants(0, g)} == {"a", "other"}
+        assert {t.job_id for g in (0, 1) for t in view.usage.tenants(0, g)} == {"a", "other"}
 
 
 class _DeadStore(MemoryStore):

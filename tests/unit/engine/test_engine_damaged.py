@@ -48,7 +48,7 @@ async def eventually(is_so: Callable[[], bool]) -> None:
 async def test_a_damaged_cluster_keeps_no_other_back(store: DamagedStore) -> None:
     with capture_logs() as lines:
         async with running_engine(store=store) as engine:  # it starts
-            assert (await engine.get_cluster(CLUSTER)).view.nodes
+            assert (await engine.get_cluster(CLUSTER)).view.nodes.records
             with pytest.raises(CorruptStateError):
                 await engine.get_cluster("a")
             await store.report_nodes("z", [make_node("n0")], full=True)
@@ -74,7 +74,7 @@ async def test_a_report_of_all_nodes_repairs_a_damaged_record(
             await engine.get_cluster("a")
         monkeypatch.setattr(store, "report_nodes", repairing)
         await engine.report_nodes("a", [make_node("n0"), make_node("n1")], full=True)
-        assert len((await engine.get_cluster("a")).view.nodes) == 2
+        assert len((await engine.get_cluster("a")).view.nodes.records) == 2
 
 
 async def test_a_damaged_cluster_that_was_deleted_and_is_damaged_again_is_logged_again(store: DamagedStore) -> None:

@@ -165,9 +165,9 @@ async def test_what_will_be_learned_from_is_logged_as_it_was_seen() -> None:
         assert mask.shape == (2, 6)
         assert not mask[:, 3:].any(), "an all-reduce job has no parameter servers"
         assert all(mask[step, action] for step, action in enumerate(choice.actions))
-        nodes = [view.nodes[action].id for action in choice.actions]
+        nodes = [view.nodes.records[action].id for action in choice.actions]
         assert nodes == [a.node for a in answer.decisions[0].assignments]
-        full = view.index[next(iter(view.jobs[JobId("before")].assignments)).node]
+        full = view.nodes.index[next(iter(view.jobs[JobId("before")].assignments)).node]
         assert not mask[:, full].any(), "full nodes are masked"
 
 
@@ -208,7 +208,7 @@ async def test_a_large_cluster_is_logged_in_part_with_the_chosen_nodes_in_it() -
         view = (await engine.get_cluster(CLUSTER)).view
         assert len(rows) == 64
         assert choice.observation["nodes"].shape[0] == 64
-        nodes = [view.nodes[rows[action]].id for action in choice.actions]
+        nodes = [view.nodes.records[rows[action]].id for action in choice.actions]
         assert nodes == [a.node for a in answer.decisions[0].assignments]
         assert choice.mask is not None
         assert choice.mask.shape == (16, 128)

@@ -42,7 +42,7 @@ async def test_events_are_applied_once_and_in_order() -> None:
     live.apply([first])
     assert set(live.view.jobs) == {"a", "b"}
     live.apply([first, second])
-    assert live.view.free_gpus()[0] == 2
+    assert live.view.usage.free_gpus[0] == 2
 
 
 async def test_an_own_event_that_is_shown_soon_is_there_for_the_next_look() -> None:
@@ -84,9 +84,9 @@ async def test_an_assumption_that_fails_leaves_nothing() -> None:
     live = await _live()
     job = _running("a", 0)
     live.assume([job])
-    assert live.view.free_gpus()[0] == 3
+    assert live.view.usage.free_gpus[0] == 3
     live.settle([job], is_held=False)
-    assert live.view.free_gpus()[0] == 4
+    assert live.view.usage.free_gpus[0] == 4
     assert not live.view.jobs
 
 
@@ -96,9 +96,9 @@ async def test_an_event_takes_the_place_of_the_assumption() -> None:
     live.assume([job])
     live.apply([_event(live, 1, _running("a", 0))])
     live.settle([job], is_held=True)
-    assert live.view.free_gpus()[0] == 3
+    assert live.view.usage.free_gpus[0] == 3
     live.settle([job], is_held=False)
-    assert live.view.free_gpus()[0] == 3, "a late failure frees nothing that the store holds"
+    assert live.view.usage.free_gpus[0] == 3, "a late failure frees nothing that the store holds"
 
 
 async def test_another_life_of_the_state_is_told() -> None:
@@ -112,7 +112,7 @@ async def test_an_assumption_survives_a_reload() -> None:
     job = _running("a", 0)
     live.assume([job])
     await live.load()
-    assert live.view.free_gpus()[0] == 3
+    assert live.view.usage.free_gpus[0] == 3
 
 
 async def test_unknown_clusters_are_not_kept() -> None:
@@ -176,7 +176,7 @@ async def test_the_tail_is_in_the_way_of_no_answer(monkeypatch: pytest.MonkeyPat
         async with asyncio.timeout(5.0):
             while "b" not in live.view.jobs:
                 await live.wait_changed(1.0)
-        assert live.view.free_gpus()[0] == 2
+        assert live.view.usage.free_gpus[0] == 2
     finally:
         await opened.close()
 

@@ -103,7 +103,7 @@ async def test_a_caller_that_is_cancelled_before_it_waits_leaves_what_the_store_
         again = await ask_place(engine, place(make_job("a"), request_id="r"))
         assert again.meta.is_repeated
         await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.CANCELLED)])
-        assert int(live.view.free_gpus().sum()) == 4
+        assert int(live.view.usage.free_gpus.sum()) == 4
 
 
 async def test_a_caller_that_is_cancelled_before_it_waits_leaves_nothing_that_the_store_refused() -> None:
@@ -115,7 +115,7 @@ async def test_a_caller_that_is_cancelled_before_it_waits_leaves_nothing_that_th
         async with asyncio.timeout(10.0):
             while live._assumed:
                 await live.wait_changed(0.01)
-        assert int(live.view.free_gpus().sum()) == 4
+        assert int(live.view.usage.free_gpus.sum()) == 4
 
 
 async def test_a_caller_that_is_cancelled_while_it_waits_gives_back_what_was_assumed() -> None:
@@ -123,7 +123,7 @@ async def test_a_caller_that_is_cancelled_while_it_waits_gives_back_what_was_ass
         await _cancelled(asyncio.create_task(ask_place_and_drop(engine)))
         live = await engine._parts.views.get(CLUSTER)
         assert not live._assumed
-        assert int(live.view.free_gpus().sum()) == 4
+        assert int(live.view.usage.free_gpus.sum()) == 4
 
 
 async def ask_place_and_drop(engine: Engine) -> None:

@@ -50,7 +50,7 @@ async def live_view(engine: Engine) -> Any:
 
 
 def tasks_on(view: ClusterView) -> int:
-    return int(view.task_count.sum())
+    return int(view.usage.task_count.sum())
 
 
 def held(view: ClusterView) -> int:

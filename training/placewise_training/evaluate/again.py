@@ -165,7 +165,7 @@ class AskedAgain:
             Tensor.pack(tokens.parts),
             Tensor.pack(tokens.job.astype(np.int32)),
             Tensor.pack(tokens.node.astype(np.int32)),
-            tuple(view.node_id(m) for m in tokens.places),
+            tuple(view.nodes.records[m].id for m in tokens.places),
             tuple(running.id for running in tokens.neighbours),
         )
 
@@ -179,6 +179,6 @@ def with_candidate(usable: Usable, again: AskedAgain, kept: Iterable[int]) -> Us
 
 def _is_hot(nodes: Iterable[str], view: ClusterView) -> bool:
     """Whether one of the nodes is within NEAR_LIMIT_CELSIUS of its limit. Nodes beyond that are never offered."""
-    columns = [view.index[node] for node in set(nodes) if node in view.index]
-    cpu, gpu, limit = view.telemetry[_CELSIUS][:, columns]
+    columns = [view.nodes.index[node] for node in set(nodes) if node in view.nodes.index]
+    cpu, gpu, limit = view.nodes.telemetry[_CELSIUS][:, columns]
     return bool((np.fmax(cpu, gpu) >= limit - NEAR_LIMIT_CELSIUS).any())

@@ -94,7 +94,7 @@ class Recorder:
         if self.has_times:
             measure_times(view, self.truth)
         names = list(nodes)
-        rows = self._encoder.encode(asked(task), view, [view.index[name] for name in names])
+        rows = self._encoder.encode(asked(task), view, [view.nodes.index[name] for name in names])
         taught = names.index(self._teacher.choose(task, view, nodes, now_s))
         rng = np.random.default_rng((self.seed, 72, task.number))
         drawn = rng.random()

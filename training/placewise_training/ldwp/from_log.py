@@ -55,7 +55,7 @@ class NodeRows:
         if offer is None:
             return None
         nodes = shortlist(view, offer.mask, MOST_NODES, offer)
-        return self._encoder.encode(job, view, nodes, offer), [view.node_id(m) for m in nodes.tolist()]
+        return self._encoder.encode(job, view, nodes, offer), [view.nodes.records[m].id for m in nodes.tolist()]
 
 
 def log_steps(where: str, before_s: float = 0.0) -> HeldBack[NodeStep]:

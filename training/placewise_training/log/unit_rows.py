@@ -108,7 +108,7 @@ class UnitRows:
         unit = f"{share.node}/{share.unit}"
         part = self.index.share(record.decision_id, record.task.id, unit)
         seconds = part.seconds or at_least_s(part, record.time_s, self.index)
-        m = state.view.index.get(share.node)
+        m = state.view.nodes.index.get(share.node)
         if share.scale <= 0 or seconds <= 0 or m is None:
             return "nothing known of its end"
         is_on_gpu = share.unit != CPU_UNIT
@@ -118,7 +118,7 @@ class UnitRows:
         peak = None if has_serial or part.seconds is None else self.index.peak_celsius(record.decision_id, unit)
         heat = None
         if peak is not None:
-            readings, at = state.readings, m if is_on_gpu else state.view.size + m
+            readings, at = state.readings, m if is_on_gpu else state.view.nodes.size + m
             before = float(readings.celsius[at])
             if not math.isnan(before):
                 heat = UnitHeat(before, peak, float(readings.ambient[at]), float(readings.watts[at]))
@@ -137,4 +137,4 @@ def _state(view: ClusterView) -> _State:
             for j in range(len(COMPONENTS))
         ]
     )
-    return _State(view, parts * view.size, (parts.sum(axis=1) > 0).astype(np.float64), readings_of(view))
+    return _State(view, parts * view.nodes.size, (parts.sum(axis=1) > 0).astype(np.float64), readings_of(view))

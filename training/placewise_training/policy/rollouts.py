@@ -218,7 +218,7 @@ class Actor(PlacementPolicy):
         self, job: Job, view: ClusterView, context: PlaceContext, lesson: Lesson | None = None, *, is_kept: bool = True
     ) -> Proposal | None:
         """By the net, by the lesson, or along `_guide`. Steps that lead nowhere are not kept."""
-        self._forced, self._placed = lesson, np.zeros((2, view.size), dtype=np.int64)
+        self._forced, self._placed = lesson, np.zeros((2, view.nodes.size), dtype=np.int64)
         seen: list[tuple[Chunk, Step]] = []
         self._kept = seen
         proposal = self._harmony.decode(job, view, context, self._choose)
@@ -252,7 +252,9 @@ class Actor(PlacementPolicy):
         other = self._explorers[int(self._rng.integers(len(self._explorers)))].propose(job, view, context)
         if other is None:
             return None
-        self._guide = [view.index[a.node] + view.size * (a.role.value != "WORKER") for a in other.assignments]
+        self._guide = [
+            view.nodes.index[a.node] + view.nodes.size * (a.role.value != "WORKER") for a in other.assignments
+        ]
         try:
             proposal = self._decode(job, view, context)
         finally:

@@ -107,7 +107,7 @@ class Teacher:
         best = min(costs, key=lambda layout: costs[layout][0])
         moved = [layout for layout in self._moves(job, best, view) if layout not in costs]
         costs |= zip(moved, self._costs(job, moved, view), strict=True)
-        counts = np.zeros((len(costs), 2, view.size), dtype=np.int64)
+        counts = np.zeros((len(costs), 2, view.nodes.size), dtype=np.int64)
         for k, layout in enumerate(costs):
             for m, workers, servers in layout:
                 counts[k, :, m] = workers, servers
@@ -169,7 +169,7 @@ class Teacher:
         sim = self._simulation
         assert sim is not None
         new = sim.waiting[job.id]
-        spots = [Spot(view.node_id(m), workers, servers, ()) for m, workers, servers in layout]
+        spots = [Spot(view.nodes.records[m].id, workers, servers, ()) for m, workers, servers in layout]
         footprint = sim.speed.footprint(new, spots, sim.nodes)
         loads = [sim.nodes[part.node] for part in footprint.parts]
         neighbours = dict.fromkeys(other for load in loads for other in load.parts)
@@ -211,7 +211,11 @@ class _Free:
 
     @classmethod
     def of(cls, view: ClusterView) -> "_Free":
-        return cls(view.free[CPU].copy(), view.free[MEMORY].copy(), np.array(view.free_gpus(), dtype=np.float64))
+        return cls(
+            view.usage.free[CPU].copy(),
+            view.usage.free[MEMORY].copy(),
+            np.array(view.usage.free_gpus, dtype=np.float64),
+        )
 
     def fits(self, cores: float, memory: float, gpus: float) -> NDArray[np.bool_]:
         return np.asarray((self.cores >= cores) & (self.memory >= memory) & (self.gpus >= gpus))
@@ -236,7 +240,7 @@ def _left(epochs_done: float, job: Job) -> float:
 def _layout(placement: Sequence[Assignment], view: ClusterView) -> Layout:
     counts: dict[int, list[int]] = {}
     for task in placement:
-        counts.setdefault(view.index[task.node], [0, 0])[task.role is not Role.WORKER] += 1
+        counts.setdefault(view.nodes.index[task.node], [0, 0])[task.role is not Role.WORKER] += 1
     return tuple(sorted((m, workers, servers) for m, (workers, servers) in counts.items()))
 
 
@@ -257,7 +261,7 @@ def _assignments(job: Job, layout: Layout, view: ClusterView) -> list[Assignment
         Assignment(
             name,
             group.role,
-            NodeId(view.node_id(slots[group.role].pop(0))),
+            NodeId(view.nodes.records[slots[group.role].pop(0)].id),
             tuple(range(round(group.demand.gpus))),
             demand=group.demand,
         )

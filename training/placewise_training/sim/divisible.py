@@ -43,10 +43,10 @@ class HeatNode:
 
 def idle_units(view: ClusterView) -> list[tuple[str, str]]:
     """(node, one of UNITS) of those that serve nothing."""
-    found = []
-    for m in range(view.size):
-        is_idle = {"cpu": view.cpu_task_count[m] == 0, "gpu0": view.gpu_tenant_count[m, 0] == 0}
-        found += [(view.node_id(m), unit) for unit in UNITS if is_idle[unit]]
+    found: list[tuple[str, str]] = []
+    for m in range(view.nodes.size):
+        is_idle = {"cpu": view.usage.cpu_task_count[m] == 0, "gpu0": view.usage.gpu_tenant_count[m, 0] == 0}
+        found += [(view.nodes.records[m].id, unit) for unit in UNITS if is_idle[unit]]
     return found
 
 
@@ -108,12 +108,12 @@ class WithoutHeat:
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
         hidden = [7, 8, 9, 10, 11]  # rows of the telemetry: temperatures, limit, power, ambient
-        kept = view.telemetry[hidden].copy()
-        view.telemetry[hidden] = np.nan
+        kept = view.nodes.telemetry[hidden].copy()
+        view.nodes.telemetry[hidden] = np.nan
         try:
             return self._policy.partition(task, view, context)
         finally:
-            view.telemetry[hidden] = kept
+            view.nodes.telemetry[hidden] = kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +218,15 @@ class HeatSimulation:
         limits = {name: node.spec.thermal.limit_celsius for name, node in self.nodes.items()}
         self._over_s += self._report_every_s * sum(celsius[name] > limits[name] + 1e-9 for name in celsius)
         self._samples.append((self.now_s, tuple(celsius.values())))
-        self.view.apply_change(NodesReported(tuple(self._reported(node, celsius) for node in self.view.nodes)))
+        self.view.apply_change(NodesReported(tuple(self._reported(node, celsius) for node in self.view.nodes.records)))
         self.events.push(self.now_s + self._report_every_s, EventKind.TELEMETRY)
 
     def _reported(self, node: Node, celsius: Mapping[str, float]) -> Node:
-        m = self.view.index[node.id]
+        m = self.view.nodes.index[node.id]
         spec = self.nodes[node.id].spec.thermal
         telemetry = NodeTelemetry(
-            cpu_util=0.9 if self.view.cpu_task_count[m] else 0.02,
-            gpu_util=0.9 if self.view.gpu_tenant_count[m, 0] else 0.0,
+            cpu_util=0.9 if self.view.usage.cpu_task_count[m] else 0.02,
+            gpu_util=0.9 if self.view.usage.gpu_tenant_count[m, 0] else 0.0,
             cpu_celsius=celsius[node.id],
             gpu_celsius=celsius[node.id],
             limit_celsius=spec.limit_celsius,
@@ -278,7 +278,7 @@ class HeatSimulation:
 
     def _warm(self, node: str) -> None:
         """CPU and GPU take half of the node's power each: those of the paper's strong nodes have 130 and 140 W."""
-        self.heat[node].set_util(self.now_s, self.view.tasks_on(self.view.index[node]) / len(UNITS))
+        self.heat[node].set_util(self.now_s, self.view.usage.tasks_on(self.view.nodes.index[node]) / len(UNITS))
 
     def _result(self) -> HeatResult:
         spreads = [max(celsius) - min(celsius) for _, celsius in self._samples]

@@ -99,8 +99,8 @@ class HarmonyPaper(PlacementPolicy):
     def _lack(self, view: ClusterView) -> str:
         if self._net is None:
             return "the bundle has no net for it (placewise train harmony-paper)"
-        if self._net.nodes != view.size:
-            return f"its net is for {self._net.nodes} nodes, the cluster has {view.size}"
+        if self._net.nodes != view.nodes.size:
+            return f"its net is for {self._net.nodes} nodes, the cluster has {view.nodes.size}"
         return ""
 
     def _fall_back(self, reason: str, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:

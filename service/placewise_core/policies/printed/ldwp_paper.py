@@ -69,7 +69,7 @@ class LdwpPaper(PlacementPolicy):
         values = self._net.values(state_of(offer.job, offer.view, self._net.types, order))
         if values.shape != order.shape or not np.isfinite(values).all():
             raise ValueError(f"the net returned values of shape {values.shape}; {len(order)} finite ones are needed")
-        scores = np.empty((1, offer.view.size))
+        scores = np.empty((1, offer.view.nodes.size))
         scores[0, order] = values
         return scores
 
@@ -81,8 +81,8 @@ class LdwpPaper(PlacementPolicy):
             return "no pipeline"
         if self._net is None:
             return "the bundle has no net for it (placewise train ldwp-paper)"
-        if len(self._net.nodes) != view.size:
-            return f"its net is for {len(self._net.nodes)} nodes, the cluster has {view.size}"
+        if len(self._net.nodes) != view.nodes.size:
+            return f"its net is for {len(self._net.nodes)} nodes, the cluster has {view.nodes.size}"
         if job.model not in self._net.types:
             return f"its net knows no tasks of type {job.model!r}: set model to one of {', '.join(self._net.types)}"
         return ""

@@ -11,7 +11,8 @@ import numpy as np
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.gang.offer import Offer
 from placewise_core.policies.profiled.tables import GpuSpeeds
-from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, TELEMETRY_COLUMNS, ClusterView
+from placewise_core.view.nodes import TELEMETRY_COLUMNS
+from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, ClusterView
 
 _ROW_LIST = (CPU, MEMORY, GPUS, GPU_MEMORY)
 _ROWS = np.array(_ROW_LIST)
@@ -32,9 +33,9 @@ class NodeSpeeds:
         (measured, Gavel). A CPU task: the CPU clock over the cluster's mean; unknown clocks count as the mean."""
         view = offer.view
         stamp, kept = self._kept.get(view, (0, {}))
-        if stamp != view.layout_stamp:
+        if stamp != view.nodes.layout_stamp:
             kept = {}
-            self._kept[view] = (view.layout_stamp, kept)
+            self._kept[view] = (view.nodes.layout_stamp, kept)
         key = offer.job.model if offer.demand[GPUS] > 0 else ""
         speeds = kept.get(key)
         if speeds is None:
@@ -44,17 +45,17 @@ class NodeSpeeds:
     def on_gpus(self, view: ClusterView, model: str) -> FloatArray:
         """(M,) as `of` for a task on GPUs; 1 where nobody measured."""
         # gpu_model is -1 for a missing GPU: that picks the last entry.
-        by_model = np.array([*(self._gpu_speeds.of(model, name) for name in view.gpu_model_names()), 0.0])
-        speeds = by_model[view.gpu_model].max(axis=1, initial=0.0)
+        by_model = np.array([*(self._gpu_speeds.of(model, name) for name in view.nodes.gpu_model_names()), 0.0])
+        speeds = by_model[view.nodes.gpu_model].max(axis=1, initial=0.0)
         return np.asarray(np.where(speeds > 0, speeds, 1.0))
 
     def on_cpus(self, view: ClusterView) -> FloatArray:
         """(M,) as `of` for a CPU task."""
-        known = view.cpu_ghz > 0
+        known = view.nodes.cpu_ghz > 0
         if not known.any():
-            return np.ones(view.size)
-        mean = view.cpu_ghz[known].mean()
-        return np.asarray(np.where(known, view.cpu_ghz, mean) / mean)
+            return np.ones(view.nodes.size)
+        mean = view.nodes.cpu_ghz[known].mean()
+        return np.asarray(np.where(known, view.nodes.cpu_ghz, mean) / mean)
 
 
 @dataclass(slots=True)
@@ -86,31 +87,31 @@ class NodeLoads:
 
     def _renewed(self, view: ClusterView, asked: BoolArray) -> FloatArray:
         kept = self._of(view)
-        is_old = kept.stamps != view.node_stamp
+        is_old = kept.stamps != view.usage.node_stamp
         is_old &= asked
         for m in is_old.nonzero()[0].tolist():
             kept.load[m] = _load_on(view, kept, m)
-            kept.stamps[m] = view.node_stamp[m]
+            kept.stamps[m] = view.usage.node_stamp[m]
         return kept.load
 
     def _of(self, view: ClusterView) -> _Kept:
         kept = self._kept.get(view)
-        if kept is None or kept.telemetry_stamp != view.telemetry_stamp or len(kept.stamps) != view.size:
+        if kept is None or kept.telemetry_stamp != view.nodes.telemetry_stamp or len(kept.stamps) != view.nodes.size:
             kept = self._kept[view] = _begun(view)
         return kept
 
 
 def _begun(view: ClusterView) -> _Kept:
-    inverse = view.inverse_capacity[_ROWS]
+    inverse = view.nodes.inverse_capacity[_ROWS]
     is_there = inverse > 0
     weights = is_there / np.maximum(1, is_there.sum(axis=0))
     kept = _Kept(
-        load=np.zeros(view.size),
-        terms=np.array([inverse, np.nan_to_num(view.telemetry[_MEASURED]), weights]),
-        stamps=view.node_stamp.copy(),
-        telemetry_stamp=view.telemetry_stamp,
+        load=np.zeros(view.nodes.size),
+        terms=np.array([inverse, np.nan_to_num(view.nodes.telemetry[_MEASURED]), weights]),
+        stamps=view.usage.node_stamp.copy(),
+        telemetry_stamp=view.nodes.telemetry_stamp,
     )
-    kept.load[:] = _load(view.free, kept.terms)
+    kept.load[:] = _load(view.usage.free, kept.terms)
     return kept
 
 
@@ -126,7 +127,7 @@ def _load(free: FloatArray, terms: FloatArray) -> FloatArray:
 
 def _load_on(view: ClusterView, kept: _Kept, m: int) -> float:
     """`_load` of one node, to the last bit: for four numbers arrays take several times as long."""
-    free = view.free[:, m].tolist()
+    free = view.usage.free[:, m].tolist()
     load = 0.0
     for row, inverse, measured, weight in zip(_ROW_LIST, *kept.terms[:, :, m].tolist(), strict=True):
         used = 1.0 - free[row] * inverse

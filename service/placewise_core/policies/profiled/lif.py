@@ -159,21 +159,21 @@ class LeastInterference(ScoredPolicy):
     def _renewed(self, view: ClusterView, asked: BoolArray, slices: Slices) -> FloatArray:
         """(14, M) the table, right in the columns that are asked for."""
         sums = self._last[1] if self._last[0]() is view else self._sums.get(view)
-        if sums is None or sums.layout_stamp != view.layout_stamp:
+        if sums is None or sums.layout_stamp != view.nodes.layout_stamp:
             sums = self._sums[view] = _begun(view)
         self._last = (sums.view, sums)
-        is_old = sums.stamps != view.node_stamp
+        is_old = sums.stamps != view.usage.node_stamp
         is_old &= asked
         old = is_old.nonzero()[0]
         if len(old) < _TOGETHER:
             for m in old.tolist():
                 sums.table[:, m] = self._column(view, m, sums.nodes[m])
-            sums.stamps[old] = view.node_stamp[old]
+            sums.stamps[old] = view.usage.node_stamp[old]
             return sums.table
         for at in range(0, len(old), _PORTION):
             portion = old[at : at + _PORTION]
             sums.table[:, portion] = self._columns(view, portion)
-            sums.stamps[portion] = view.node_stamp[portion]
+            sums.stamps[portion] = view.usage.node_stamp[portion]
             slices.pause()
         return sums.table
 
@@ -181,7 +181,7 @@ class LeastInterference(ScoredPolicy):
         constant = u = b = uu = bb = 0.0  # of the polynomial in U and B; a task's part of it is also in _own
         cores, gbps, cpu_scale, network_scale = node
         coefficients = self._of
-        for model, demand in view.tasks_at(m):
+        for model, demand in view.usage.tasks_at(m):
             a1, a2, a3, a4 = coefficients(model)
             p, q = demand.cpu_cores * cpu_scale, demand.network_gbps * network_scale
             constant += -a1 * p - a2 * q + a3 * p * p + a4 * q * q
@@ -189,7 +189,7 @@ class LeastInterference(ScoredPolicy):
             b += a2 - 2.0 * a4 * q
             uu += a3
             bb += a4
-        free: list[float] = view.free[:, m].tolist()
+        free: list[float] = view.usage.free[:, m].tolist()
         cpu, network = (cores - free[CPU]) * cpu_scale, (gbps - free[NETWORK]) * network_scale
         return (
             cpu,
@@ -206,11 +206,14 @@ class LeastInterference(ScoredPolicy):
 
     def _columns(self, view: ClusterView, nodes: IntArray) -> FloatArray:
         """(14, N) as _column for many nodes, to the last bit: sums run in the same order."""
-        tasks = [list(view.tasks_at(m)) for m in nodes.tolist()]
+        tasks = [list(view.usage.tasks_at(m)) for m in nodes.tolist()]
         at = np.repeat(np.arange(len(nodes)), [len(here) for here in tasks])
         held = [(*self._of(model), d.cpu_cores, d.network_gbps) for here in tasks for model, d in here]
         a1, a2, a3, a4, cores, gbps = np.array(held, dtype=np.float64).reshape(-1, 6).T
-        scale, used = view.inverse_capacity[_PAIR, nodes], view.capacity[_PAIR, nodes] - view.free[_PAIR, nodes]
+        scale, used = (
+            view.nodes.inverse_capacity[_PAIR, nodes],
+            view.nodes.capacity[_PAIR, nodes] - view.usage.free[_PAIR, nodes],
+        )
         p, q = cores * scale[0, at], gbps * scale[1, at]
         terms = (-a1 * p - a2 * q + a3 * p * p + a4 * q * q, a1 - 2.0 * a3 * p, a2 - 2.0 * a4 * q, a3, a4)
         sums = np.array([np.bincount(at, term, len(nodes)) for term in terms])
@@ -220,9 +223,9 @@ class LeastInterference(ScoredPolicy):
 def _begun(view: ClusterView) -> _Sums:
     """No node is counted yet: the stamps of a view begin at 1."""
     rows = [CPU, NETWORK]
-    nodes = list(zip(*view.capacity[rows].tolist(), *view.inverse_capacity[rows].tolist(), strict=True))
-    table, stamps = np.zeros((14, view.size)), np.zeros(view.size, dtype=np.int64)
-    return _Sums(table, stamps, nodes, view.layout_stamp, ref(view), Bounded(_KEPT_SHAPES))
+    nodes = list(zip(*view.nodes.capacity[rows].tolist(), *view.nodes.inverse_capacity[rows].tolist(), strict=True))
+    table, stamps = np.zeros((14, view.nodes.size)), np.zeros(view.nodes.size, dtype=np.int64)
+    return _Sums(table, stamps, nodes, view.nodes.layout_stamp, ref(view), Bounded(_KEPT_SHAPES))
 
 
 def _scored(sums: FloatArray, used: FloatArray, scale: FloatArray) -> FloatArray:

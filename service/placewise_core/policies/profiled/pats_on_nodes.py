@@ -18,7 +18,8 @@ from placewise_core.gang.scored import ScoredPolicy
 from placewise_core.policies.profiled.completion import NodeSpeeds
 from placewise_core.policies.profiled.tables import GpuSpeeds
 from placewise_core.subtasks.metrics import SPEEDUP, KnownMetrics, SubtaskMetrics
-from placewise_core.view.view import CPU, GPUS, TELEMETRY_COLUMNS, ClusterView
+from placewise_core.view.nodes import TELEMETRY_COLUMNS
+from placewise_core.view.view import CPU, GPUS, ClusterView
 
 _BUSY = [TELEMETRY_COLUMNS.index(name) for name in ("cpu_util", "gpu_util")]
 _LEAST_IDLE = 1e-3  # of busy nodes the faster one
@@ -41,7 +42,7 @@ class RelativePerformance(ScoredPolicy):
         self._speeds = NodeSpeeds(gpu_speeds)
 
     def order(self, jobs: Sequence[Job], view: ClusterView, context: PlaceContext) -> Sequence[Job]:
-        names = view.gpu_model_names()
+        names = view.nodes.gpu_model_names()
         return sorted(jobs, key=lambda job: -self._spread(job, names))
 
     def scores(self, offer: Offer) -> FloatArray:
@@ -56,10 +57,10 @@ class RelativePerformance(ScoredPolicy):
         """(J, N) of a pipeline."""
         view, at = offer.view, offer.at
         speedup = _mean_speedup(offer.job.subtasks, KnownMetrics.from_view(view))
-        gpus, speeds = view.capacity[GPUS], self._speeds.on_gpus(view, offer.job.model)
-        on_cores = view.capacity[CPU, at] * self._speeds.on_cpus(view)[at]
+        gpus, speeds = view.nodes.capacity[GPUS], self._speeds.on_gpus(view, offer.job.model)
+        on_cores = view.nodes.capacity[CPU, at] * self._speeds.on_cpus(view)[at]
         on_gpus = (gpus * speeds)[at] / self._reference(offer.job.model, gpus, speeds) * speedup
-        cpu_util, gpu_util = (np.nan_to_num(view.telemetry[row, at]) for row in _BUSY)
+        cpu_util, gpu_util = (np.nan_to_num(view.nodes.telemetry[row, at]) for row in _BUSY)
         return _idle_speed(on_cores, on_gpus, cpu_util, gpu_util, offer.task_count)
 
     def _reference(self, model: str, gpus: FloatArray, speeds: FloatArray) -> float:

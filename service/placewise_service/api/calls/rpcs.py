@@ -202,7 +202,7 @@ def _nodes(request: cluster_pb2.ReportNodesRequest, limits: Limits) -> list[Node
 async def _check_growth(context: CallContext, cluster: str, reported: Sequence[str]) -> None:
     """Raises InvalidRequestError if a report would take a cluster over its limit."""
     try:
-        known = (await context.engine.get_cluster(cluster)).view.index
+        known = (await context.engine.get_cluster(cluster)).view.nodes.index
     except NotFoundError:
         return  # what begins a cluster is within the limit of a report
     total = len(known) + sum(name not in known for name in reported)
@@ -245,7 +245,7 @@ async def _get_cluster(
     engine = context.engine
     snapshot = await engine.get_cluster(request.cluster)
     # The view changes after the next await. Its records are frozen, so the lists are copied now and rendered in steps.
-    nodes = list(snapshot.view.nodes) if request.full else []
+    nodes = list(snapshot.view.nodes.records) if request.full else []
     jobs = list(snapshot.view.jobs.values()) if request.full else []
     message = convert_cluster.totals(
         snapshot.view, snapshot.is_stale, context.clock.now_s(), _queues_of(context, request.cluster)

@@ -63,7 +63,7 @@ class AlternativesStudy:
         found = retraced(harmony, tasks, study.job, study.view, study.context(slices))
         if found is None:
             return None
-        nodes = tuple(study.view.node_id(m) for m in found.rows.tolist())
+        nodes = tuple(study.view.nodes.records[m].id for m in found.rows.tolist())
         return Steps(study.job.id, found.tasks, found.odds, nodes, Tensor.pack(found.tokens))
 
 
@@ -73,6 +73,6 @@ def _parts(study: Study, tokens: PartTokens) -> Parts:
         Tensor.pack(tokens.parts),
         Tensor.pack(tokens.job.astype(np.int32)),
         Tensor.pack(tokens.node.astype(np.int32)),
-        tuple(study.view.node_id(m) for m in tokens.places),
+        tuple(study.view.nodes.records[m].id for m in tokens.places),
         tuple(running.id for running in tokens.neighbours),
     )

@@ -256,7 +256,7 @@ class Placer:
         )
         draft.holds.append(running)
         draft.last = (running, proposal, view)
-        if view.shared_gpus or may_share(job):
+        if view.usage.shared_gpus or may_share(job):
             view.add_job(running)
             context.slices.pause()
             draft.expected_tenants.update(_shared_tenants(running, view))
@@ -360,9 +360,9 @@ def _shared_tenants(running: RunningJob, view: ClusterView) -> dict[str, tuple[J
     """The tenants of each GPU that the job shares: the slowdown prediction depends on them."""
     shared: dict[str, tuple[JobId, ...]] = {}
     for assignment in running.assignments:
-        m = view.index[assignment.node]
+        m = view.nodes.index[assignment.node]
         for g in assignment.gpu_indices:
-            tenants = view.tenants(m, g)
+            tenants = view.usage.tenants(m, g)
             if len(tenants) > 1:
                 shared[f"{assignment.node}/{g}"] = tuple(sorted(t.job_id for t in tenants if t.job_id != running.id))
     return shared

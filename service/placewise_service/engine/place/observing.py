@@ -34,10 +34,10 @@ def choice_of(job: Job, assignments: Sequence[Assignment], view: ClusterView, no
     A job that found no place has neither actions nor masks.
     """
     actions = actions_of(assignments, view)
-    rows = _rows(actions % view.size, view, now_s)
-    seen_rows = None if len(rows) == view.size else rows
+    rows = _rows(actions % view.nodes.size, view, now_s)
+    seen_rows = None if len(rows) == view.nodes.size else rows
     seen = encoder.encode(view, [job], now_s, current=0, rows=seen_rows)
-    local = np.searchsorted(rows, actions % view.size) + (actions // view.size) * len(rows)
+    local = np.searchsorted(rows, actions % view.nodes.size) + (actions // view.nodes.size) * len(rows)
     tensors: dict[str, NDArray[Any]] = {
         "nodes": seen.nodes,
         "jobs": seen.jobs,
@@ -49,15 +49,15 @@ def choice_of(job: Job, assignments: Sequence[Assignment], view: ClusterView, no
         actions=tuple(local.tolist()),
         observation={name: Tensor.pack(values) for name, values in tensors.items()},
         mask=Tensor.pack(_masks(job, assignments[:MOST_STEPS], view, now_s, rows)),
-        nodes=tuple([view.node_id(m) for m in rows.tolist()]),
+        nodes=tuple([view.nodes.records[m].id for m in rows.tolist()]),
         jobs=(job.id, *[running.id for running in encoder.running(view, seen_rows)]),
     )
 
 
 def _rows(chosen: IntArray, view: ClusterView, now_s: float) -> IntArray:
     """(C,) ascending: all nodes, or the chosen ones and as many usable ones as there is room for."""
-    if view.size <= MOST_NODES:
-        return np.arange(view.size)
+    if view.nodes.size <= MOST_NODES:
+        return np.arange(view.nodes.size)
     others = np.setdiff1d(np.flatnonzero(view.usable(now_s)), chosen)
     room = max(0, MOST_NODES - len(np.unique(chosen)))
     spread = others[np.linspace(0, len(others) - 1, min(room, len(others)), dtype=np.int64)] if len(others) else others
@@ -68,7 +68,7 @@ def _masks(job: Job, assignments: Sequence[Assignment], view: ClusterView, now_s
     """(steps, 2·C) open actions before each task, with the earlier ones placed. Leaves the view as it was."""
     usable = view.usable(now_s)
     left = Counter({group.role: group.count for group in job.groups})
-    columns = np.concatenate([rows, view.size + rows])
+    columns = np.concatenate([rows, view.nodes.size + rows])
     masks = np.zeros((len(assignments), len(columns)), dtype=np.bool_)
     for step, assignment in enumerate(assignments):
         if step:

@@ -299,7 +299,7 @@ class Placing:
         )
         is_shadowed = bool(self.parts.registry.shadows.by_cluster) and self.shadowing.wants(command)
         arming = self._arming(asked, context)
-        if is_large(command.jobs, view.size, command.is_explaining):
+        if is_large(command.jobs, view.nodes.size, command.is_explaining):
             given = (command, live, policy, context, uuid7(), settled, is_shadowed, arming)
             return await self.sliced.draft(asked.placer, *given), seed
         read = self.parts.read(live, context.now_s)
@@ -326,7 +326,7 @@ class Placing:
 
     async def _on_node(self, command: PlaceCommand, live: LiveView, started_s: float) -> PlaceDecision:
         """Ready subtasks on the computing units of one node. Advice: nothing is held."""
-        if command.node_id not in live.view.index:
+        if command.node_id not in live.view.nodes.index:
             raise NotFoundError(
                 f"no node {command.node_id!r} in cluster {command.cluster!r}", {"node": command.node_id}
             )

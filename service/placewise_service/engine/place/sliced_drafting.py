@@ -134,7 +134,7 @@ class _Work:
             slices.pause()
             placer.check_deadline(draft, self.command, context)
             ahead = jobs[i : i + _READ_AHEAD]
-            most = max([looks(other, live.view.size, context.is_explaining) for other in ahead])
+            most = max([looks(other, live.view.nodes.size, context.is_explaining) for other in ahead])
             if self._is_known(job):
                 continue
             if most > _MOST_LOOKS:

@@ -157,6 +157,10 @@ class DriftWatch:
 
 def _gpu_types(decision: JobDecision, view: ClusterView) -> set[str]:
     """Of the nodes of a placement that the view still has."""
-    rows = {view.index[task.node] for task in decision.assignments if task.demand.gpus > 0 and task.node in view.index}
-    names = view.gpu_model_names()
-    return {names[i] for m in rows for i in view.gpu_model[m].tolist() if i >= 0}
+    rows = {
+        view.nodes.index[task.node]
+        for task in decision.assignments
+        if task.demand.gpus > 0 and task.node in view.nodes.index
+    }
+    names = view.nodes.gpu_model_names()
+    return {names[i] for m in rows for i in view.nodes.gpu_model[m].tolist() if i >= 0}

@@ -46,11 +46,11 @@ def _gpus(
     node: NodeId, need: int, reserved: Sequence[int], job: Job, taken: set[tuple[NodeId, int]], view: ClusterView
 ) -> tuple[int, ...]:
     """GPUs of the node: those reserved for this task, then the job's other ones there, then free ones."""
-    m = view.index.get(node)
+    m = view.nodes.index.get(node)
     if m is None:
         return tuple(reserved)[:need]
-    exists = np.flatnonzero(view.gpu_exists[m]).tolist()
-    own = [g for g in exists if any(t.job_id == job.id for t in view.tenants(m, g))]
-    free = [g for g in exists if not view.tenants(m, g)]
+    exists = np.flatnonzero(view.nodes.gpu_exists[m]).tolist()
+    own = [g for g in exists if any(t.job_id == job.id for t in view.usage.tenants(m, g))]
+    free = [g for g in exists if not view.usage.tenants(m, g)]
     order = dict.fromkeys([*(g for g in reserved if g in exists), *own, *free])
     return tuple(sorted([g for g in order if (node, g) not in taken][:need]))

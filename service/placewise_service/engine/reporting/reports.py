@@ -253,8 +253,8 @@ def _neighbours(event: JobEvent, live: LiveView) -> tuple[str, ...] | None:
     running = live.view.jobs.get(event.job_id) if event.kind is JobEventKind.PROGRESS else None
     if running is None:
         return None
-    nodes = {live.view.index[task.node] for task in running.assignments if task.node in live.view.index}
-    beside = {job_id for m in nodes for job_id in live.view.jobs_on(m)} - {event.job_id}
+    nodes = {live.view.nodes.index[task.node] for task in running.assignments if task.node in live.view.nodes.index}
+    beside = {job_id for m in nodes for job_id in live.view.usage.jobs_on(m)} - {event.job_id}
     return tuple(sorted(beside)[:_MOST_NEIGHBOURS])
 
 

@@ -39,7 +39,7 @@ def ask(policy: str, jobs: Sequence[Job], view: ClusterView) -> dict[str, Admiss
 
 
 def occupied(view: ClusterView, m: int, gpus: int) -> ClusterView:
-    held = Assignment("worker-0", Role.WORKER, view.nodes[m].id, tuple(range(gpus)), Resources(gpus=gpus))
+    held = Assignment("worker-0", Role.WORKER, view.nodes.records[m].id, tuple(range(gpus)), Resources(gpus=gpus))
     view.add_job(RunningJob(Job(JobId(f"busy{m}"), model="x"), (held,)))
     return view
 

@@ -178,7 +178,7 @@ def test_fragmented_gpus_are_named_as_such() -> None:
         admission = ask([job(name)], view, in_queue([job(name)], view), 102).admissions[0]
         start(view, job(name), replace(admission, nodes=1, gpus_per_node=2))
     # Both nodes have two left, or one has none: make it two and two.
-    if 0 in view.free_gpus():
+    if 0 in view.usage.free_gpus:
         view.remove_job(JobId("y"))
         view.remove_job(JobId("x"))
         start(view, job("x"), replace(admission, nodes=2, gpus_per_node=2))

@@ -70,7 +70,7 @@ def occupy(view: ClusterView, per_node: Sequence[int], model: str = "x") -> None
     for m, gpus in enumerate(per_node):
         if gpus:
             indices = tuple(range(gpus))
-            held = Assignment("worker-0", Role.WORKER, view.nodes[m].id, indices, Resources(gpus=gpus))
+            held = Assignment("worker-0", Role.WORKER, view.nodes.records[m].id, indices, Resources(gpus=gpus))
             view.add_job(RunningJob(Job(JobId(f"busy{m}"), model=model), (held,)))
 
 
@@ -135,7 +135,7 @@ def test_what_was_admitted_before_is_taken() -> None:
     jobs = [rigid(f"j{i}", 2, Resources(gpus=2)) for i in range(3)]
     verdicts = [a.verdict for a in ask("fifo", jobs, view).values()]
     assert verdicts == [Verdict.ADMIT, Verdict.ADMIT, Verdict.WAIT]
-    assert view.free_gpus().tolist() == [4, 4]  # the view itself is untouched
+    assert view.usage.free_gpus.tolist() == [4, 4]  # the view itself is untouched
 
 
 def test_a_running_job_keeps_what_it_holds() -> None:
@@ -160,7 +160,7 @@ def test_admitted_shapes_fit_side_by_side(policy: str) -> None:
         occupy(view, rng.integers(0, 5, 3).tolist())
         jobs = [job(f"e{i}", elastic=ElasticRange(1, int(rng.integers(1, 9)))) for i in range(3)]
         jobs.append(rigid("r", int(rng.integers(1, 5)), Resources(gpus=1, cpu_cores=2)))
-        free = sorted(view.free_gpus().tolist(), reverse=True)
+        free = sorted(view.usage.free_gpus.tolist(), reverse=True)
         answers = ask(policy, jobs, view)
         admitted = [a for a in answers.values() if a.verdict is Verdict.ADMIT]
         assert sum(a.gpus for a in admitted) <= sum(free)

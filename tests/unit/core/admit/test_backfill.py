@@ -255,7 +255,7 @@ def test_a_head_counts_only_gpus_of_its_model() -> None:
     for name, told_s in (("a", 100.0), ("b", 700.0)):
         assert start(view, job(name, 4, told_s), NOW_S)
     gang = job("gang", 4, tasks=2)
-    model = view.nodes[0].gpus[0].model
+    model = view.nodes.records[0].gpus[0].model
     gang = replace(gang, groups=(replace(gang.groups[0], gpu_model=model),))
     ask([gang], view, QueueState("q"))
     assert view.heads["q"].start_s == NOW_S + 700.0

@@ -83,7 +83,7 @@ def test_what_one_pool_takes_another_of_the_same_view_still_has() -> None:
     first, second = Pool.free(view, NOW_S), Pool.free(view, NOW_S)
     first.take(small := rigid("small", 1, 1, 1.0), first.options(small), 0)
     assert first.total_gpus == NODES * GPUS - 1
-    assert second.total_gpus == Pool.free(view, NOW_S).total_gpus == view.free_gpus().sum() == NODES * GPUS
+    assert second.total_gpus == Pool.free(view, NOW_S).total_gpus == view.usage.free_gpus.sum() == NODES * GPUS
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

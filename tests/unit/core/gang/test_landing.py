@@ -27,7 +27,7 @@ def decided(job: Job, view: ClusterView) -> tuple[RunningJob, ClusterView]:
     fork = view.fork()
     proposal = Consolidate().propose(job, fork, context())
     assert proposal is not None
-    fork.claim_all(job, proposal.assignments)
+    fork.usage.claim_all(job, proposal.assignments)
     return RunningJob(job, proposal.assignments), fork
 
 
@@ -62,7 +62,7 @@ def test_a_gang_lands_where_every_task_still_fits(change: Change, lands: bool) -
     assert land(new, fork, view, context()) is lands
     if lands:
         assert [task.gpu_indices for task in new.assignments] == [(0,), (1,), (2,), (3,), (0,), (1,)]
-        assert int(view.task_count.sum()) == 6 + len(view.jobs)
+        assert int(view.usage.task_count.sum()) == 6 + len(view.jobs)
     else:
         for name, value in arrays(view).items():
             np.testing.assert_array_equal(value, before[name], err_msg=name)
@@ -77,4 +77,4 @@ def test_a_gpu_that_is_shared_meanwhile_is_asked_about_slowdowns(most: float, la
     view.add_job(running("r", "a", [0], model="ResNet-50", gpu_sharing=GpuSharing(True, most)))
     source: MeasuredInterference = packaged_tables().interference
     assert land(new, fork, view, context(interference=source)) is lands
-    assert view.shared_gpus == int(lands)
+    assert view.usage.shared_gpus == int(lands)

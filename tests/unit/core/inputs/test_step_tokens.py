@@ -65,7 +65,7 @@ def test_kept_up_equals_from_scratch(gang: Job, nodes: int, running: int, seed: 
     view = busy_view(nodes, running)
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(nodes, rng.integers(1, nodes + 1), replace=False))
-    stamp = view.usage_stamp
+    stamp = view.usage.stamp
     placing = Gang(gang, view, CONTEXT)
     candidates = Candidates(placing, rows)
     steps = StepTokens(candidates)
@@ -78,7 +78,7 @@ def test_kept_up_equals_from_scratch(gang: Job, nodes: int, running: int, seed: 
         action = int(rng.choice(np.flatnonzero(candidates.mask)))
         if candidates.take(action) and placing.remaining:
             steps.update(action % len(rows))
-    assert view.usage_stamp == stamp  # nothing was claimed
+    assert view.usage.stamp == stamp  # nothing was claimed
 
 
 def test_what_the_columns_say() -> None:
@@ -93,7 +93,7 @@ def test_what_the_columns_say() -> None:
     candidates = Candidates(Gang(job, view, CONTEXT))
     assert candidates.take(action_of(Role.WORKER, 1, 3))
     seen = {name: StepTokens(candidates).features[:, i].tolist() for name, i in AT.items()}
-    gpus = view.gpu_exists[0].sum()
+    gpus = view.nodes.gpu_exists[0].sum()
     assert seen["workers_here"] == [0, 0.5, 0]
     assert seen["servers_here"] == [0, 0, 0]
     assert seen["is_used_by_gang"] == [0, 1, 0]
@@ -138,11 +138,11 @@ def test_a_gang_that_claims_nothing_is_seen_as_one_that_claims(
         action = int(rng.choice(np.flatnonzero(candidates.mask)))
         if not candidates.take(action):
             continue
-        claimed.claim(job, placing.tasks[-1])
+        claimed.usage.claim(job, placing.tasks[-1])
         if placing.remaining:
             steps.update(action % nodes)
             assert np.array_equal(steps.features[:, USAGE], encode_free(claimed, rows)[:, USAGE])
     if not placing.remaining:
         assert len(placing.assignments()) == job.task_count
         view.add_job(RunningJob(job, placing.assignments()))
-        assert (view.free >= 0).all()
+        assert (view.usage.free >= 0).all()

@@ -82,7 +82,9 @@ def split(
 
 
 def gpus_of(view: ClusterView) -> tuple[str, ...]:
-    return tuple(f"{n.id}/{unit}" for n in view.nodes for unit in ([f"gpu{g.index}" for g in n.gpus] or ["cpu"]))
+    return tuple(
+        f"{n.id}/{unit}" for n in view.nodes.records for unit in ([f"gpu{g.index}" for g in n.gpus] or ["cpu"])
+    )
 
 
 def occupy(view: ClusterView, name: str, gpus: tuple[int, ...]) -> None:

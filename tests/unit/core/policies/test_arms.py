@@ -83,7 +83,7 @@ def test_the_propensity_over_both_arms_and_all_explorers_is_the_enumerated_one(
     }
     tasks = sorted(proposed(job, view).assignments, key=lambda task: task.task)
     names, stated = [task.task for task in tasks], {}
-    for nodes in itertools.product([node.id for node in view.nodes], repeat=workers):
+    for nodes in itertools.product([node.id for node in view.nodes.records], repeat=workers):
         chosen = Proposal(on_nodes(tasks, nodes))
         arms = [propensity(*asked, chosen, job, view, context()) for asked in exploring]
         if total := over_both(SHARE, *arms):

@@ -71,14 +71,14 @@ def nodes_of(proposal: Proposal | None) -> list[str]:
 
 def test_the_likeliest_action_is_taken_task_by_task() -> None:
     view, net = a_view(), Spreads()
-    free = view.free.copy()
+    free = view.usage.free.copy()
     proposal = Harmony(net, Consolidate()).propose(with_servers("a"), view, context())
     assert nodes_of(proposal) == ["n0", "n1", "n2", "n3", "n3"]  # a parameter server weighs less than a worker
     assert proposal is not None
     assert [a.task for a in proposal.assignments] == ["worker-0", "worker-1", "worker-2", "ps-0", "ps-1"]
     assert (proposal.propensity, proposal.is_fallback) == (1.0, False)
     assert (len(net.encoded), len(net.decoded)) == (1, 5)
-    np.testing.assert_array_equal(view.free, free)
+    np.testing.assert_array_equal(view.usage.free, free)
 
 
 @pytest.mark.parametrize("answer", [RuntimeError("torn"), "look", "read", "nan"])
@@ -87,7 +87,7 @@ def test_where_the_net_fails_nothing_stays_claimed(answer: object) -> None:
     proposal = Harmony(Broken(answer), Consolidate()).propose(with_servers("a"), view, context())
     assert proposal is not None
     assert proposal.is_fallback
-    np.testing.assert_array_equal(view.free, a_view().free)
+    np.testing.assert_array_equal(view.usage.free, a_view().usage.free)
 
 
 def test_explain_gives_the_likeliest_actions_of_each_task() -> None:
@@ -111,7 +111,7 @@ def test_a_request_is_encoded_once_per_chunk_and_decoded_once_per_task(count: in
     chunks = -(-count // CHUNK)  # a second time if the order between chunks had to be found first
     assert len(net.encoded) == (chunks if chunks == 1 else 2 * chunks)
     assert net.decoded[: 2 * min(count, CHUNK)] == [i for i in range(min(count, CHUNK)) for _ in range(2)]
-    assert (view.free >= 0).all()
+    assert (view.usage.free >= 0).all()
 
 
 def test_a_new_request_is_encoded_anew() -> None:
@@ -225,12 +225,12 @@ def test_a_job_that_gets_its_shape_late_is_encoded_with_it() -> None:
 )
 def test_a_net_that_fails_leaves_the_heuristic(answer: object, reason: str) -> None:
     view, job = a_view(), with_servers("a")
-    free = view.free.copy()
+    free = view.usage.free.copy()
     proposal = Harmony(Broken(answer), Consolidate()).propose(job, view, context())
     assert nodes_of(proposal) == nodes_of(Consolidate().propose(job, view, context()))
     assert proposal is not None
     assert (proposal.is_fallback, proposal.fallback_reason) == (True, f"harmony: {reason}")
-    np.testing.assert_array_equal(view.free, free)
+    np.testing.assert_array_equal(view.usage.free, free)
 
 
 def test_no_time_left_means_the_heuristic_and_says_so() -> None:
@@ -309,7 +309,7 @@ def test_a_shortlist_holds_what_the_heuristics_would_take() -> None:
         rows = set(shortlist([job], view, context()).tolist())
         assert len(rows) == MOST_NODES
         for policy in (Consolidate(), LoadBalance()):
-            assert {view.index[node] for node in nodes_of(policy.propose(job, view, context()))} <= rows
+            assert {view.nodes.index[node] for node in nodes_of(policy.propose(job, view, context()))} <= rows
 
 
 def test_a_wide_gang_has_a_long_shortlist() -> None:
@@ -326,7 +326,7 @@ def test_a_shortlist_has_room_for_every_job_of_the_batch_and_none_for_full_nodes
     view = busy(300)
     jobs = [make_job("a", workers=4), make_job("b", gpus=6.0)]
     rows = shortlist(jobs, view, context())
-    free = view.free_gpus()[rows]
+    free = view.usage.free_gpus[rows]
     assert (free > 0).all()
     assert (free >= 6).any()
     assert not len(shortlist([make_job("c", gpus=9.0)], view, context()))

@@ -52,7 +52,7 @@ def running(name: str, node: str, done: float = 0.0, **profile: float) -> Runnin
 
 
 def row(view: ClusterView, job: Job, name: str) -> dict[str, float]:
-    found = RowEncoder().encode(job, view, [view.index[NodeId(name)]])[0]
+    found = RowEncoder().encode(job, view, [view.nodes.index[NodeId(name)]])[0]
     return dict(zip(COLUMNS, (float(value) for value in found), strict=True))
 
 
@@ -140,11 +140,11 @@ class Broken:
 )
 def test_a_net_that_fails_costs_no_decision(answer: object, reason: str) -> None:
     view = view_of([host("a"), host("b")], [running("x", "a")])
-    before = view.task_count.copy()
+    before = view.usage.task_count.copy()
     proposal = LearnedNodes(Broken(answer), LoadBalance()).propose(pipeline(), view, CONTEXT)
     assert proposal is not None
     assert (proposal.is_fallback, proposal.fallback_reason) == (True, f"ldwp: {reason}")
-    np.testing.assert_array_equal(view.task_count, before)
+    np.testing.assert_array_equal(view.usage.task_count, before)
 
 
 def test_what_is_no_pipeline_and_what_is_late_the_heuristic_places() -> None:

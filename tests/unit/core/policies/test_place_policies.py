@@ -132,7 +132,7 @@ def test_lif_sums_the_slowdown_of_every_task_on_the_node() -> None:
 
 
 def _interference(lif: LeastInterference, view: ClusterView, job: Job) -> float:
-    shares = [(model, d.cpu_cores / 32, d.network_gbps / 50) for model, d in view.tasks_at(0)]
+    shares = [(model, d.cpu_cores / 32, d.network_gbps / 50) for model, d in view.usage.tasks_at(0)]
     demand = job.groups[0].demand
     shares.append((job.model, demand.cpu_cores / 32, demand.network_gbps / 50))
     cpu, wire = sum(s[1] for s in shares), sum(s[2] for s in shares)
@@ -237,9 +237,11 @@ def test_many_nodes_counted_together_are_counted_as_one_by_one(name: str) -> Non
     ]
     view, policy = view_of(nodes, jobs), LeastInterference(name, getattr(packaged_tables(), name.replace("-", "_")))
     together = policy._columns(view, np.arange(200))
-    inverse = view.inverse_capacity
+    inverse = view.nodes.inverse_capacity
     one_by_one = [
-        policy._column(view, m, (*view.capacity[[CPU, NETWORK], m].tolist(), *inverse[[CPU, NETWORK], m].tolist()))
+        policy._column(
+            view, m, (*view.nodes.capacity[[CPU, NETWORK], m].tolist(), *inverse[[CPU, NETWORK], m].tolist())
+        )
         for m in range(200)
     ]
     assert np.array_equal(together, np.array(one_by_one).T)

@@ -224,16 +224,22 @@ def test_what_does_not_fit_does_not_fit() -> None:
 
 def test_the_view_is_left_alone() -> None:
     view = a_view()
-    free = view.free.copy()
+    free = view.usage.free.copy()
     search_policy(FewNodes(), placement_policies()).propose(declared("a", 5), view, context())
-    assert (view.free == free).all()
+    assert (view.usage.free == free).all()
     assert not view.jobs
 
 
 def running(view: ClusterView, name: str, nodes: Sequence[str], **changes: object) -> RunningJob:
     job = declared(name, len(nodes))
     tasks = tuple(
-        Assignment(f"worker-{i}", Role.WORKER, NodeId(node), view.first_free_gpus(view.index[node], 1), group.demand)
+        Assignment(
+            f"worker-{i}",
+            Role.WORKER,
+            NodeId(node),
+            view.usage.first_free_gpus(view.nodes.index[node], 1),
+            group.demand,
+        )
         for i, node in enumerate(nodes)
         for group in job.groups[:1]
     )

@@ -21,7 +21,7 @@ def view() -> ClusterView:
 
 
 def order(found: ClusterView) -> tuple[list[str], list[str], list[str]]:
-    return list(found.jobs), list(found.jobs_on(0)), [tenant.job_id for tenant in found.tenants(0, 0)]
+    return list(found.jobs), list(found.usage.jobs_on(0)), [tenant.job_id for tenant in found.usage.tenants(0, 0)]
 
 
 def test_a_job_that_is_confirmed_moves_behind_those_that_came_since() -> None:
@@ -43,10 +43,10 @@ def test_a_job_that_moves_is_seen_as_a_change_of_its_node_alone() -> None:
     asked.add_job(own)
     asked.add_job(running("other"))
     asked.add_job(running("elsewhere", "n1"))
-    stamps = asked.node_stamp.copy()
+    stamps = asked.usage.node_stamp.copy()
     fork = asked.fork()
     asked.add_job(replace(own, expire_time_s=60.0))
-    assert (asked.node_stamp > stamps).tolist() == [True, False]
+    assert (asked.usage.node_stamp > stamps).tolist() == [True, False]
     assert order(fork)[1] == ["own", "other"], "a fork keeps its own order"
 
 
@@ -59,16 +59,17 @@ def test_the_digest_sees_usage_telemetry_and_the_order_of_the_last_jobs() -> Non
     assert one.digest() != other.digest()
     assert view().digest() == view().digest() != one.digest()
     reported = view()
-    reported._write_node(0, replace(reported.nodes[0], telemetry=replace(reported.nodes[0].telemetry, cpu_util=0.5)))
+    node = reported.nodes.records[0]
+    reported.nodes.report(0, replace(node, telemetry=replace(node.telemetry, cpu_util=0.5)))
     assert reported.digest() != view().digest()
 
 
 def test_the_digest_of_a_large_view_comes_to_every_node_in_turn() -> None:
     large = ClusterView(ClusterRecords("c", 0, "e", tuple(make_node(f"n{i}") for i in range(300))))
     changed = ClusterView(ClusterRecords("c", 0, "e", tuple(make_node(f"n{i}") for i in range(300))))
-    changed.free[0, 17] -= 1.0
+    changed.usage.free[0, 17] -= 1.0
     seen = []
-    for version in range(large.size // 64):
+    for version in range(large.nodes.size // 64):
         large.version = changed.version = version
         seen.append(large.digest() != changed.digest())
     assert seen.count(True) == 1

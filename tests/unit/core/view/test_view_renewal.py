@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, running_engine
+from tests.fakes.place_cases import arrays
 from tests.fakes.slices import every_round
 
 from placewise.v1.cluster_pb2 import Node as NodeMessage
@@ -78,11 +79,11 @@ def test_a_view_renewed_is_the_view_that_the_report_was_applied_to(report: Nodes
     expected.remove_job(JobId("j101"))
     shown = renewal.show()
     assert shown.jobs == expected.jobs
-    assert [node.id for node in shown.nodes] == [node.id for node in expected.nodes]
-    for name, wanted in vars(expected).items():
-        if isinstance(wanted, np.ndarray) and not name.endswith("stamp"):
-            np.testing.assert_array_equal(getattr(shown, name), wanted, err_msg=name)
-    assert shown._has_telemetry == expected._has_telemetry
+    assert [node.id for node in shown.nodes.records] == [node.id for node in expected.nodes.records]
+    seen = arrays(shown)
+    for name, wanted in arrays(expected).items():
+        np.testing.assert_array_equal(seen[name], wanted, err_msg=name)
+    assert shown.nodes.has_telemetry == expected.nodes.has_telemetry
     assert shown.host_time_s == 1_000.0
 
 
@@ -111,13 +112,13 @@ async def test_a_large_report_is_shown_whole_and_what_follows_waits_for_it(
     before = live.view.version
     live.apply([first, second])
     assert live.view.version == before
-    assert not live.view.observe_time_s.any(), "nothing of it can be seen before all of it can"
+    assert not live.view.nodes.observe_time_s.any(), "nothing of it can be seen before all of it can"
     other = _running("other", "n61")
     live.assume([other])  # a decision taken meanwhile
     await live.wait_shown()
     assert live.view.version == before + 2
     assert {"held", "other"} <= set(live.view.jobs)
-    assert live.view.observe_time_s.any()
+    assert live.view.nodes.observe_time_s.any()
     assert prepared_by
     assert threading.get_ident() not in prepared_by
     live.apply([first])  # as the tail brings it again
@@ -133,7 +134,7 @@ def _gang(i: int, tasks: int = 100) -> RunningJob:
 
 async def test_many_jobs_come_and_end_in_portions_each_of_them_whole() -> None:
     live = await _live()
-    before, idle = live.view.version, live.view.free.copy()
+    before, idle = live.view.version, live.view.usage.free.copy()
     gangs = tuple(_gang(i) for i in range(40))
     comings = Event(before + 1, live.view.epoch, JobsChanged(gangs))
     endings = Event(before + 2, live.view.epoch, JobsEnded(tuple(gang.id for gang in gangs)))
@@ -141,7 +142,7 @@ async def test_many_jobs_come_and_end_in_portions_each_of_them_whole() -> None:
     counts: list[int] = []
 
     def look(_: int) -> None:
-        held.append(set((idle - live.view.free)[0, :40].tolist()))
+        held.append(set((idle - live.view.usage.free)[0, :40].tolist()))
         counts.append(len(live.view.jobs))
 
     for event, last in ((comings, 40), (endings, 0)):
@@ -154,7 +155,7 @@ async def test_many_jobs_come_and_end_in_portions_each_of_them_whole() -> None:
         assert len(live.view.jobs) == last
         assert len(set(counts)) >= 40 // 3, "at most three hundred tasks between two rounds"
     assert all(amounts <= {0.0, 25.0} for amounts in held)
-    np.testing.assert_array_equal(live.view.free, idle)
+    np.testing.assert_array_equal(live.view.usage.free, idle)
 
 
 async def test_a_head_that_ends_with_many_others_keeps_no_nodes() -> None:

@@ -186,6 +186,6 @@ def _earned(site: Site, seed: int, job_id: str, turn: int) -> float:
 def _features(job: Job, proposal: Proposal, view: ClusterView) -> list[float]:
     """Tasks, nodes used, jobs beside it, and idle GPUs of the cluster."""
     nodes = {assignment.node for assignment in proposal.assignments}
-    beside = {name for node in nodes for name in view.jobs_on(view.index[node])}
-    idle = float(view.free[GPUS].sum())
+    beside = {name for node in nodes for name in view.usage.jobs_on(view.nodes.index[node])}
+    idle = float(view.usage.free[GPUS].sum())
     return [float(len(proposal.assignments)), float(len(nodes)), float(len(beside)), idle]

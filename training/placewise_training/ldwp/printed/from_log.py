@@ -60,7 +60,7 @@ def log_steps(where: str, before_s: float = 0.0) -> LogSteps:
 
 
 def _state(job: Job, view: ClusterView) -> tuple[PaperState, Sequence[str]] | None:
-    names = tuple(view.node_id(m) for m in range(view.size))
+    names = tuple(view.nodes.records[m].id for m in range(view.nodes.size))
     if job.model not in TYPES:
         return None
     return PaperState(names, state_of(job, view, TYPES, order_of(view, names))), names

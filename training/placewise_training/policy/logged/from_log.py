@@ -96,7 +96,7 @@ class PolicyRows(Generic[Way]):
             view = log.view_at(placed.record, placed.job.id)
         except NotRebuiltError:
             return "on a view that cannot be rebuilt"
-        if view.size > MOST_NODES:
+        if view.nodes.size > MOST_NODES:
             return "on more nodes than the net looks at"
         job, context = with_groups(placed.job, view), PlaceContext(placed.time_s, placed.record.seed)
         choices = [self._choice(option, job, view, context) for option in placed.options if option.propensity]
@@ -116,11 +116,11 @@ def counts_of(nodes: Sequence[str], job: Job, view: ClusterView) -> Counts | Non
     """(2, M) workers and servers on each node, of an alternative's nodes, which are in the order of the tasks' names;
     None if a node is gone."""
     roles = [group.role for group, _ in sorted(task_names(job), key=lambda task: task[1])]
-    if len(roles) != len(nodes) or any(node not in view.index for node in nodes):
+    if len(roles) != len(nodes) or any(node not in view.nodes.index for node in nodes):
         return None
-    counts = np.zeros((2, view.size), dtype=np.int64)
+    counts = np.zeros((2, view.nodes.size), dtype=np.int64)
     for role, node in zip(roles, nodes, strict=True):
-        counts[int(role is not Role.WORKER), view.index[node]] += 1
+        counts[int(role is not Role.WORKER), view.nodes.index[node]] += 1
     return counts
 
 

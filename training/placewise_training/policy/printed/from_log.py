@@ -35,7 +35,7 @@ class Reader:
 
     def along(self, lesson: Lesson, job: Job, view: ClusterView, context: PlaceContext) -> Steps | None:
         """The steps to the placement of a lesson; None if the net cannot take them."""
-        if view.size != self._net.nodes:
+        if view.nodes.size != self._net.nodes:
             return None
         steps, left = list[Step](), lesson.counts[lesson.best].reshape(-1).copy()
 

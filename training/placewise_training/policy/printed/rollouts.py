@@ -97,7 +97,9 @@ class PaperActor(PlacementPolicy):
             other = self._explorers[int(self._rng.integers(len(self._explorers)))].propose(job, view, context)
             if other is None:
                 return None
-            self._guide = [view.index[a.node] + view.size * (a.role.value != "WORKER") for a in other.assignments]
+            self._guide = [
+                view.nodes.index[a.node] + view.nodes.size * (a.role.value != "WORKER") for a in other.assignments
+            ]
         kept = len(self._steps)
         proposal = self._policy.decode(job, view, context, self._choose)
         if proposal is None:

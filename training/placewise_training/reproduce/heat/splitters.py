@@ -40,7 +40,7 @@ class OneAtATime:
         self._policy = policy
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
-        if any(view.tasks_on(m) for m in range(view.size)):
+        if any(view.usage.tasks_on(m) for m in range(view.nodes.size)):
             return PartitionPlan(Outcome.WAIT)
         return self._policy.partition(task, view, context)
 
@@ -75,12 +75,12 @@ class Reactive:
         self._policy = policy
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
-        kept = view.telemetry[_LIMIT].copy()
-        view.telemetry[_LIMIT] = np.where(view.telemetry[_GPU_CELSIUS] >= kept, kept, np.nan)
+        kept = view.nodes.telemetry[_LIMIT].copy()
+        view.nodes.telemetry[_LIMIT] = np.where(view.nodes.telemetry[_GPU_CELSIUS] >= kept, kept, np.nan)
         try:
             return self._policy.partition(task, view, context)
         finally:
-            view.telemetry[_LIMIT] = kept
+            view.nodes.telemetry[_LIMIT] = kept
 
 
 class TrueShares:

@@ -136,7 +136,7 @@ class LdwpEnv(gymnasium.Env[Observation, np.int64]):
             task[list(APPLICATIONS).index(self._task.application)] = 1.0
             task[-1] = self._task.size * _SIZE_SCALE
         nodes = np.zeros((most, len(UTILISATION_COLUMNS)), dtype=np.float32)
-        rows = [sim.view.index[name] for name in sim.nodes]
+        rows = [sim.view.nodes.index[name] for name in sim.nodes]
         nodes[:count] = encode_utilisation(sim.view)[rows]
         mask = np.zeros(most, dtype=np.int8)
         mask[:count] = self._task is not None

@@ -135,7 +135,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             return -self.config.invalid_penalty, False, False, self._info(0, is_invalid=True)
         gang = self._candidates.gang
         if self._candidates.take(action):
-            self._simulation.view.claim(gang.job, gang.tasks[-1])  # what is observed next
+            self._simulation.view.usage.claim(gang.job, gang.tasks[-1])  # what is observed next
         if not gang.remaining:
             self._start_current()
         elif self._candidates.is_stuck():
@@ -171,7 +171,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         assert self._candidates is not None
         gang = self._candidates.gang
         for task in reversed(gang.tasks):
-            self._simulation.view.unclaim(gang.job, task)
+            self._simulation.view.usage.unclaim(gang.job, task)
         self._candidates = None
         self._next += 1
 

@@ -58,7 +58,7 @@ class Admitter:
     def _new(self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> list[SimJob]:
         """Those that may start. The queue's head goes on being kept, as it would be if the others were asked about."""
         waits = self._waits.get(name)
-        if waits is None or now_s >= waits.until_s or waits.stamp != (view.usage_stamp, self._heads_changed):
+        if waits is None or now_s >= waits.until_s or waits.stamp != (view.usage.stamp, self._heads_changed):
             self._waits.pop(name, None)
             return jobs
         queue = self.queues[name]
@@ -96,7 +96,7 @@ class Admitter:
         elif context.same_until_s > context.now_s:
             waits = self._waits.get(name)
             before, until_s = (waits.jobs, waits.until_s) if waits is not None else (0, context.same_until_s)
-            stamp = (view.usage_stamp, self._heads_changed)
+            stamp = (view.usage.stamp, self._heads_changed)
             self._waits[name] = _Waits(before + jobs, min(until_s, context.same_until_s), stamp)
         else:
             self._waits.pop(name, None)

@@ -213,7 +213,7 @@ class Simulation:
                 self._emptied = self.view.emptied()
             emptied = self._emptied
             if job.job.elastic is not None:
-                found = float(emptied.gpu_exists.sum()) >= job.job.elastic.min_gpus
+                found = float(emptied.nodes.gpu_exists.sum()) >= job.job.elastic.min_gpus
             else:
                 found = can_fit(job.job, emptied, self.context)
             self._fits[job.signature] = found
@@ -415,7 +415,7 @@ class Simulation:
 
     def _set_state(self, fault: Fault) -> None:
         state = {FaultKind.DOWN: NodeState.DOWN, FaultKind.DRAIN: NodeState.DRAINING}.get(fault.kind, NodeState.READY)
-        node = replace(self.view.nodes[self.view.index[fault.node]], state=state)
+        node = replace(self.view.nodes.records[self.view.nodes.index[fault.node]], state=state)
         self.view.apply_change(NodesReported((node,)))
         if state is NodeState.DOWN:
             self._restart_jobs_on(fault.node, fault.keeps_progress)

@@ -47,7 +47,7 @@ class HeatMap:
 
     def report(self, now_s: float, view: ClusterView) -> tuple[Node, ...]:
         """Every node of the view with its temperatures and power observed at `now_s`."""
-        return tuple(self._reported(node, now_s) for node in view.nodes)
+        return tuple(self._reported(node, now_s) for node in view.nodes.records)
 
     def _reported(self, node: Node, now_s: float) -> Node:
         state = self._states[node.id]

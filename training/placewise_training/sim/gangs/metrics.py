@@ -125,9 +125,9 @@ class MetricsCollector:
 
     def cluster_changed(self, now_s: float, view: ClusterView) -> None:
         """Nodes came or went: capacity is that of the nodes the view knows."""
-        self._capacity_gpus = float(view.gpu_exists.sum())
-        self._capacity_cores = float(view.capacity[CPU].sum())
-        self._use = {name: _node_use(view, m) for name, m in view.index.items()}
+        self._capacity_gpus = float(view.nodes.gpu_exists.sum())
+        self._capacity_cores = float(view.nodes.capacity[CPU].sum())
+        self._use = {name: _node_use(view, m) for name, m in view.nodes.index.items()}
         self._totals = _Totals()
         for use in self._use.values():
             self._totals.add(use, 1)
@@ -136,7 +136,7 @@ class MetricsCollector:
     def usage_changed(self, now_s: float, view: ClusterView, nodes: Iterable[str]) -> None:
         """Jobs on these nodes started or ended."""
         for name in nodes:
-            m = view.index.get(name)
+            m = view.nodes.index.get(name)
             if m is not None:
                 self._totals.add(self._use[name], -1)
                 self._use[name] = _node_use(view, m)
@@ -187,10 +187,10 @@ class MetricsCollector:
 
 def _node_use(view: ClusterView, m: int) -> _NodeUse:
     """Load_i of (7): mean of CPU, host memory, GPU and GPU-memory use. A GPU serves any number of jobs."""
-    capacity: list[float] = view.capacity[:, m].tolist()
-    free: list[float] = view.free[:, m].tolist()
-    gpus = len(view.nodes[m].gpus)
-    free_gpus = int(view.free_gpus()[m])
+    capacity: list[float] = view.nodes.capacity[:, m].tolist()
+    free: list[float] = view.usage.free[:, m].tolist()
+    gpus = len(view.nodes.records[m].gpus)
+    free_gpus = int(view.usage.free_gpus[m])
     shares = [(capacity[r] - free[r]) / capacity[r] for r in (CPU, MEMORY) if capacity[r] > 0]
     if capacity[GPUS] > 0:
         shares.append((gpus - free_gpus) / gpus if gpus else 0.0)

@@ -87,14 +87,14 @@ class Oracle(PlacementPolicy):
 
 def _drawn(job: Job, view: ClusterView, rng: np.random.Generator) -> _Layout | None:
     """A random feasible placement: each task on any node with room, with a bias to nodes already used."""
-    left = _Free(view.free[CPU].tolist(), view.free[MEMORY].tolist(), view.free_gpus().tolist())
+    left = _Free(view.usage.free[CPU].tolist(), view.usage.free[MEMORY].tolist(), view.usage.free_gpus.tolist())
     stickiness = float(rng.random())
     counts: dict[int, list[int]] = {}
     for group, _ in task_names(job):
         d = group.demand
         fits = [
             m
-            for m in range(view.size)
+            for m in range(view.nodes.size)
             if left.cores[m] >= d.cpu_cores and left.memory[m] >= d.memory_gib and left.gpus[m] >= d.gpus
         ]
         if not fits:
@@ -110,7 +110,7 @@ def _drawn(job: Job, view: ClusterView, rng: np.random.Generator) -> _Layout | N
 
 
 def _layout_of(assignments: Sequence[Assignment], view: ClusterView) -> _Layout:
-    return tuple(sorted((view.index[s.node], s.workers, s.servers) for s in spots_of(assignments)))
+    return tuple(sorted((view.nodes.index[s.node], s.workers, s.servers) for s in spots_of(assignments)))
 
 
 def _assignments(job: Job, layout: _Layout, view: ClusterView) -> tuple[Assignment, ...]:
@@ -119,10 +119,10 @@ def _assignments(job: Job, layout: _Layout, view: ClusterView) -> tuple[Assignme
         Role.WORKER: [m for m, workers, _ in layout for _ in range(workers)],
         Role.PARAMETER_SERVER: [m for m, _, servers in layout for _ in range(servers)],
     }
-    free = {m: list(view.first_free_gpus(m, view.gpu_exists.shape[1])) for m, _, _ in layout}
+    free = {m: list(view.usage.first_free_gpus(m, view.nodes.gpu_exists.shape[1])) for m, _, _ in layout}
     made = []
     for group, name in task_names(job):
         m = slots[group.role].pop(0)
         gpus = tuple(free[m].pop(0) for _ in range(round(group.demand.gpus)))
-        made.append(Assignment(name, group.role, NodeId(view.node_id(m)), gpus, demand=group.demand))
+        made.append(Assignment(name, group.role, NodeId(view.nodes.records[m].id), gpus, demand=group.demand))
     return tuple(made)
