@@ -14,8 +14,8 @@ from tests.fakes.quick.examples import examples
 from placewise_core.domain.cluster import Assignment, Gpu, Node, NodeState, NodeTelemetry, RunningJob
 from placewise_core.domain.job import GpuSharing, Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.gang.gpus import gpu_model_of, pick_gpus, takers
+from placewise_core.gang.greedy import ScoredPolicy
 from placewise_core.gang.policy import Proposal
-from placewise_core.gang.scored import ScoredPolicy
 from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.policies.registry import placement_policies
 from placewise_core.view.view import GPUS, ClusterView

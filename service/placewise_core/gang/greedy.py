@@ -5,6 +5,7 @@ alone is scored again only when it gets a task.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heapreplace
 from typing import Protocol
@@ -17,7 +18,7 @@ from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
 from placewise_core.gang.offer import Offer
-from placewise_core.gang.policy import Proposal
+from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.view.view import ClusterView
 
 # `info` key of a proposal that best fit had to find, because the policy's own order of nodes led into a dead end.
@@ -50,6 +51,27 @@ class NodeScorer(Protocol):
     def terms(self, offer: Offer, m: int) -> Terms:
         """The named parts of node m's score for the next task, for explain. The offer is of all nodes."""
         ...
+
+
+class ScoredPolicy(PlacementPolicy):
+    """A PlacementPolicy and the NodeScorer that it places by, in one: jobs as they come, each task to the best node."""
+
+    fills_nodes = False
+    is_by_node = True
+
+    def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        return propose(self, job, view, context)
+
+    def prepare(self, view: ClusterView, now_s: float) -> None:
+        view.slots.count_ahead()
+
+    @abstractmethod
+    def scores(self, offer: Offer) -> FloatArray:
+        """As NodeScorer.scores."""
+
+    @abstractmethod
+    def terms(self, offer: Offer, m: int) -> Terms:
+        """As NodeScorer.terms."""
 
 
 class BestFit:

@@ -3,9 +3,8 @@
 import numpy as np
 
 from placewise_core.basics.arrays import FloatArray
-from placewise_core.gang.greedy import Terms
+from placewise_core.gang.greedy import ScoredPolicy, Terms
 from placewise_core.gang.offer import Offer
-from placewise_core.gang.scored import ScoredPolicy
 
 
 class BinPacking(ScoredPolicy):

@@ -4,9 +4,8 @@ import numpy as np
 
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.job import TaskGroup
-from placewise_core.gang.greedy import Terms
+from placewise_core.gang.greedy import ScoredPolicy, Terms
 from placewise_core.gang.offer import Offer, count_slots
-from placewise_core.gang.scored import ScoredPolicy
 from placewise_core.view.nodes import whole_gpus
 
 # Weights that rank one criterion strictly before the next: tasks taken (≤ thousands), then rack, then fit (< 1).

@@ -1,9 +1,8 @@
 """Load balance (Harmony's LB baseline): every task goes to the least loaded node."""
 
 from placewise_core.basics.arrays import FloatArray
-from placewise_core.gang.greedy import Terms
+from placewise_core.gang.greedy import ScoredPolicy, Terms
 from placewise_core.gang.offer import Offer
-from placewise_core.gang.scored import ScoredPolicy
 
 
 class LoadBalance(ScoredPolicy):

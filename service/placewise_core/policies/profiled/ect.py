@@ -1,9 +1,8 @@
 """ECT (LDWP's baseline): the node with the earliest expected completion of the task."""
 
 from placewise_core.basics.arrays import FloatArray
-from placewise_core.gang.greedy import Terms
+from placewise_core.gang.greedy import ScoredPolicy, Terms
 from placewise_core.gang.offer import Offer
-from placewise_core.gang.scored import ScoredPolicy
 from placewise_core.policies.profiled.completion import NodeLoads, NodeSpeeds
 from placewise_core.policies.profiled.tables import GpuSpeeds
 

@@ -15,9 +15,8 @@ from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.slices import ONE_SLICE, Slices
 from placewise_core.domain.job import Job, Resources
-from placewise_core.gang.greedy import Terms
+from placewise_core.gang.greedy import ScoredPolicy, Terms
 from placewise_core.gang.offer import Offer
-from placewise_core.gang.scored import ScoredPolicy
 from placewise_core.policies.profiled.tables import LifCoefficients
 from placewise_core.view.view import CPU, NETWORK, ClusterView
 

@@ -12,9 +12,8 @@ import numpy as np
 from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.domain.job import Job, Subtask
 from placewise_core.gang.context import PlaceContext
-from placewise_core.gang.greedy import Terms
+from placewise_core.gang.greedy import ScoredPolicy, Terms
 from placewise_core.gang.offer import Offer
-from placewise_core.gang.scored import ScoredPolicy
 from placewise_core.policies.profiled.completion import NodeSpeeds
 from placewise_core.policies.profiled.tables import GpuSpeeds
 from placewise_core.subtasks.metrics import SPEEDUP, KnownMetrics, SubtaskMetrics

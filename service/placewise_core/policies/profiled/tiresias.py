@@ -5,8 +5,8 @@ from functools import lru_cache
 
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.greedy import ScoredPolicy
 from placewise_core.gang.policy import PlacementPolicy, Proposal
-from placewise_core.gang.scored import ScoredPolicy
 from placewise_core.policies.consolidate import Consolidate
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_core.policies.profiled.tables import SkewTable

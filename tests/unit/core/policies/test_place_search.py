@@ -12,9 +12,9 @@ from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import Job, JobId, NodeId, Role
 from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.greedy import ScoredPolicy
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.policy import PlacementPolicy, Proposal
-from placewise_core.gang.scored import ScoredPolicy
 from placewise_core.inputs.reward import PADDING, REPORTED, PartEncoder, PartTokens
 from placewise_core.inputs.tables import MODEL_VOCABULARY
 from placewise_core.policies.bin_packing import BinPacking
