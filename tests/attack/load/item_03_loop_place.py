@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import statistics
 import time
 from collections.abc import Callable, Mapping
 
@@ -121,6 +122,7 @@ def _longest(policy: str, jobs: int, tasks: int) -> Callable[[Source], Figures]:
         return {
             "placed_tasks": min(placed),
             **{f"longest_{carrier}_ms": min(found) for carrier, found in longest.items()},
+            **{f"median_{carrier}_ms": statistics.median(found) for carrier, found in longest.items()},
             "slowest_call_s": max(seconds),
         }
 
