@@ -197,12 +197,15 @@ def test_a_client_ca_that_cannot_be_used_is_named(
     ca, callers = tmp_path / "ca.pem", tmp_path / "certificates.yaml"
     ca.write_bytes(authority.pem)
     callers.write_text("certificates: [{name: slurm, subject: 'cn:slurm', scopes: [read]}]")
+    callers.chmod(0o644)
     tls = {"TLS__CERT_FILE": cert, "TLS__KEY_FILE": key, "TLS__CLIENT_CA_FILE": ca}
     configure({**tls, "AUTH__CERTIFICATES_FILE": callers}, monkeypatch)
     assert findings_of(capsys, "TLS", "tokens") == {
         "TLS": ("ok", "certificate and key belong together"),
         "tokens": ("ok", "none; certificates and keys of other credentials can be used"),
     }
+    callers.chmod(0o646)  # who may change it may name himself
+    assert finding("tokens", capsys) == ("warning", f"other users can change {callers}: run chmod 644 {callers}")
     damage(ca)
     verdict, detail = finding("TLS", capsys)
     assert (verdict, detail.startswith(f"{ca}: "), said in detail) == ("failed", True, True)

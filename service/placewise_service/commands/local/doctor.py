@@ -259,12 +259,15 @@ def _tokens(settings: Settings) -> str:
         authenticator(settings.auth, SystemClock())
     except CredentialsFileError as error:
         raise CommandError(str(error)) from None
-    path = settings.auth.tokens_file
-    if path is None:
+    tokens, others = settings.auth.tokens_file, (settings.auth.certificates_file, settings.auth.jwks_file)
+    for path in (tokens, *others):
+        forbidden = stat.S_IWGRP | (stat.S_IRWXO if path is tokens else stat.S_IWOTH)  # the others hold no secrets
+        if path is not None and path.stat().st_mode & forbidden:
+            may = "read or change" if path is tokens else "change"
+            raise ConcernError(f"other users can {may} {path}: run chmod {'600' if path is tokens else '644'} {path}")
+    if tokens is None:
         return "none; certificates and keys of other credentials can be used"
-    if path.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP):
-        raise ConcernError(f"other users can read or change {path}: run chmod 600 {path}")
-    return f"{path} can be used"
+    return f"{tokens} can be used"
 
 
 def _running_service(target: str, token: str, tls_ca: Path | None) -> Finding:
