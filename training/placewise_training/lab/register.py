@@ -26,6 +26,12 @@ Report = Mapping[str, Any]
 Show = Callable[[str, int, int], None]
 
 
+class RefusedError(Exception):
+    """The trainer cannot work with these options or files; the message names what is wrong."""
+
+    exit_code = 2
+
+
 class MissingCheckpointError(Exception):
     """There is nothing to go on from."""
 
@@ -185,7 +191,10 @@ def _command(trainer: Trainer) -> Callable[..., None]:
 
     def command(**options: Any) -> None:
         as_json, card, track = (options.pop(name) for name in ("as_json", "card", "track"))
-        trainer.run(trainer.args(**options), Path(card) if card else None, track, as_json=as_json)
+        try:
+            trainer.run(trainer.args(**options), Path(card) if card else None, track, as_json=as_json)
+        except (ValueError, OSError) as error:
+            raise RefusedError(f"train {trainer.name}: {error}") from error
 
     command.__doc__ = trainer.help
     vars(command)["__signature__"] = _signature(trainer.args)

@@ -1,0 +1,34 @@
+"""Commands of trainers: wrong options end in one line, not in a traceback."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from placewise_training.lab.register import RefusedError, Show, Trainer, register
+
+
+@dataclass(frozen=True)
+class Args:
+    out: Path = field(default=Path("var"), metadata={"help": "Folder."})
+    resume: bool = field(default=False, metadata={"help": "Go on."})
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("no method is called 'x'"), "train fake: no method is called 'x'"),
+        (FileNotFoundError(2, "No such file", "a/b.json"), "train fake: [Errno 2] No such file: 'a/b.json'"),
+    ],
+)
+def test_what_a_trainer_refuses_is_one_line_with_the_code_of_usage(error: Exception, said: str, tmp_path: Path) -> None:
+    def train(args: Args, show: Show) -> None:
+        raise error
+
+    app = typer.Typer()
+    register(app, [Trainer("fake", "A trainer.", Args, train, "report.json", (), lambda report: (), str)])
+    found = CliRunner().invoke(app, ["fake", "--out", str(tmp_path)]).exception
+    assert isinstance(found, RefusedError)
+    assert (str(found), found.exit_code) == (said, 2)
