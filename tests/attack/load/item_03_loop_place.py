@@ -36,6 +36,13 @@ def _by_grpc(service: Service, body: bytes) -> bytes:
     return answer
 
 
+def _by_stream(service: Service, body: bytes) -> bytes:
+    with grpc.insecure_channel(service.target, options=[("grpc.max_receive_message_length", -1)]) as channel:
+        answers = channel.stream_stream("/placewise.v1.DecisionService/StreamPlace")(iter([body]), timeout=120.0)
+        answer: bytes = next(answers)
+    return answer
+
+
 def _posted(service: Service, path: str, body: bytes, content_type: str) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", service.rest_port, timeout=120.0)
     try:
@@ -76,6 +83,7 @@ def _parsed_json(answer: bytes) -> decision_pb2.PlaceResponse:
 # How each carrier writes the request, asks, and reads the answer.
 _CARRIERS: Mapping[str, tuple[Callable[[decision_pb2.PlaceRequest], bytes], Ask, Callable[[bytes], object]]] = {
     "grpc": (_binary, _by_grpc, _parsed),
+    "stream": (_binary, _by_stream, _parsed),
     "rest": (_json, _by_rest, _parsed_json),
     "connect": (_binary, _by_connect, _parsed),
 }

@@ -5,18 +5,21 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 from tests.fakes.callers.identity import by_tokens
 from tests.fakes.servers.listening import listening
 
-from placewise.v1.decision_pb2 import PlaceRequest
+from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
 from placewise_service.api.calls.gateway import Gateway
+from placewise_service.api.calls.rpcs import Rpc
 from placewise_service.api.identity.auth import AccessScope
 from placewise_service.api.identity.token_changes import create_token
 from placewise_service.settings import LimitSettings
 
 PLACE = "/placewise.v1.DecisionService/Place"
+STREAM = "/placewise.v1.DecisionService/StreamPlace"
 REST, CONNECT = "/v1/clusters/prod/jobs:place", PLACE
 
 
@@ -49,11 +52,11 @@ async def status_of_headers(port: int, path: str, token: str | None, length: int
     return int(line.split()[1])
 
 
-async def code_of_headers(port: int, token: str | None) -> grpc.StatusCode:
+async def code_of_headers(port: int, token: str | None, path: str = PLACE) -> grpc.StatusCode:
     """The gRPC status that a call gets whose message is never sent."""
     metadata = [] if token is None else [("authorization", f"Bearer {token}")]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.stream_unary(PLACE)(metadata=metadata)
+        call = channel.stream_unary(path)(metadata=metadata)
         async with asyncio.timeout(10):
             return await call.code()
 
@@ -74,6 +77,7 @@ async def test_who_may_not_ask_is_refused_before_the_message(
         assert await status_of_headers(at.rest_port, REST, token) == status
         assert await status_of_headers(at.rest_port, CONNECT, token) == status
         assert await code_of_headers(at.grpc_port, token) is code
+        assert await code_of_headers(at.grpc_port, token, STREAM) is code
         assert at.gateway.in_flight == 0
 
 
@@ -204,6 +208,103 @@ async def test_a_large_message_by_grpc_is_counted_once_it_is_there(tokens: dict[
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert (await DecisionServiceStub(channel).Place(question(), metadata=ours)).decisions
         held.close()
+
+
+# -- Streams -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the messages that were parsed for a stream, or are large."""
+    sizes: list[int] = []
+    parse = Gateway.parsed
+
+    async def noting(gateway: Gateway, rpc: Rpc, raw: bytes) -> Message:
+        sizes.append(len(raw))
+        return await parse(gateway, rpc, raw)
+
+    monkeypatch.setattr(Gateway, "parsed", noting)
+    return sizes
+
+
+async def asked_by_stream(channel: grpc.aio.Channel, request: PlaceRequest, token: str) -> PlaceResponse:
+    stream = DecisionServiceStub(channel).StreamPlace(iter([request]), metadata=bearer(token))
+    [answer] = [each async for each in stream]
+    return answer
+
+
+def bearer(token: str) -> list[tuple[str, str]]:
+    return [("authorization", f"Bearer {token}")]
+
+
+async def test_a_message_of_a_stream_has_its_place_before_it_is_parsed(
+    tokens: dict[str, str], parsed: list[int]
+) -> None:
+    limits, ours = LimitSettings(in_flight=4, caller_share=0.5), tokens["decider"]
+    async with (
+        listening(by_tokens(Path(tokens["path"])), limits) as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
+    ):
+        held = [DecisionServiceStub(channel).Place(question("GATE"), metadata=bearer(ours)) for _ in range(2)]
+        await until_in_flight(at.gateway, 2)
+        refused = await asked_by_stream(channel, question(), ours)
+        assert refused.error.message == "this caller has 2 requests in flight; its share is 2"
+        assert parsed == []
+        assert (await asked_by_stream(channel, question(), tokens["other"])).decisions, "the other half is free"
+        at.engine.gate.set()
+        await asyncio.gather(*held)
+        assert (await asked_by_stream(channel, question(), ours)).decisions
+        assert 'placewise_refused_total{face="all",limit="caller_share"} 1.0' in at.metrics()
+
+
+async def test_a_large_message_of_a_stream_has_its_room_before_it_is_parsed(
+    tokens: dict[str, str], parsed: list[int]
+) -> None:
+    limits, ours = LimitSettings(bodies_bytes=1 << 20, caller_share=0.5), tokens["decider"]
+    async with (
+        listening(by_tokens(Path(tokens["path"])), limits) as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
+    ):
+        held = await announced(at.rest_port, ours, "Content-Length: 500000")
+        await until_in_flight(at.gateway, 1)
+        refused = await asked_by_stream(channel, question("a" * 70_000), ours)
+        assert refused.error.reason == "OVERLOADED"
+        assert parsed == []
+        assert (await asked_by_stream(channel, question(), ours)).decisions
+        held.close()
+        await until_in_flight(at.gateway, 0)
+        assert (await asked_by_stream(channel, question("a" * 70_000), ours)).error.reason == "INVALID_REQUEST"
+        assert len(parsed) == 2, "there is room again"
+        assert 'placewise_refused_total{face="all",limit="bodies_bytes"} 1.0' in at.metrics()
+
+
+async def test_open_streams_are_bounded_by_caller_and_together(tokens: dict[str, str]) -> None:
+    limits = LimitSettings(in_flight=3, caller_share=0.7)
+    async with (
+        listening(by_tokens(Path(tokens["path"])), limits) as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
+    ):
+
+        async def opened(name: str) -> "grpc.aio.StreamStreamCall[PlaceRequest, PlaceResponse]":
+            stream = DecisionServiceStub(channel).StreamPlace(metadata=bearer(tokens[name]))
+            await stream.write(question())
+            answer = await stream.read()
+            assert isinstance(answer, PlaceResponse)
+            assert answer.decisions
+            return stream
+
+        first, _ = await opened("decider"), await opened("decider")
+        third = DecisionServiceStub(channel).StreamPlace(metadata=bearer(tokens["decider"]), timeout=10)
+        assert await third.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await third.details() == "this caller has 2 streams open; its share is 2"
+        await opened("other")
+        fourth = DecisionServiceStub(channel).StreamPlace(metadata=bearer(tokens["third"]), timeout=10)
+        assert await fourth.details() == "3 streams are open; the limit is 3"
+        assert 'placewise_refused_total{face="all",limit="streams"} 2.0' in at.metrics()
+        assert at.gateway.in_flight == 0, "a stream that asks nothing takes the place of no call"
+        await first.done_writing()
+        assert await first.code() is grpc.StatusCode.OK
+        await opened("third")
 
 
 async def test_where_nobody_is_told_from_anybody_all_places_are_everybodys() -> None:

@@ -85,7 +85,8 @@ class DecisionServiceServicer(object):
 
     def StreamPlace(self, request_iterator, context):
         """Place, many times over one connection. Responses keep the order of the requests. A request that fails gets a
-        response with `error` set, and the stream goes on.
+        response with `error` set, and the stream goes on. A request that is refused before it is read (its caller, or too
+        many in flight) gets one without `request_id`.
         The contract fixes these two types: a stream carries the same messages as the single call.
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME

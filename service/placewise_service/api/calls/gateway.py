@@ -10,7 +10,9 @@ an incident id and becomes INTERNAL "internal error".
 import asyncio
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -71,6 +73,7 @@ class Gateway:
         self._in_flight = 0
         self._shows_in_flight = False  # soon: one look serves all calls that begin until then
         self._held: dict[str, int] = {}  # in flight, by the caller's name
+        self._streams: Counter[str] = Counter()  # open, by the caller's name
         self._most_held = max(1, int(limits.caller_share * limits.in_flight))
         self._room = BodyRoom(limits.bodies_bytes, limits.caller_share)
         self._idle = asyncio.Event()
@@ -124,16 +127,25 @@ class Gateway:
         with self.enter(rpc, credentials, deadline_s) as call:
             return await call.answer(message)
 
-    def check_stream(self, rpc: Rpc, credentials: Credentials) -> None:
-        """Refuses a caller who may make no call of the stream: each is a call of its own. Raises PlacewiseError."""
+    @contextmanager
+    def stream(self, rpc: Rpc, credentials: Credentials) -> Iterator[None]:
+        """A stream, while it is open. Each of its messages is a call of its own, and enters as one.
+
+        Raises PlacewiseError for a caller who may make no call of it, and for a stream too many.
+        """
         call = self.enter(rpc, credentials, math.inf)
         try:
             call.principal = self._authenticator.authenticate(credentials)
             _admit_scope(call.principal, rpc)
+            name = self._take_stream(rpc, call.principal)
         except PlacewiseError as error:
             call.reason = error.reason
             self._finish(call)
             raise
+        try:
+            yield
+        finally:
+            self._streams -= Counter((name,))
 
     async def parsed(self, rpc: Rpc, raw: bytes) -> Message:
         """The request in its binary form. Raises InvalidRequestError; of a large one, before anything is built."""
@@ -198,6 +210,20 @@ class Gateway:
             raise OverloadedError(f"this caller has {held} requests in flight; its share is {self._most_held}")
         self._held[name] = held + 1
         call.has_share = True
+
+    def _take_stream(self, rpc: Rpc, principal: Principal) -> str:
+        """Counts an open stream, which may read a message at any time; the name to count it by. As many may be open as
+        calls may be in flight, and one caller has the same share of them."""
+        name, problem = principal.name, ""
+        if (count := self._streams.total()) >= self.limits.in_flight:
+            problem = f"{count} streams are open; the limit is {self.limits.in_flight}"
+        elif (held := self._streams[name]) >= self._most_held and principal.method is not Method.OPEN:
+            problem = f"this caller has {held} streams open; its share is {self._most_held}"
+        if problem:
+            self._shed(rpc, "streams")
+            raise OverloadedError(problem)
+        self._streams[name] += 1
+        return name
 
     def _take_room(self, call: "Call", size: int) -> None:
         problem = self._room.problem(call.distinct_caller, size)

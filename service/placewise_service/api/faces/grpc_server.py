@@ -157,15 +157,17 @@ class GrpcFace:
 
     async def _stream_place(self, requests: Any, context: Context) -> None:
         """Questions are worked on side by side, `stream_pipeline` of them at most; answers go out in their order."""
-        slots = asyncio.Semaphore(self._gateway.limits.stream_pipeline)
-        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         caller = of_context(self._gateway, context)
         try:
-            self._gateway.check_stream(STREAM_PLACE, caller)
+            with self._gateway.stream(STREAM_PLACE, caller):
+                self._connections.note_call(context.peer())
+                await self._answer_stream(requests, context, caller)
         except PlacewiseError as error:
             _refused(context, error)
-            return
-        self._connections.note_call(context.peer())
+
+    async def _answer_stream(self, requests: Any, context: Context, caller: Credentials) -> None:
+        slots = asyncio.Semaphore(self._gateway.limits.stream_pipeline)
+        answers: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         async with asyncio.TaskGroup() as work:
             reader = work.create_task(self._read(requests, context, caller, slots, answers, work))
             self._streams.add(reader)
@@ -201,13 +203,10 @@ class GrpcFace:
     ) -> bytes:
         gateway, request_id = self._gateway, ""
         try:
-            try:
-                request: Any = await gateway.parsed(STREAM_PLACE, raw)
-            except PlacewiseError:
-                with gateway.enter(STREAM_PLACE, caller, deadline_s, trace):  # so that it is counted, and on record
-                    raise
-            request_id = request.request_id
             with gateway.enter(STREAM_PLACE, caller, deadline_s, trace) as call:
+                call.make_room(len(raw))
+                request: Any = await gateway.parsed(STREAM_PLACE, raw)
+                request_id = request.request_id
                 response = await call.answer(request)
                 return response.SerializeToString()
         except PlacewiseError as error:
