@@ -70,6 +70,7 @@ def question(*models: str, **more: Any) -> dict[str, Any]:
 
 
 PLACE = "/v1/clusters/prod/jobs:place"
+PARTITION = "/v1/clusters/prod/tasks:partition"
 
 
 async def test_a_record_names_the_caller_and_what_was_done(tmp_path: Path) -> None:
@@ -99,8 +100,9 @@ async def test_a_record_names_the_caller_and_what_was_done(tmp_path: Path) -> No
         assert (deleted.call, deleted.caller, deleted.cluster) == ("DeleteCluster", "slurm", "prod")
 
 
-# Every call that is not READ, and what its record has as its subject. Partition changes nothing.
+# Every call that is not READ, and what its record has as its subject.
 CHANGES: list[tuple[str, Any, str]] = [
+    ("Partition", {"task": {"id": "t", "parallelScale": 10}, "requestId": "r"}, "t"),
     ("Place", {"jobs": [{"id": "j", "groups": [{"count": 1}]}]}, "j"),
     ("ReportNodes", {"nodes": [{"id": "n7"}, {"id": "n8"}]}, "n7 +1"),
     ("ReportJobEvents", {"events": [{"jobId": "j", "kind": "STARTED"}]}, "j"),
@@ -121,7 +123,7 @@ CHANGES: list[tuple[str, Any, str]] = [
 
 def test_the_table_has_every_call_that_changes_something() -> None:
     changing = {rpc.name for rpc in RPCS.values() if rpc.scope is not AccessScope.READ}
-    assert {call for call, _, _ in CHANGES} == changing - {"Partition"}
+    assert {call for call, _, _ in CHANGES} == changing
 
 
 @pytest.mark.parametrize(("call", "body", "subject"), CHANGES)
@@ -146,24 +148,80 @@ async def test_a_bundle_is_changed_for_the_cluster_that_the_body_names(path: str
         assert [made.cluster for made in at.take()] == ["prod"]
 
 
-async def test_what_changes_nothing_is_not() -> None:
+async def test_what_writes_nothing_is_not() -> None:
     async with recorded() as at:
         assert await at.rest("GET", "/v1/clusters/prod") == 200
         assert await at.rest("GET", "/v1/clusters") == 200
         assert await at.rest("POST", PLACE, question("", dryRun=True)) == 200
-        assert await at.rest("POST", PLACE, question("WAIT")) == 200
-        assert await at.rest("GET", "/v1/clusters/none") == 404
+        assert await at.rest("POST", PLACE, question("WAIT", requestId="")) == 200
+        assert await at.rest("POST", PARTITION, {"task": {"id": "t", "parallelScale": 10}}) == 200
         assert at.take() == []
 
 
-async def test_a_change_that_fails_is_on_record_with_its_reason() -> None:
+async def test_an_answer_that_is_remembered_is_on_record() -> None:
     async with recorded() as at:
-        for model, reason in (("STALE_SNAPSHOT", "STALE_SNAPSHOT"), ("LEAK", "INTERNAL")):
-            await at.rest("POST", PLACE, question(model))
-            assert [found.result for found in at.take()] == [reason]
-        assert await at.rest("DELETE", "/v1/clusters/none") == 404
-        [found] = at.take()
-        assert (found.call, found.cluster, found.result) == ("DeleteCluster", "none", "NOT_FOUND")
+        assert await at.rest("POST", PLACE, question("WAIT")) == 200
+        assert await at.rest("POST", PARTITION, {"task": {"id": "t", "parallelScale": 10}, "requestId": "r-2"}) == 200
+        found = [(each.call, each.result, each.request_id) for each in at.take()]
+        assert found == [("Place", "OK", "r-1"), ("Partition", "OK", "r-2")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "call", "result"),
+    [
+        ("POST", PLACE, question("STALE_SNAPSHOT"), "Place", "STALE_SNAPSHOT"),
+        ("POST", PLACE, question("LEAK"), "Place", "INTERNAL"),
+        ("POST", PLACE, question("", dryRun=True, policy="none"), "Place", "INVALID_REQUEST"),
+        ("POST", PLACE, {"jobs": 1}, "Place", "INVALID_REQUEST"),
+        ("POST", PARTITION, {"task": {"id": ""}}, "Partition", "INVALID_REQUEST"),
+        (
+            "POST",
+            "/v1/clusters/none/tasks:partition",
+            {"task": {"id": "t", "parallelScale": 10}},
+            "Partition",
+            "NOT_FOUND",
+        ),
+        ("DELETE", "/v1/clusters/none", None, "DeleteCluster", "NOT_FOUND"),
+        ("GET", "/v1/clusters/none", None, "GetCluster", "NOT_FOUND"),
+        ("GET", "/v1/clusters/prod/decisions?page_size=-1", None, "ListDecisions", "INVALID_REQUEST"),
+    ],
+)
+async def test_a_call_that_fails_is_on_record_with_its_reason(
+    method: str, path: str, body: Any, call: str, result: str
+) -> None:
+    async with recorded() as at:
+        assert await at.rest(method, path, body) >= 400
+        assert [(found.call, found.caller, found.result) for found in at.take()] == [(call, "anyone", result)]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        (PLACE, {"placewise-timeout-ms": "soon"}),
+        (RPCS["Place"].path, {"connect-timeout-ms": "soon"}),
+        (RPCS["Place"].path, {"content-encoding": "gzip"}),
+    ],
+)
+async def test_a_call_that_is_refused_for_a_header_is_on_record(path: str, headers: dict[str, str]) -> None:
+    async with recorded() as at:
+        assert (await at.running.http.post(path, json=question(""), headers=headers)).status_code == 400
+        assert [(found.call, found.result) for found in at.take()] == [("Place", "INVALID_REQUEST")]
+
+
+async def test_a_caller_who_leaves_is_on_record_only_where_something_may_be_written() -> None:
+    async with recorded() as at:
+        for request_id, dry_run in (("", False), ("r-3", False), ("r-4", True)):
+            request = PlaceRequest(cluster="prod", request_id=request_id, dry_run=dry_run)
+            request.jobs.add(id="j", model="SLEEP", groups=[TaskGroup(count=1)])
+            placed = len(at.running.engine.placed)
+            call = DecisionServiceStub(at.running.channel).Place(request)
+            while len(at.running.engine.placed) == placed:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            call.cancel()
+            while at.running.gateway.in_flight:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        found = [(each.call, each.result, each.request_id) for each in at.take()]
+        assert found == [("Place", "CANCELLED", ""), ("Place", "CANCELLED", "r-3")]
 
 
 async def test_every_refusal_is_on_record_with_who_was_refused(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Writes audit records of calls. Never reads a body beyond the names in it.
 
-Recorded are: every call that may change the state or the choice of bundles, answered or refused; every other call
-that was refused for its caller, for overload or for a limit on its message; every connection refused before a call.
-A Place that reserved nothing has changed nothing.
+Recorded are: every call that failed or was refused; every call that wrote to the store; every connection refused
+before a call. A Place that reserved nothing, and a Partition, have written only if their answer is remembered under a
+request_id, or if they moved the host's clock. The log of decisions is no such write: it is a record itself.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from placewise_log.audit import AuditRecord
 from placewise_service.api.calls.rpcs import Rpc
 from placewise_service.api.identity.auth import AccessScope, Credentials, Principal
 
-_REFUSALS: Final = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED", "OVERLOADED"})
-_PLACES: Final = frozenset({"Place", "StreamPlace"})
+_ADVICE: Final = frozenset({"Place", "StreamPlace", "Partition"})  # writes only some of its answers
+_LEFT: Final = "CANCELLED"  # by its caller: it failed nobody
 _LISTS: Final = {"jobs": "id", "events": "job_id", "nodes": "id"}  # lists of a message, and what names their rows
 # Of callers whom nobody knows, so many refusals a second have a record each, before and in calls; those above are
 # counted in one record by call and reason. Otherwise everybody who reaches a port could fill the disk.
@@ -132,25 +132,32 @@ class _Budget:
 
 
 def _is_recorded(call: FinishedCall) -> bool:
-    if call.limit or call.reason in _REFUSALS:
-        return True
-    rpc = call.rpc
-    if rpc.scope is AccessScope.READ or rpc.name == "Partition" or getattr(call.message, "dry_run", False):
+    return call.reason not in ("OK", _LEFT) or _has_written(call)
+
+
+def _has_written(call: FinishedCall) -> bool:
+    """Whether a call that did not fail has written to the store, or may have before its caller left."""
+    rpc, message = call.rpc, call.message
+    if rpc.scope is AccessScope.READ or message is None or getattr(message, "dry_run", False):
         return False
-    if call.reason == "OK" and rpc.name in _PLACES:
-        return any(decision.reservation_id for decision in call.response.decisions)
-    return True
+    if rpc.name not in _ADVICE or call.request_id or message.HasField("now"):
+        return True
+    if rpc.name == "Partition":
+        return False
+    return call.reason == _LEFT or any(decision.reservation_id for decision in call.response.decisions)
 
 
 def _subject(message: Any) -> str:
-    """The subject of a call: the first of its jobs, nodes, …, and the number of others; a bundle, a policy, or both as
-    bundle/policy; names of settings."""
+    """The subject of a call: the first of its jobs, nodes, …, and the number of others; a task; a bundle, a policy, or
+    both as bundle/policy; names of settings."""
     kind: Any = type(message)
     field = _telling_field(kind)
     if field in _LISTS:
         rows = getattr(message, field)
         more = f" +{len(rows) - 1}" if len(rows) > 1 else ""
         return f"{getattr(rows[0], _LISTS[field])}{more}" if rows else ""
+    if field == "task":
+        return str(message.task.id)
     if field == "update_mask":
         return ",".join(message.update_mask.paths)
     if field == "name" and "policy" in kind.DESCRIPTOR.fields_by_name:
@@ -161,7 +168,7 @@ def _subject(message: Any) -> str:
 @cache
 def _telling_field(kind: Any) -> str:
     fields = kind.DESCRIPTOR.fields_by_name
-    names = [*_LISTS, "update_mask", "name", "decision_id"]
+    names = [*_LISTS, "task", "update_mask", "name", "decision_id"]
     if "dry_run" not in fields:  # a question names the policy that is to answer
         names.append("policy")
     return next((name for name in names if name in fields), "")

@@ -2,8 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any
 
@@ -25,7 +24,7 @@ from placewise_service.api.convert.json_codec import set_from_text
 from placewise_service.api.docs.openapi import document
 from placewise_service.api.docs.routes import ROUTES, Route
 from placewise_service.api.faces.bodies import read_body
-from placewise_service.api.faces.callers import of_request, trace_of
+from placewise_service.api.faces.callers import of_request, refusal_on_record, trace_of
 from placewise_service.api.faces.health import health_app
 from placewise_service.api.faces.pages import Hosts, refuse_foreign_hosts, refuse_foreign_pages
 from placewise_service.api.identity.auth import AccessScope
@@ -62,7 +61,8 @@ def _endpoint(gateway: Gateway, route: Route, hosts: Hosts) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         if route.body:
             _check_content_type(gateway, route, request)
-        timeout_s = _timeout_s(request)
+        with refusal_on_record(gateway, request.scope, request.headers, route.rpc.name):
+            timeout_s = _timeout_s(request)
         deadline_s = gateway.clock.monotonic_s() + timeout_s
         caller, trace = of_request(gateway, request.scope, request.headers), trace_of(gateway, request.headers)
         try:
@@ -145,7 +145,7 @@ def _add_operations(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
     """Probes are open, as kubelets and load balancers carry no token; metrics name clusters and need `read`."""
 
     async def metrics(request: Request) -> Response:
-        with _refusals_on_record(gateway, request, "metrics"):
+        with refusal_on_record(gateway, request.scope, request.headers, "metrics"):
             refuse_foreign_pages(request.headers)
         gateway.require(AccessScope.READ, of_request(gateway, request.scope, request.headers), "metrics")
         return Response(await asyncio.to_thread(gateway.telemetry.render), media_type=METRICS_CONTENT_TYPE)
@@ -153,7 +153,7 @@ def _add_operations(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
     schema = document()
 
     async def openapi(request: Request) -> Response:
-        with _refusals_on_record(gateway, request, "page"):
+        with refusal_on_record(gateway, request.scope, request.headers, "page"):
             refuse_foreign_hosts(request.headers, hosts)
         return JSONResponse(schema)
 
@@ -170,7 +170,7 @@ def _add_page(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
         content = folder.joinpath(name).read_bytes()
 
         async def endpoint(request: Request) -> Response:
-            with _refusals_on_record(gateway, request, "page"):
+            with refusal_on_record(gateway, request.scope, request.headers, "page"):
                 refuse_foreign_hosts(request.headers, hosts)
             return Response(content, media_type=media_type, headers=_PAGE_HEADERS)
 
@@ -179,16 +179,6 @@ def _add_page(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
     app.add_api_route("/", file("index.html", "text/html"), methods=["GET"], response_class=HTMLResponse)
     app.add_api_route("/page/page.js", file("page.js", "text/javascript"), methods=["GET"])
     app.add_api_route("/page/page.css", file("page.css", "text/css"), methods=["GET"])
-
-
-@contextmanager
-def _refusals_on_record(gateway: Gateway, request: Request, name: str) -> Iterator[None]:
-    """Records the refusal of a request outside the contract; it is raised all the same."""
-    try:
-        yield
-    except PlacewiseError as error:
-        gateway.record_refusal(name, error.reason, of_request(gateway, request.scope, request.headers))
-        raise
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
