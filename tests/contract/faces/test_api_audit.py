@@ -70,7 +70,7 @@ def question(*models: str, **more: Any) -> dict[str, Any]:
 
 
 PLACE = "/v1/clusters/prod/jobs:place"
-PARTITION = "/v1/clusters/prod/tasks:partition"
+PARTITION, TASK = "/v1/clusters/prod/tasks:partition", {"task": {"id": "t", "parallelScale": 10}}
 
 
 async def test_a_record_names_the_caller_and_what_was_done(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_a_record_names_the_caller_and_what_was_done(tmp_path: Path) -> No
 
 # Every call that is not READ, and what its record has as its subject.
 CHANGES: list[tuple[str, Any, str]] = [
-    ("Partition", {"task": {"id": "t", "parallelScale": 10}, "requestId": "r"}, "t"),
+    ("Partition", {**TASK, "requestId": "r"}, "t"),
     ("Place", {"jobs": [{"id": "j", "groups": [{"count": 1}]}]}, "j"),
     ("ReportNodes", {"nodes": [{"id": "n7"}, {"id": "n8"}]}, "n7 +1"),
     ("ReportJobEvents", {"events": [{"jobId": "j", "kind": "STARTED"}]}, "j"),
@@ -154,14 +154,14 @@ async def test_what_writes_nothing_is_not() -> None:
         assert await at.rest("GET", "/v1/clusters") == 200
         assert await at.rest("POST", PLACE, question("", dryRun=True)) == 200
         assert await at.rest("POST", PLACE, question("WAIT", requestId="")) == 200
-        assert await at.rest("POST", PARTITION, {"task": {"id": "t", "parallelScale": 10}}) == 200
+        assert await at.rest("POST", PARTITION, TASK) == 200
         assert at.take() == []
 
 
 async def test_an_answer_that_is_remembered_is_on_record() -> None:
     async with recorded() as at:
         assert await at.rest("POST", PLACE, question("WAIT")) == 200
-        assert await at.rest("POST", PARTITION, {"task": {"id": "t", "parallelScale": 10}, "requestId": "r-2"}) == 200
+        assert await at.rest("POST", PARTITION, {**TASK, "requestId": "r-2"}) == 200
         found = [(each.call, each.result, each.request_id) for each in at.take()]
         assert found == [("Place", "OK", "r-1"), ("Partition", "OK", "r-2")]
 
@@ -174,6 +174,7 @@ async def test_an_answer_that_is_remembered_is_on_record() -> None:
         ("POST", PLACE, question("", dryRun=True, policy="none"), "Place", "INVALID_REQUEST"),
         ("POST", PLACE, {"jobs": 1}, "Place", "INVALID_REQUEST"),
         ("POST", PARTITION, {"task": {"id": ""}}, "Partition", "INVALID_REQUEST"),
+        ("POST", PARTITION.replace("prod", "none"), TASK, "Partition", "NOT_FOUND"),
         (
             "POST",
             "/v1/clusters/none/tasks:partition",

@@ -58,6 +58,9 @@ class Secured:
         by_connect = await self._http(client, token, f"POST {CONNECT} HTTP/1.1", body, host)
         return by_rest, by_connect, await self._grpc(client, token, cluster)
 
+    async def page(self, client: tuple[bytes, bytes], path: str, host: str) -> int:
+        return await self._http(client, None, f"GET {path} HTTP/1.1", b"", host)
+
     async def _http(self, client: tuple[bytes, bytes], token: str | None, line: str, body: bytes, host: str) -> int:
         context = ssl.create_default_context(cadata=self.authority.pem.decode())
         (self.folder / "client.pem").write_bytes(client[0] + client[1])
@@ -137,21 +140,36 @@ async def test_a_certificate_alone_opens_nothing_to_a_page_of_another_name(tmp_p
         assert await at.codes(reader, host="127.0.0.1:8080") == OK
 
 
+def certificates_and_tokens(folder: Path) -> Identity:
+    """READER, and a token of the cluster "other", which is at "token"."""
+    path, clock = folder / "tokens.yaml", ManualClock()
+    (folder / "token").write_text(create_token(path, "elsewhere", [AccessScope.READ], ["other"]))
+    (folder / "certificates.yaml").write_text(yaml.safe_dump({"certificates": [READER]}))
+    certificates = CertificateFile(folder / "certificates.yaml", clock, KEEP_S)
+    return Identity(clock, TokenFile(path, clock, KEEP_S), certificates=certificates)
+
+
 async def test_a_token_beside_it_decides(tmp_path: Path) -> None:
-    path, clock = tmp_path / "tokens.yaml", ManualClock()
-    token = create_token(path, "elsewhere", [AccessScope.READ], ["other"])
-    (tmp_path / "certificates.yaml").write_text(yaml.safe_dump({"certificates": [READER]}))
-    both = Identity(
-        clock,
-        TokenFile(path, clock, KEEP_S),
-        certificates=CertificateFile(tmp_path / "certificates.yaml", clock, KEEP_S),
-    )
-    async with secured(both, tmp_path) as at:
-        reader = at.authority.issue("reader")
+    async with secured(certificates_and_tokens(tmp_path), tmp_path) as at:
+        reader, token = at.authority.issue("reader"), (tmp_path / "token").read_text()
         assert await at.codes(reader) == OK
         assert await at.codes(reader, token) == DENIED
         assert await at.codes(at.authority.issue("unknown"), token, "other") == OK
         assert await at.codes(reader, "pw_wrong") == UNKNOWN
+
+
+async def test_beside_tokens_a_certificate_alone_is_answered_by_known_names_and_a_token_by_any(tmp_path: Path) -> None:
+    async with secured(certificates_and_tokens(tmp_path), tmp_path) as at:
+        reader = at.authority.issue("reader")
+        assert await at.codes(reader, host="evil.example") == (403, 403, "OK")
+        assert await at.codes(reader) == OK
+        token = (tmp_path / "token").read_text()
+        assert await at.codes(reader, token, "other", host="evil.example") == OK
+        assert await at.codes(reader, "pw_wrong", host="evil.example") == UNKNOWN
+        for path in ("/", "/openapi.json"):
+            assert await at.page(reader, path, "evil.example") == 403
+            assert await at.page(reader, path, "localhost") == 200
+        assert await at.page(reader, "/healthz", "evil.example") == 200
 
 
 async def test_a_certificate_without_a_file_of_certificates_opens_nothing(tmp_path: Path) -> None:

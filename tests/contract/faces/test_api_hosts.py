@@ -18,6 +18,7 @@ from tests.fakes.servers.faces import FakeEngine
 from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client.aio import AsyncClient
 from placewise_client.errors import PermissionDeniedError
+from placewise_client.http1 import HttpPool
 from placewise_core.basics.clock import SystemClock
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace
@@ -157,7 +158,21 @@ async def by_socket(path: Path, port: int) -> AsyncIterator[None]:
         server.close()
 
 
-async def test_the_sdk_asks_through_a_unix_socket(tmp_path: Path) -> None:
+async def test_a_call_through_a_unix_socket_is_by_a_name_of_this_machine(tmp_path: Path) -> None:
+    """With the SDK's HTTP, which names no host then. Its `Target` takes a unix socket for gRPC alone."""
+    path, json = tmp_path / "s", {"Content-Type": "application/json"}
+    asked = ("POST", "/placewise.v1.ClusterService/GetCluster", json, b'{"cluster":"prod"}')
+    async with compose() as (_, rest_port, _engine), by_socket(path, rest_port):
+        pool = HttpPool(f"unix:{path}")
+        assert [(await pool.request(*each)).status for each in (asked, ("GET", CLUSTER, {}, None))] == [200, 200]
+        await pool.close()
+        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(path))) as http:
+            assert (await http.get(f"http://localhost{CLUSTER}")).status_code == 200
+            assert (await http.get(f"http://evil.example{CLUSTER}")).status_code == 403
+
+
+async def test_the_sdk_asks_by_grpc_through_a_unix_socket(tmp_path: Path) -> None:
+    """gRPC is out of a page's reach and looks at no name."""
     async with (
         compose() as (grpc_port, _, _engine),
         by_socket(tmp_path / "s", grpc_port),

@@ -83,7 +83,7 @@ class ConnectFace:
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
                 with gateway.enter(rpc, caller, deadline_s, trace) as call:
-                    refuse_foreign_hosts(headers, self._hosts)
+                    refuse_foreign_hosts(headers, self._hosts, call.principal)
                     refuse_foreign_pages(headers)
                     answer = await call.answer(await self._message(call, request, content_type))
                     return answer.SerializeToString() if content_type == PROTO else await gateway.json.rendered(answer)

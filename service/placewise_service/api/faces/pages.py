@@ -5,33 +5,35 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from placewise_core.domain.errors import PermissionDeniedError
+from placewise_service.api.identity.auth import Method, Principal
 from placewise_service.settings import LOOPBACK
 
 Hosts = frozenset[str] | None
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+?)\.?(?::([0-9]{1,5}))?", re.ASCII)
 _PORTS = {"http": "80", "https": "443"}
+_BY_TOKEN = frozenset({Method.TOKEN, Method.JWT})
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not bound
 
 
 def allowed_hosts(bound: str, named: frozenset[str], certified: frozenset[str]) -> frozenset[str]:
-    """Names by which a service that asks nobody for a token may be asked: this machine's own, the address that it is
-    bound to, those `named` by the operator, and those that its certificate proves to be its own."""
+    """Names by which a service may be asked without a token: this machine's own, the address that it is bound to, those
+    `named` by the operator, and those that its certificate proves to be its own."""
     return LOOPBACK | named | certified | (frozenset({bound.lower()}) - _WILDCARDS)
 
 
-def refuse_foreign_hosts(headers: Mapping[str, str], hosts: Hosts) -> None:
+def refuse_foreign_hosts(headers: Mapping[str, str], hosts: Hosts, caller: Principal | None = None) -> None:
     """Raises PermissionDeniedError for a request by another name than `hosts` (None: any will do).
 
     A page whose name was pointed here afterwards is of the same origin to its browser; only the name gives it away.
+    No page has a caller's token; its certificate a browser shows for every page.
     """
-    if hosts is None:
+    if hosts is None or (caller is not None and caller.method in _BY_TOKEN):
         return
     host, _ = _parted(headers.get("host", ""))
     if host in hosts or f"*.{host.partition('.')[2]}" in hosts:
         return
     raise PermissionDeniedError(
-        "this service asks for no token: ask it by localhost, 127.0.0.1, [::1] or a name of "
-        "PLACEWISE_SERVER__ALLOWED_HOSTS"
+        "without a token, ask this service by localhost, 127.0.0.1, [::1] or a name of PLACEWISE_SERVER__ALLOWED_HOSTS"
     )
 
 

@@ -68,7 +68,7 @@ def _endpoint(gateway: Gateway, route: Route, hosts: Hosts) -> Endpoint:
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
                 with gateway.enter(route.rpc, caller, deadline_s, trace) as call:
-                    refuse_foreign_hosts(request.headers, hosts)
+                    refuse_foreign_hosts(request.headers, hosts, call.principal)
                     refuse_foreign_pages(request.headers)
                     if "cluster" in request.path_params:
                         call.authorise(request.path_params["cluster"])

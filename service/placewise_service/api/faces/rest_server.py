@@ -24,7 +24,8 @@ class RestFace:
         bound = bound_socket(settings.rest_host, settings.rest_port, shares_port)
         self.port: int = bound.getsockname()[1]
         certified = certificates.names() if certificates is not None else frozenset()
-        hosts = None if gateway.asks_tokens else allowed_hosts(settings.rest_host, settings.host_names, certified)
+        is_token_demanded = gateway.asks_tokens and not gateway.reads_certificates
+        hosts = None if is_token_demanded else allowed_hosts(settings.rest_host, settings.host_names, certified)
         self._listener = Listener(
             bound,
             ConnectFace(gateway, rest_app(gateway, hosts), hosts),
