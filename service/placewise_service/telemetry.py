@@ -316,6 +316,12 @@ class Telemetry:
         registry.register(self._queues)
         return generate_latest(registry)
 
+    def render_credentials(self) -> bytes:
+        """As `render`, but the age of this process's files of credentials alone."""
+        registry = CollectorRegistry()
+        registry.register(self._credentials_stale)
+        return generate_latest(registry)
+
     def close(self) -> None:
         """Runs the remaining work and sends the remaining traces."""
         self.afterwards.run()

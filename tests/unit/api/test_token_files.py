@@ -21,6 +21,7 @@ from placewise_service.api.identity.token_changes import create_token, revoke_to
 from placewise_service.api.identity.tokens import TokenFile
 from placewise_service.api.identity.watched import CredentialsFileError
 from placewise_service.cli import invoke
+from placewise_service.telemetry import Telemetry
 
 KEEP_S = 60.0
 
@@ -28,12 +29,12 @@ KEEP_S = 60.0
 class Kept:
     """A tokens file with one token, as a service reads it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, on_stale: Callable[[str, float], None] | None = None) -> None:
         self.path = folder / "tokens.yaml"
         self.token = create_token(self.path, "slurm", [AccessScope.READ])
         self.clock = ManualClock()
         self.stale: dict[str, float] = {}
-        tokens = TokenFile(self.path, self.clock, KEEP_S, self.stale.__setitem__)
+        tokens = TokenFile(self.path, self.clock, KEEP_S, on_stale or self.stale.__setitem__)
         self.identity = Identity(self.clock, tokens)
 
     def ask(self, token: str = "") -> str:
@@ -175,6 +176,27 @@ async def test_readyz_is_red_and_says_why(tmp_path: Path) -> None:
         assert "tokens file" in answer.json()["problem"]
         call = await running.http.get("/v1/clusters/prod", headers={"authorization": f"Bearer {kept.token}"})
         assert (call.status_code, call.json()["reason"]) == (503, "STATE_UNAVAILABLE")
+
+
+async def test_metrics_tell_of_it_as_long_as_it_lasts_and_then_of_nothing_else(tmp_path: Path) -> None:
+    telemetry = Telemetry()
+    kept = Kept(tmp_path, telemetry.credentials_stale)
+    async with faces(authenticator=kept.identity, telemetry=telemetry) as running:
+
+        async def scrape(token: str) -> tuple[int, list[str]]:
+            answer = await running.http.get("/metrics", headers={"authorization": f"Bearer {token}"} if token else {})
+            return answer.status_code, [line for line in answer.text.splitlines() if not line.startswith("#")]
+
+        kept.path.unlink()
+        kept.clock.advance(2.0)
+        status, lines = await scrape(kept.token)
+        assert status == 200
+        assert 'placewise_credentials_stale_seconds{file="tokens file"} 1.0' in lines
+        assert len(lines) > 10
+        kept.clock.advance(KEEP_S)
+        for token in (kept.token, "pw_wrong"):
+            assert await scrape(token) == (200, ['placewise_credentials_stale_seconds{file="tokens file"} 60.0'])
+        assert (await scrape(""))[0] == 401
 
 
 def test_changes_keep_the_file_its_mode_and_whatever_is_mounted_of_it(tmp_path: Path) -> None:

@@ -11,7 +11,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
-from placewise_core.domain.errors import DeadlineExceededError, InvalidRequestError, PlacewiseError
+from placewise_core.domain.errors import (
+    DeadlineExceededError,
+    InvalidRequestError,
+    PlacewiseError,
+    StateUnavailableError,
+)
 from placewise_service.api.calls.gateway import Call, Gateway, unforeseen
 from placewise_service.api.calls.statuses import (
     PROBLEM_TYPE,
@@ -142,12 +147,16 @@ def _timeout_s(request: Request) -> float:
 
 
 def _add_operations(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
-    """Probes are open, as kubelets and load balancers carry no token; metrics name clusters and need `read`."""
+    """Probes are open, as kubelets and load balancers carry no token; metrics name clusters and need `read`.
+    While a file of credentials cannot be used and nobody is recognised, metrics say that, and nothing else."""
 
     async def metrics(request: Request) -> Response:
         with refusal_on_record(gateway, request.scope, request.headers, "metrics"):
             refuse_foreign_pages(request.headers)
-        gateway.require(AccessScope.READ, of_request(gateway, request.scope, request.headers), "metrics")
+        try:
+            gateway.require(AccessScope.READ, of_request(gateway, request.scope, request.headers), "metrics")
+        except StateUnavailableError:  # nobody can be recognised: an alert on that goes on
+            return Response(gateway.telemetry.render_credentials(), media_type=METRICS_CONTENT_TYPE)
         return Response(await asyncio.to_thread(gateway.telemetry.render), media_type=METRICS_CONTENT_TYPE)
 
     schema = document()
