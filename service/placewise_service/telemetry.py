@@ -164,9 +164,8 @@ class Telemetry:
         self._state_unwritable = self._gauge(
             "placewise_state_unwritable", "1 while the state store cannot write to its disk, else 0.", mode="livemax"
         )
-        self._audit_unwritten = self._counter(
-            "placewise_audit_unwritten_total", "Audit records that could not be written when they were due."
-        )
+        unwritten = "Audit records that could not be written when they were due."
+        self._audit_unwritten = self._counter("placewise_audit_unwritten_total", unwritten)
         self._audit_lost = self._counter("placewise_audit_lost_total", "Audit records lost.")
 
     def decision(self, rpc: str, policy: str, outcome: str, is_fallback: bool, seconds: float) -> None:
@@ -318,9 +317,7 @@ class Telemetry:
 
     def render_credentials(self) -> bytes:
         """As `render`, but the age of this process's files of credentials alone."""
-        registry = CollectorRegistry()
-        registry.register(self._credentials_stale)
-        return generate_latest(registry)
+        return generate_latest(self.registry.restricted_registry(["placewise_credentials_stale_seconds"]))
 
     def close(self) -> None:
         """Runs the remaining work and sends the remaining traces."""
