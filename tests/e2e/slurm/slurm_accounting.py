@@ -34,7 +34,6 @@ class Accounting:
     """`keys` go into the cluster's slurm.conf; `start` comes before slurmctld, which registers there."""
 
     root: Path
-    jwt_key: Path | None = None
     ports: list[int] = field(default_factory=lambda: free_ports(2))
 
     @property
@@ -60,7 +59,7 @@ class Accounting:
             "GRANT ALL ON slurm_acct_db.* TO slurm@'127.0.0.1';\n"
         )
         conf = self.root / "slurmdbd.conf"
-        conf.write_text(self._conf(slurm.user))
+        conf.write_text(self._conf(slurm.user, slurm.auth))
         slurm.own()
         conf.chmod(0o600)
         _run(
@@ -80,10 +79,9 @@ class Accounting:
         slurm.wait_for(lambda: _is_open(self.ports[0]), "slurmdbd", 30)
         slurm.run("sacctmgr", "-i", "add", "cluster", "pw")
 
-    def _conf(self, user: str) -> str:
+    def _conf(self, user: str, auth: Mapping[str, str]) -> str:
         settings = {
-            "AuthType": "auth/none",
-            **({"AuthAltTypes": "auth/jwt", "AuthAltParameters": f"jwt_key={self.jwt_key}"} if self.jwt_key else {}),
+            **auth,
             "DbdHost": "localhost",
             "DbdAddr": "127.0.0.1",
             "DbdPort": str(self.ports[0]),

@@ -18,8 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.slurm.slurm_release import Release
+from tests.e2e.slurm.slurm_tree import RUN
+
+from placewise_slurm.config import SlurmConfig
 
 USER = "placewise-e2e"
+REST_USER = "placewise-e2e-rest"
 _next_port = 21000 + os.getpid() % 500 * 20
 
 
@@ -39,14 +43,14 @@ def free_ports(count: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> list
     raise RuntimeError("no free ports")
 
 
-def system_user() -> str:
-    """The user that the daemons run as: ourselves, or a system user of our own where we are root."""
+def system_user(name: str = USER) -> str:
+    """A user that daemons run as: ourselves, or a system user of our own where we are root."""
     if os.geteuid() != 0:
         return pwd.getpwuid(os.geteuid()).pw_name
     with contextlib.suppress(KeyError):
-        return pwd.getpwnam(USER).pw_name
-    subprocess.run(["useradd", "--system", "--no-create-home", "--shell", "/bin/bash", USER], check=True)
-    return USER
+        return pwd.getpwnam(name).pw_name
+    subprocess.run(["useradd", "--system", "--no-create-home", "--shell", "/bin/bash", name], check=True)
+    return name
 
 
 @dataclass
@@ -60,6 +64,10 @@ class SlurmCluster:
     is_typed: bool = False
     hooks: Mapping[str, str] = field(default_factory=dict)
     partitions: Sequence[str] = ("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO",)
+    has_tokens: bool = False
+    """slurmrestd may ask for tokens (JWT) where it would not have to."""
+    shards: int = 0
+    """Shares of its GPUs that each node offers beside them (gres/shard)."""
     user: str = field(default_factory=system_user)
     release: Release = field(default_factory=Release.chosen)
     before: Callable[[SlurmCluster], None] = lambda _: None
@@ -72,21 +80,47 @@ class SlurmCluster:
 
     @property
     def rest_socket(self) -> Path:
-        return self.root / "rest.sock"
+        return self.root / "rest" / "rest.sock"
+
+    @property
+    def rest_user(self) -> str:
+        return system_user(REST_USER) if self.release.has_rest_user else self.user
+
+    @property
+    def token_file(self) -> Path | None:
+        """The token that slurmrestd wants on its socket, once it runs."""
+        return self.root / "token" if self.release.has_rest_user else None
+
+    @property
+    def rest(self) -> SlurmConfig:
+        """Where slurmrestd is, and how it is asked."""
+        token = {"user": self.user, "token_file": str(self.token_file)} if self.token_file else {}
+        return SlurmConfig(rest=f"unix:{self.rest_socket}", version=self.release.rest, **token)
+
+    @property
+    def auth(self) -> Mapping[str, str]:
+        """How the daemons know each other: settings of slurm.conf, and of slurmdbd.conf without the last."""
+        has_tokens = self.release.has_rest_user or self.has_tokens
+        tokens = {"AuthAltTypes": "auth/jwt", "AuthAltParameters": f"jwt_key={self.root}/jwt.key"} if has_tokens else {}
+        return {"AuthType": "auth/slurm" if self.release.has_own_auth else "auth/none", **tokens}
 
     @property
     def names(self) -> list[str]:
         return [f"n{i}" for i in range(1, self.nodes + 1)]
 
     def write(self) -> None:
-        for folder in ("state", "log", "jobs", *(f"spool.{name}" for name in self.names)):
+        for folder in ("state", "log", "jobs", "rest", *(f"spool.{name}" for name in self.names)):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         ports = free_ports(self.nodes + 1)
         self.conf.write_text(self._slurm_conf(ports))
         (self.root / "gres.conf").write_text(self._gres_conf())
         if not self.release.is_old:
             (self.root / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
-        self.release.know(self.user)
+        for name in ("jwt.key", "slurm.key"):
+            (self.root / name).write_bytes(os.urandom(1024))
+            (self.root / name).chmod(0o600)
+        for user in {self.user, self.rest_user}:
+            self.release.know(user)
         self.own()
 
     def own(self) -> None:
@@ -94,23 +128,29 @@ class SlurmCluster:
         if os.geteuid() == 0:
             subprocess.run(["chown", "-R", self.user, str(self.root)], check=True)
             self.root.chmod(0o755)
+            subprocess.run(["chown", self.rest_user, str(self.rest_socket.parent)], check=True)
+        if self.release.root is not None:
+            sockets = [str(self.release.root / name) for name in RUN]
+            subprocess.run(["chown", self.user, *sockets], check=True)
 
     def _gres_conf(self) -> str:
         names = f"n[1-{self.nodes}]"
+        shards = f"NodeName={names} Name=shard Count={self.shards}\n" if self.shards else ""
         if not self.is_typed:
-            return f"NodeName={names} Name=gpu File=/dev/tty[0-{self.gpus - 1}]\n"
+            return f"NodeName={names} Name=gpu File=/dev/tty[0-{self.gpus - 1}]\n{shards}"
         return "".join(f"NodeName={names} Name=gpu Type=g{i} File=/dev/tty{i}\n" for i in range(self.gpus))
 
     def _slurm_conf(self, ports: Sequence[int]) -> str:
         gres = ",".join(f"gpu:g{i}:1" for i in range(self.gpus)) if self.is_typed else f"gpu:{self.gpus}"
+        gres += f",shard:{self.shards}" if self.shards else ""
         settings = {
             "ClusterName": "pw",
             "SlurmctldHost": "localhost(127.0.0.1)",
             "SlurmUser": self.user,
             "SlurmdUser": self.user,
             "SlurmctldPort": str(ports[0]),
-            "AuthType": "auth/none",
-            "CredType": "cred/none",
+            **self.auth,
+            "CredType": "cred/slurm" if self.release.has_own_auth else "cred/none",
             "StateSaveLocation": f"{self.root}/state",
             "SlurmctldPidFile": f"{self.root}/slurmctld.pid",
             "SlurmctldLogFile": f"{self.root}/log/slurmctld.log",
@@ -131,7 +171,7 @@ class SlurmCluster:
             "SelectTypeParameters": "CR_Core",
             "PriorityType": "priority/basic",
             "AccountingStorageType": "accounting_storage/none",
-            "GresTypes": "gpu",
+            "GresTypes": "gpu,shard" if self.shards else "gpu",
             "SlurmdParameters": "config_overrides",
             "SlurmctldParameters": "idle_on_node_suspend",
             "SlurmctldTimeout": "60",
@@ -163,32 +203,37 @@ class SlurmCluster:
 
     def start_rest(self) -> None:
         self.rest_socket.unlink(missing_ok=True)
-        address = f"unix:{self.rest_socket}"
-        self.spawn("slurmrestd", self._rest_command("rest_auth/local", address))
+        command = self._rest_command(f"unix:{self.rest_socket}", is_by_token=self.release.has_rest_user)
+        self.spawn("slurmrestd", command, user=self.rest_user)
         self.wait_for(self.rest_socket.exists, "slurmrestd", 20)
+        if self.token_file is not None:
+            self.token_file.write_text(self.token())
 
-    def _rest_command(self, auth: str, address: str) -> list[str]:
+    def _rest_command(self, address: str, *, is_by_token: bool) -> list[str]:
         has_accounting = "AccountingStorageHost" in self.hooks
-        return self.release.rest_command(self.conf, auth, address, has_accounting=has_accounting)
+        return self.release.rest_command(self.conf, address, is_by_token=is_by_token, has_accounting=has_accounting)
+
+    def token(self) -> str:
+        """A token of SlurmUser's. Needs tokens."""
+        return self.run("scontrol", "token", "lifespan=3600").strip()
 
     def start_rest_with_tokens(self, port: int) -> str:
-        """A second slurmrestd, on TCP, that wants a JWT; returns a token. Needs AuthAltTypes=auth/jwt in the hooks."""
-        command = self._rest_command("rest_auth/jwt", f"127.0.0.1:{port}")
-        # slurmrestd itself starts only with some token in its environment; requests bring their own.
-        self.spawn("slurmrestd-jwt", ["env", "SLURM_JWT=daemon", *command])
+        """A second slurmrestd, on TCP, that wants a JWT; returns a token. Needs tokens."""
+        command = self._rest_command(f"127.0.0.1:{port}", is_by_token=True)
+        self.spawn("slurmrestd-jwt", command, user=self.rest_user)
 
         def is_open() -> bool:
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", port)) == 0
 
         self.wait_for(is_open, "slurmrestd on TCP", 20)
-        return self.run("scontrol", "token", "lifespan=600").strip()
+        return self.token()
 
-    def spawn(self, name: str, command: Sequence[str], release: Release | None = None) -> None:
-        """Starts a daemon as the cluster's user; `release` for another system tree's."""
+    def spawn(self, name: str, command: Sequence[str], release: Release | None = None, user: str = "") -> None:
+        """Starts a daemon as the cluster's user, or another; `release` for another system tree's."""
         with (self.root / "log" / f"{name}.out").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
-                (release or self.release).command(self.user, self.root, self.conf, command),
+                (release or self.release).command(user or self.user, self.root, self.conf, command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,6 +1,6 @@
 """Records what slurmrestd of a release really sends, as tests/cases/slurm/VERSION.json: jobs in every stage, and nodes.
 
-PLACEWISE_TEST_SLURM_ROOT=/opt/trixie python -m tests.e2e.slurm.slurm_record v0.0.40 v0.0.41 v0.0.42
+python -m tests.e2e.slurm.slurm_tree run 24.11 python -m tests.e2e.slurm.slurm_record v0.0.40 v0.0.41 v0.0.42
 
 Fields that the bridge does not read are left out: there are two hundred of them.
 """
@@ -95,7 +95,7 @@ def _rest(cluster: SlurmCluster, version: str) -> Iterator[JsonHttp]:
     cluster.kill("slurmrestd")
     cluster.release = dataclasses.replace(cluster.release, rest=version)
     cluster.start_rest()
-    yield JsonHttp(f"unix:{cluster.rest_socket}", timeout_s=30.0)
+    yield JsonHttp(cluster.rest.rest, cluster.rest.headers, timeout_s=30.0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Records what slurmrestd and slurmdbd show of steps, as tests/cases/slurm/steps.VERSION.json.
 
 python -m tests.e2e.slurm.slurm_record_steps v0.0.38
-PLACEWISE_TEST_SLURM_ROOT=/opt/trixie python -m tests.e2e.slurm.slurm_record_steps v0.0.40 v0.0.41 v0.0.42
+python -m tests.e2e.slurm.slurm_tree run 24.11 python -m tests.e2e.slurm.slurm_record_steps v0.0.40 v0.0.41 v0.0.42
 
 Of a job with two nodes: its batch script and its step 0 run, then step 0 has ended and step 1 runs. Beside it, the
 answers about an unknown job, and while slurmdbd is away.
@@ -66,9 +66,10 @@ def _read(cluster: SlurmCluster, version: str, job_id: int) -> dict[str, Any]:
 
 
 async def _get(cluster: SlurmCluster, path: str) -> dict[str, Any]:
-    http = JsonHttp(f"unix:{cluster.rest_socket}", timeout_s=30.0)
+    http = JsonHttp(cluster.rest.rest, cluster.rest.headers, timeout_s=30.0)
     started_s = time.monotonic()
     reply: dict[str, Any] = await http.request("GET", path)
+    reply["meta"].pop("client", None)  # the socket of this run
     print(f"{path}: {1000 * (time.monotonic() - started_s):.0f} ms")
     await http.close()
     return reply

@@ -1,16 +1,17 @@
-"""Which Slurm the tests run: the one that is installed, or another release in a system tree of its own (root only).
+"""Which Slurm the tests run: the one that is installed, or another release in a system tree of its own (slurm_tree.py).
 
-python -m tests.e2e.slurm.slurm_release trixie /opt/trixie       # makes such a tree with debootstrap: Slurm 24.11
-PLACEWISE_TEST_SLURM_ROOT=/opt/trixie PLACEWISE_TEST_SLURM_REST=v0.0.42 make e2e-slurm
+PLACEWISE_TEST_SLURM_ROOT names the tree, PLACEWISE_TEST_SLURM_REST the only REST version that slurmrestd serves and the
+bridge speaks; without it slurmrestd serves all that it has, and the bridge chooses.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
+import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,35 +19,44 @@ from pathlib import Path
 BINARIES = ("slurmctld", "slurmd", "slurmrestd", "sbatch", "scontrol", "squeue")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 OLD_REST = "v0.0.38"
-PACKAGES = (
-    "slurmctld,slurmd,slurmrestd,slurmdbd,slurm-client,slurm-wlm-basic-plugins,slurm-wlm-jwt-plugin,"
-    "slurm-wlm-mysql-plugin,lua-socket,lua5.4,procps"
-)
-# Shared between the tree and the machine: devices, processes, and the folder that the tests write below.
-SHARED = ("dev", "proc", "tmp")
+_SERIES = re.compile(r"\d\d\.\d\d")
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """`root` is the system tree that Slurm is taken from; None for the machine's own. `rest` is its REST version."""
+    """`root` is the system tree that Slurm is taken from; None for the machine's own. `rest`: its only REST version."""
 
     root: Path | None = None
-    rest: str = OLD_REST
+    rest: str = ""
 
     @staticmethod
     def chosen(environ: Mapping[str, str] = os.environ) -> Release:
         root = environ.get("PLACEWISE_TEST_SLURM_ROOT", "")
-        return Release(Path(root) if root else None, environ.get("PLACEWISE_TEST_SLURM_REST", OLD_REST))
+        return Release(Path(root) if root else None, environ.get("PLACEWISE_TEST_SLURM_REST", ""))
+
+    @property
+    def series(self) -> str:
+        """ "24.11"; "" if Slurm is not installed."""
+        return _series(self.root)
 
     @property
     def is_old(self) -> bool:
-        """Before 23.11, whose REST versions are another family."""
-        return self.rest == OLD_REST
+        """Before 23.11, whose REST versions are another family, each a plugin of its own."""
+        return self.series < "23.11"
+
+    @property
+    def has_rest_user(self) -> bool:
+        """From 23.11 slurmrestd is not to run as SlurmUser, and 26.05 refuses to: callers bring a token."""
+        return not self.is_old and os.geteuid() == 0
+
+    @property
+    def has_own_auth(self) -> bool:
+        """auth/slurm instead of auth/none: in one lane, as no older release of the three has it without munge."""
+        return self.series >= "26.05"
 
     def missing(self) -> list[str]:
         """Programs that are not there."""
-        path = PATH if self.root is None else ":".join(f"{self.root}{folder}" for folder in PATH.split(":"))
-        return [name for name in BINARIES if shutil.which(name, path=path) is None]
+        return [name for name in BINARIES if shutil.which(name, path=_path(self.root)) is None]
 
     def command(self, user: str, folder: Path, conf: Path, command: Sequence[str]) -> list[str]:
         """`command` as `user` in `folder`, with nothing of our environment: jobs inherit that of the daemons."""
@@ -70,30 +80,28 @@ class Release:
             with (self.root / "etc" / "group").open("a") as lines:
                 lines.write(f"{user}:x:{entry.pw_gid}:\n")
 
-    def rest_command(self, conf: Path, auth: str, address: str, *, has_accounting: bool) -> list[str]:
-        """slurmrestd with only the version that is wanted. An old one needs slurmdbd for its plugin."""
-        plugins = f"openapi/{self.rest}" if self.is_old else "slurmctld"
+    def rest_command(self, conf: Path, address: str, *, is_by_token: bool, has_accounting: bool) -> list[str]:
+        """slurmrestd with the version that is wanted, or all. An old one needs slurmdbd for its plugin."""
+        version = self.rest or OLD_REST
+        plugins = f"openapi/{version}" if self.is_old else "slurmctld"
         if has_accounting:
-            plugins += f",openapi/db{self.rest}" if self.is_old else ",slurmdbd"
-        parser = ["-s", plugins] if self.is_old else ["-s", plugins, "-d", self.rest]
-        # From 23.11 it refuses to run as SlurmUser, which these tests have no other user than.
-        check = ["env", "SLURMRESTD_SECURITY=disable_user_check"]
-        return [*check, "slurmrestd", "-f", str(conf), *parser, "-a", auth, address]
+            plugins += f",openapi/db{version}" if self.is_old else ",slurmdbd"
+        parser = ["-d", self.rest] if self.rest and not self.is_old else []
+        auth = "rest_auth/jwt" if is_by_token else "rest_auth/local"
+        # With tokens it starts only with some token in its environment; requests bring their own.
+        environment = ["env", "SLURM_JWT=daemon"] if is_by_token else []
+        return [*environment, "slurmrestd", "-f", str(conf), "-s", plugins, *parser, "-a", auth, address]
 
 
-def main(suite: str, folder: str) -> None:
-    """Makes the tree (some 400 MiB, some minutes), or only mounts the shared folders if it exists."""
-    root = Path(folder)
-    if not (root / "usr").exists():
-        include = f"--include={PACKAGES}"
-        subprocess.run(["debootstrap", "--variant=minbase", include, suite, folder], check=True)
-        # Without it slurmctld asks the name server who each caller is, and waits for the answer.
-        (root / "etc" / "hosts").write_text("127.0.0.1 localhost\n")
-    for name in SHARED:
-        if not os.path.ismount(root / name):
-            kind = ["-t", "proc", "proc"] if name == "proc" else ["--bind", f"/{name}"]
-            subprocess.run(["mount", *kind, str(root / name)], check=True)
+def _path(root: Path | None) -> str:
+    return PATH if root is None else ":".join(f"{root}{folder}" for folder in PATH.split(":"))
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+@functools.cache
+def _series(root: Path | None) -> str:
+    if shutil.which("slurmctld", path=_path(root)) is None:
+        return ""
+    enter = [] if root is None else ["chroot", str(root)]
+    done = subprocess.run([*enter, "slurmctld", "-V"], capture_output=True, text=True, check=True, env={"PATH": PATH})
+    found = _SERIES.search(done.stdout)
+    return found[0] if found else ""

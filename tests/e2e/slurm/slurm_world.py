@@ -18,15 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pyarrow import parquet
 from tests.e2e.slurm.slurm_accounting import Accounting
 from tests.e2e.slurm.slurm_cluster import SlurmCluster, free_ports
-from tests.e2e.slurm.slurm_release import Release
 
 from placewise.v1.bundle_pb2 import GetDecisionRequest
 from placewise.v1.cluster_pb2 import Assignment, Cluster, GetClusterRequest
@@ -42,7 +42,8 @@ _LINE = re.compile(r"^\[(?P<time>[^]]+)\] (?P<text>.*)")
 _EVENTS = (
     ("submit", re.compile(r"_slurm_rpc_submit_batch_job: JobId=(\d+)")),
     ("update", re.compile(r"_slurm_rpc_update_job: complete JobId=(\d+)")),
-    ("start", re.compile(r"(?:Allocate|Started) JobId=(\d+)")),
+    # 26.05 names some jobs only where PrologSlurmctld has ended.
+    ("start", re.compile(r"(?:Allocate|Started|Configuration for) JobId=(\d+)")),
 )
 _PLACED = re.compile(r"job (\d+(?:\.r\d+)?) placed on \(([^)]*)\) \(decision ([^)]+)\)")
 _LEFT = re.compile(r"job (\d+(?:\.r\d+)?) left to the host's own scheduling: (\w+)")
@@ -210,27 +211,24 @@ def slurm_world(
     is_dry_run: bool = False,
     has_accounting: bool = False,
     nodes: int = 16,
+    shards: int = 0,
     settings: str = "",
     hooks: str = "",
+    keys: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[SlurmWorld]:
-    """`settings` and `hooks` are further lines of the bridge's sections. Raises NoAccountingError if that is asked
-    for and does not start."""
+    """`settings` and `hooks` are further lines of the bridge's sections, `keys` of slurm.conf. Raises
+    NoAccountingError if that is asked for and does not start."""
     # Not under pytest's folder: that is closed to the user the daemons run as.
     root = Path(tempfile.mkdtemp(prefix="placewise-slurm-"))
     root.chmod(0o755)
     grpc_port, rest_port = free_ports(2)
     poke_port = free_ports(1, socket.SOCK_DGRAM)[0]
-    text = _bridge_toml(root, rest_port, poke_port, settings, is_typed=is_typed, is_dry_run=is_dry_run)
-    text = text.replace("[hooks]\n", f"[hooks]\n{hooks}\n")
-    (root / "bridge.toml").write_text(text)
-    (root / "shares").mkdir()
-    loaded = config.load(root / "bridge.toml")
-    write_hooks(loaded, root)
     accounting = Accounting(root) if has_accounting else None
     slurm = SlurmCluster(
         root,
         nodes=nodes,
         is_typed=is_typed,
+        shards=shards,
         hooks={
             "JobSubmitPlugins": "lua",
             "PrologSlurmctld": f"{root}/prolog_slurmctld.sh",
@@ -238,6 +236,7 @@ def slurm_world(
             "JobCompLoc": f"{root}/jobcomp.sh",
             "TaskProlog": f"{root}/task_prolog.sh",
             "TaskEpilog": f"{root}/task_epilog.sh",
+            **keys,
             **(accounting.keys if accounting else {}),
         },
         partitions=(
@@ -248,6 +247,12 @@ def slurm_world(
     )
     if accounting is not None:
         slurm.before = accounting.start
+    text = _bridge_toml(slurm, rest_port, poke_port, settings, is_typed=is_typed, is_dry_run=is_dry_run)
+    text = text.replace("[hooks]\n", f"[hooks]\n{hooks}\n")
+    (root / "bridge.toml").write_text(text)
+    (root / "shares").mkdir()
+    loaded = config.load(root / "bridge.toml")
+    write_hooks(loaded, root)
     world = SlurmWorld(slurm, loaded, grpc_port, rest_port)
     slurm.write()
     try:
@@ -262,7 +267,10 @@ def slurm_world(
             shutil.rmtree(root, ignore_errors=True)
 
 
-def _bridge_toml(root: Path, rest_port: int, poke_port: int, settings: str, *, is_typed: bool, is_dry_run: bool) -> str:
+def _bridge_toml(
+    slurm: SlurmCluster, rest_port: int, poke_port: int, settings: str, *, is_typed: bool, is_dry_run: bool
+) -> str:
+    token = f'user = "{slurm.user}"\ntoken_file = "{slurm.token_file}"' if slurm.token_file else ""
     return f"""
 [adapter]
 cluster = "{CLUSTER}"
@@ -276,14 +284,15 @@ is_dry_run = {str(is_dry_run).lower()}
 address = "http://127.0.0.1:{rest_port}"
 
 [slurm]
-rest = "unix:{root}/rest.sock"
-version = "{Release.chosen().rest}"
+rest = "unix:{slurm.rest_socket}"
+version = "{slurm.release.rest}"
+{token}
 
 [hooks]
 listen_port = {poke_port}
 partitions = ["main", "last"]
 has_gpu_types = {str(is_typed).lower()}
-shares_dir = "{root}/shares"
+shares_dir = "{slurm.root}/shares"
 
 [metrics]
 port = 0

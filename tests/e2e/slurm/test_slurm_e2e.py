@@ -36,7 +36,7 @@ from placewise_slurm.config import SlurmConfig
 from placewise_slurm.http import JsonHttp, TransportError
 from placewise_slurm.main import main as placewise_slurm
 from placewise_slurm.rest import SlurmAccounting, SlurmRest
-from placewise_slurm.versions import VERSIONS, Update
+from placewise_slurm.versions import Update
 
 pytestmark = [
     pytest.mark.e2e,
@@ -352,17 +352,16 @@ def test_a_shares_time_counts_for_a_step_that_slurm_shows(capsys: pytest.Capture
 @skipped_without_accounting()
 def test_steps_are_asked_for_with_the_same_token() -> None:
     root = Path(tempfile.mkdtemp(prefix="placewise-slurm-"))
-    key = root / "jwt.key"
-    key.write_bytes(os.urandom(32))
-    key.chmod(0o600)
-    accounting = Accounting(root, key)
-    hooks = {"AuthAltTypes": "auth/jwt", "AuthAltParameters": f"jwt_key={key}", **accounting.keys}
-    with running(SlurmCluster(root, nodes=1, hooks=hooks, before=accounting.start)) as slurm:
+    accounting = Accounting(root)
+    cluster = SlurmCluster(root, nodes=1, has_tokens=True, hooks=accounting.keys, before=accounting.start)
+    with running(cluster) as slurm:
         (port,) = free_ports(1)
-        token = root / "token"
+        token = root / "tcp-token"
         token.write_text(slurm.start_rest_with_tokens(port))
         job_id = slurm.submit("sleep 60", "-N1")
-        section = SlurmConfig(rest=f"127.0.0.1:{port}", user=slurm.user, token_file=str(token))
+        section = SlurmConfig(
+            rest=f"127.0.0.1:{port}", version=slurm.release.rest, user=slurm.user, token_file=str(token)
+        )
         slurm.wait_for(lambda: asyncio.run(steps_with_token(section, job_id)) == ["batch"], "the step to be shown", 20)
         token.write_text("forged")
         with pytest.raises(TransportError):
@@ -372,8 +371,10 @@ def test_steps_are_asked_for_with_the_same_token() -> None:
 
 
 async def steps_with_token(section: SlurmConfig, job_id: int) -> list[str]:
-    accounting = SlurmAccounting(JsonHttp(section.rest, section.headers), VERSIONS[Release.chosen().rest])
+    rest = SlurmRest(JsonHttp(section.rest, section.headers), wanted=section.version)
+    accounting = SlurmAccounting(rest.http, rest)
     try:
+        await rest.agree()
         return [step.id for step in await accounting.steps(job_id) if step.is_running]
     finally:
         await accounting.http.close()
@@ -468,15 +469,14 @@ def test_dry_run_only_says_what_it_would_do(capsys: pytest.CaptureFixture[str]) 
 
 def test_slurmrestd_on_tcp_with_a_token() -> None:
     root = Path(tempfile.mkdtemp(prefix="placewise-slurm-"))
-    (root / "jwt.key").write_bytes(os.urandom(32))
-    (root / "jwt.key").chmod(0o600)
-    hooks = {"AuthAltTypes": "auth/jwt", "AuthAltParameters": f"jwt_key={root}/jwt.key"}
-    with running(SlurmCluster(root, nodes=2, hooks=hooks)) as slurm:
+    with running(SlurmCluster(root, nodes=2, has_tokens=True)) as slurm:
         (port,) = free_ports(1)
-        token = root / "token"
+        token = root / "tcp-token"
         token.write_text(slurm.start_rest_with_tokens(port))
         job_id = slurm.submit("true", "-N1", "--hold")
-        section = SlurmConfig(rest=f"127.0.0.1:{port}", user=slurm.user, token_file=str(token))
+        section = SlurmConfig(
+            rest=f"127.0.0.1:{port}", version=slurm.release.rest, user=slurm.user, token_file=str(token)
+        )
         asyncio.run(release_with_token(section, job_id, token))
         slurm.wait_for(lambda: slurm.jobs()[job_id]["JobState"] == "COMPLETED", "the job", 30)
         assert slurm.jobs()[job_id]["NodeList"] == "n2"
@@ -484,7 +484,8 @@ def test_slurmrestd_on_tcp_with_a_token() -> None:
 
 
 async def release_with_token(section: SlurmConfig, job_id: int, token: Path) -> None:
-    rest = SlurmRest(JsonHttp(section.rest, section.headers), VERSIONS[Release.chosen().rest])
+    rest = SlurmRest(JsonHttp(section.rest, section.headers), wanted=section.version)
+    await rest.agree()
     assert [node.name for node in await rest.nodes()] == ["n1", "n2"]
     await rest.update(job_id, Update(False, ["n2"]))
     token.write_text("forged")  # noqa: ASYNC240 - nothing else runs in this loop
