@@ -8,6 +8,7 @@ of a millisecond.
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import time
 from collections import deque
@@ -21,6 +22,12 @@ from aiohttp.http import HttpProcessingError
 from yarl import URL
 
 _SWITCHING_PROTOCOLS = 101
+# The head of an answer that closes the connection, with the length of its body.
+_LAST_HEAD = re.compile(
+    rb"HTTP/1\.[01] [^\r]*\r\n(?=(?:[^\r]+\r\n)*connection: *close\r\n)(?=(?:[^\r]+\r\n)*content-length: *(\d+)\r\n)"
+    rb"(?:[^\r]+\r\n)+\r\n",
+    re.IGNORECASE,
+)
 
 
 @lru_cache(256)  # the same few calls come again and again
@@ -51,7 +58,8 @@ class HttpPool:
     """Connections to one server. `address` is "unix:/path" or "host:port". Each concurrent request has its own.
 
     An idle connection is kept for `idle_s`, which should be less than the server keeps it. A connection that is not
-    made within `connect_s` counts as refused: a machine that is off never answers.
+    made within `connect_s` counts as refused: a machine that is off never answers. `drops_surplus`: what a server sends
+    behind an answer that closes the connection is dropped, and otherwise makes the answer unreadable.
     """
 
     address: str
@@ -59,6 +67,7 @@ class HttpPool:
     server_name: str = ""
     idle_s: float = 30.0
     connect_s: float = 2.0
+    drops_surplus: bool = False
     _connector: aiohttp.BaseConnector | None = field(default=None, init=False)
     _idle: deque[tuple[Connection, float]] = field(default_factory=deque, init=False)  # and since when
     _ending: asyncio.TimerHandle | None = field(default=None, init=False)
@@ -141,6 +150,8 @@ class HttpPool:
             raise NotConnectedError(f"{self.address}: no connection within {self.connect_s:g} s") from error
         if connection.protocol is not None:  # its parser serves all of its answers
             connection.protocol.set_response_params(read_until_eof=True, auto_decompress=False)
+            if self.drops_surplus and connection.transport is not None:
+                connection.transport.set_protocol(_LastAnswer(connection.protocol))
         return connection
 
     def _keep(self, connection: Connection) -> None:
@@ -186,6 +197,32 @@ class HttpPool:
             server_hostname=self.server_name or None,
         )
         return self._connector
+
+
+class _LastAnswer(asyncio.Protocol):
+    """Passes on what aiohttp's protocol is to see: nothing behind the answer that closes the connection."""
+
+    def __init__(self, inner: asyncio.Protocol) -> None:
+        self._inner = inner
+        self._begun = b""  # of an answer whose head is not complete
+        self._left: int | None = None  # bytes of the last answer, once it has begun
+        self.connection_lost = inner.connection_lost  # type: ignore[method-assign]
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]
+        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
+
+    def data_received(self, data: bytes) -> None:
+        data, self._begun = self._begun + data, b""
+        if self._left is None and data.startswith(b"HTTP/1.") and b"\r\n\r\n" not in data:
+            self._begun = data
+            return
+        if self._left is None and (head := _LAST_HEAD.match(data)) is not None:
+            self._left = head.end() + int(head[1])
+        if self._left is not None:
+            data = data[: self._left]
+            self._left -= len(data)
+        if data:
+            self._inner.data_received(data)
 
 
 def _is_quiet(connection: Connection) -> bool:

@@ -170,6 +170,10 @@ class Book:
         """Applied placements that have not started in time."""
         return [record for at_s, record in self._applied() if now_s - at_s > start_timeout_s]
 
+    def blocked(self) -> list[Record]:
+        """Applied placements that a rule of the host's own keeps from starting."""
+        return [record for _, record in self._applied() if record.job.blocked_by]
+
     def next_overdue_s(self, start_timeout_s: float) -> float:
         """When the first of the applied placements will be overdue; infinity if there is none."""
         return min((at_s + start_timeout_s for at_s, _ in self._applied()), default=math.inf)

@@ -125,6 +125,7 @@ class AdapterLoop:
         if has_changed or not is_reported:
             self.book.wake()
         await self._serve_waiting()
+        await self._leave_blocked()
         await self._take_back_overdue()
 
     def _idle_s(self) -> float:
@@ -250,15 +251,15 @@ class AdapterLoop:
         """Carries out one verdict."""
         if self.settings.is_dry_run:
             log.info("dry run: job %s would be %s", record.key, describe(verdict))
-            await self._release(record, "dry_run", gate)
+            await self._release_by(gate, record, "dry_run")
             return
         match verdict:
             case Placed(placement):
                 await self._apply(record, placement, gate)
             case NoFit() if self.settings.is_no_fit_released:
-                await self._release(record, "no_fit", gate)
+                await self._release_by(gate, record, "no_fit")
             case Undecided(_, True):
-                await self._release(record, "no_decision", gate)
+                await self._release_by(gate, record, "no_decision")
             case Waiting() | NoFit():
                 await self._explain(record, describe(verdict))
 
@@ -287,15 +288,18 @@ class AdapterLoop:
             self.reporter.report_withdrawn(record.job, record.decided)
         record.decided = None
 
-    async def _release(self, record: Record, reason: str, gate: asyncio.Semaphore) -> None:
+    async def _release_by(self, gate: asyncio.Semaphore, record: Record, reason: str) -> None:
         async with gate:
-            result = await self.native.release(record.job)
+            await self._release(record, reason)
+
+    async def _release(self, record: Record, reason: str, detail: str = "") -> None:
+        result = await self.native.release(record.job)
         if result is Applied.GONE:
             record.close_question()
         elif result is Applied.DONE:
             record.mark_released()
             self.metrics.released.labels(reason).inc()
-            log.info("job %s left to the host's own scheduling: %s", record.key, reason)
+            log.info("job %s left to the host's own scheduling: %s%s", record.key, reason, detail and f" ({detail})")
 
     async def _explain(self, record: Record, text: str) -> None:
         self.reporter.report_submitted(record.job)
@@ -310,6 +314,17 @@ class AdapterLoop:
                 self.metrics.withdrawn.inc()
                 self._drop_decision(record)
                 record.mark_withdrawn()
+                if record.job.is_outranked:
+                    await self._release(record, "outranked")
+
+    async def _leave_blocked(self) -> None:
+        """The host tells its user why the job waits; nothing stays reserved for it meanwhile."""
+        for record in self.book.blocked():
+            rule = record.job.blocked_by
+            if await self.native.withdraw(record.job) is Applied.DONE:
+                self._drop_decision(record)
+                record.mark_withdrawn()
+                await self._release(record, "blocked", rule)
 
 
 def describe(verdict: Verdict) -> str:

@@ -60,6 +60,10 @@ class NativeJob:
     `are_gpus_exact` is True if the host got exact GPU indices. Otherwise the host picks interchangeable GPUs by itself,
     and only the nodes are compared with the decision.
     `shares` is known for a divisible job that has finished, as far as the host measures its shares and knows them then.
+    `blocked_by`: the host's own rule (a quota, a reservation) for which it would not start an APPLIED job now, in its
+    word. The job is left to the host at once, so that nothing is reserved for it; "" if only resources are missing.
+    `is_outranked`: the host puts others before an APPLIED job. If it has not started in time it is left to the host,
+    too, instead of being decided again.
     Times are seconds since the epoch, 0 where unknown.
     """
 
@@ -76,6 +80,8 @@ class NativeJob:
     end_time_s: float = 0.0
     end_reason: str = ""
     shares: SharesDone | None = None
+    blocked_by: str = ""
+    is_outranked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
