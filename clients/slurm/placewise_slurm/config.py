@@ -11,6 +11,7 @@ from typing import Any
 from placewise_client.adapter.native import AdapterSettings
 from placewise_client.adapter.sections import ConfigError, read_section
 from placewise_client.target import Target, TargetError, Tls
+from placewise_slurm.http import MOST_AT_ONCE
 from placewise_slurm.translate import SiteNames
 from placewise_slurm.versions import VERSIONS
 
@@ -48,7 +49,8 @@ class SlurmConfig:
 
     rest: str = "unix:/run/slurmrestd/slurmrestd.sock"
     """unix:/path, host:port, or https://host:port."""
-    version: str = "v0.0.38"
+    version: str = ""
+    """REST version, such as v0.0.42. Empty: the newest that slurmrestd and the bridge both know."""
     user: str = ""
     """User of the token, for slurmrestd with rest_auth/jwt."""
     token_file: str = ""
@@ -57,6 +59,8 @@ class SlurmConfig:
     allow_plaintext_token: bool = False
     """Sends the token to another machine without TLS, for who has the network between them guarded otherwise."""
     timeout_s: float = 5.0
+    at_once: int = MOST_AT_ONCE
+    """Requests under way side by side. Fewer after some got no answer."""
 
     def target(self) -> Target:
         """The address with its TLS; `check()` refuses to send the token in clear off this machine."""
@@ -123,10 +127,15 @@ class BridgeConfig:
         """Raises ConfigError for values that the types allow and the bridge does not."""
         if not self.adapter.cluster:
             raise ConfigError("adapter.cluster: give the name that this cluster has in Placewise")
-        for key, value in (("adapter.batch", self.adapter.batch), ("adapter.depth", self.adapter.depth)):
+        counts = {
+            "adapter.batch": self.adapter.batch,
+            "adapter.depth": self.adapter.depth,
+            "slurm.at_once": self.slurm.at_once,
+        }
+        for key, value in counts.items():
             if value < 1:
                 raise ConfigError(f"{key}: {value} is too small: give 1 or more")
-        if self.slurm.version not in VERSIONS:
+        if self.slurm.version and self.slurm.version not in VERSIONS:
             raise ConfigError(f"slurm.version: {self.slurm.version!r} is unknown: give one of {', '.join(VERSIONS)}")
         if self.hooks.share_steps not in SHARE_STEPS:
             raise ConfigError(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _ENTRY = re.compile(r"^(?:gres[:/])?gpu(?::(?P<type>[^:=()]+?))??(?:[:=](?P<count>\d+))?(?:\(.*\))?$")
-_INDEX = re.compile(r"\(IDX:([^)]*)\)")
+GPU_NAMES = ("gpu", "shard", "mps")
+"""Generic resources that are GPUs, or shares of them."""
+# GPUs that a job has, or has shares of: "gpu:2(IDX:0-1)", "shard:2(IDX:3)", and from 23.11 "shard:2(0/4,2/4)" by index.
+_TAKEN = re.compile(r"(?:gpu|shard|mps)\b[^(]*\((.*)\)")
+_BETWEEN = re.compile(r",(?![^(]*\))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class GpuEntry:
 def gpu_entries(text: str) -> list[GpuEntry]:
     """GPU entries of "gres:gpu:2", "gres/gpu=2", "gpu:a100:8(S:0-1)", "gpu:g0:1,gpu:g1:1"; others are skipped."""
     entries = []
-    for item in re.split(r",(?![^(]*\))", text):
+    for item in _BETWEEN.split(text):
         match = _ENTRY.match(item.strip())
         if match:
             entries.append(GpuEntry(match["type"] or "", int(match["count"] or 1)))
@@ -53,10 +57,24 @@ def typed_gres(types: Sequence[str], indices: Sequence[int]) -> str:
 
 def allocated_indices(detail: str) -> tuple[int, ...]:
     """Indices of one node's `gres_detail` entry: "gpu:2(IDX:0-1)" → (0, 1)."""
-    indices: list[int] = []
-    for found in _INDEX.findall(detail):
-        for item in found.split(","):
-            first, _, last = item.partition("-")
-            if first.isdigit():
-                indices.extend(range(int(first), int(last or first) + 1))
-    return tuple(sorted(set(indices)))
+    found: set[int] = set()
+    for item in _BETWEEN.split(detail):
+        if match := _TAKEN.fullmatch(item):
+            found.update(_taken(match[1]))
+    return tuple(sorted(found))
+
+
+def _taken(inside: str) -> Iterable[int]:
+    if inside.startswith("IDX:"):
+        return indices(inside.removeprefix("IDX:"))
+    return [index for index, used in enumerate(inside.split(",")) if used.partition("/")[0].strip("0-")]
+
+
+def indices(text: str) -> tuple[int, ...]:
+    """ "0-1,4" → (0, 1, 4)."""
+    found: list[int] = []
+    for item in text.split(","):
+        first, _, last = item.partition("-")
+        if first.isdigit():
+            found.extend(range(int(first), int(last or first) + 1))
+    return tuple(found)

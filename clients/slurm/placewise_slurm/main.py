@@ -29,11 +29,10 @@ from placewise_slurm.hooks import script_values, write_hooks
 from placewise_slurm.http import JsonHttp, TransportError
 from placewise_slurm.lease import FileLease
 from placewise_slurm.pokes import PokeListener
-from placewise_slurm.rest import SlurmAccounting, SlurmRest
+from placewise_slurm.rest import NoVersionError, SlurmAccounting, SlurmRest
 from placewise_slurm.scheduler import SlurmScheduler
 from placewise_slurm.shares import JobShares
 from placewise_slurm.steps import HELP, StepLookups
-from placewise_slurm.versions import VERSIONS
 
 log = logging.getLogger("placewise_slurm")
 
@@ -47,15 +46,14 @@ _NO_JOB = 67_043_328
 
 def _rest(config: BridgeConfig) -> SlurmRest:
     """Raises TargetError."""
-    slurm, version, target = config.slurm, VERSIONS[config.slurm.version], config.slurm.target()
-    http = JsonHttp(target.hosts()[0], slurm.headers, target.tls_context(), slurm.timeout_s, version.at_once)
-    return SlurmRest(http, version)
+    slurm, target = config.slurm, config.slurm.target()
+    http = JsonHttp(target.hosts()[0], slurm.headers, target.tls_context(), slurm.timeout_s, slurm.at_once)
+    return SlurmRest(http, wanted=slurm.version)
 
 
-def _accounting(config: BridgeConfig) -> SlurmAccounting:
-    """With connections of its own: its slow answers must not hold up a decision. Raises TargetError."""
-    rest = _rest(config)
-    return SlurmAccounting(replace(rest.http, at_once=1), rest.version)
+def _accounting(rest: SlurmRest) -> SlurmAccounting:
+    """With connections of its own: its slow answers must not hold up a decision."""
+    return SlurmAccounting(replace(rest.http, at_once=1), rest)
 
 
 async def run_bridge(config: BridgeConfig) -> None:
@@ -79,6 +77,7 @@ async def _bridge(config: BridgeConfig) -> None:
         client = await stack.enter_async_context(AsyncClient(config.service.target()))
         rest = _rest(config)
         stack.push_async_callback(rest.http.close)
+        await _agree(rest)
         pokes = PokeListener()
         await pokes.open(config.hooks.listen_host, config.hooks.listen_port)
         stack.callback(pokes.close)
@@ -87,11 +86,23 @@ async def _bridge(config: BridgeConfig) -> None:
             shares = JobShares(client, config.adapter, Path(config.hooks.shares_dir), metrics=metrics, wake=pokes.wake)
             native.preparation, pokes.on_task = shares, shares.hear
             if config.hooks.share_steps == "accounting":
-                await stack.enter_async_context(_looking_up(shares, _accounting(config)))
+                await stack.enter_async_context(_looking_up(shares, _accounting(rest)))
         if config.metrics.port:
             await stack.enter_async_context(serve_metrics(metrics, config.metrics.host, config.metrics.port))
         log.info("bridging cluster %s, dry run: %s", config.adapter.cluster, config.adapter.is_dry_run)
         await AdapterLoop(native, client, config.adapter, metrics).run()
+
+
+async def _agree(rest: SlurmRest) -> None:
+    """Before the bridge listens: while it does not, the submit hook holds no job. Raises NoVersionError."""
+    try:
+        await rest.agree()
+    except NoVersionError:
+        raise
+    except TransportError as error:
+        log.warning("the REST version is asked for again: %s", error)
+    else:
+        log.info("slurmrestd speaks %s", rest.version.name)
 
 
 @asynccontextmanager
@@ -152,9 +163,10 @@ async def _check_slurmrestd(config: BridgeConfig) -> list[str]:
     except TargetError as error:
         return [f"slurmrestd: {error}"]
     try:
-        print(f"slurmrestd: {len(await rest.nodes())} nodes, {len(await rest.jobs())} jobs")
+        await rest.agree()
+        print(f"slurmrestd: {rest.version.name}, {len(await rest.nodes())} nodes, {len(await rest.jobs())} jobs")
         if config.hooks.shares_dir:
-            print(f"shares: {await _about_shares(config)}")
+            print(f"shares: {await _about_shares(config, rest)}")
     except TransportError as error:
         return [f"slurmrestd: {error}"]
     finally:
@@ -162,11 +174,11 @@ async def _check_slurmrestd(config: BridgeConfig) -> list[str]:
     return []
 
 
-async def _about_shares(config: BridgeConfig) -> str:
+async def _about_shares(config: BridgeConfig, rest: SlurmRest) -> str:
     """Whether the times of shares count. Without them the shares work all the same: that is no problem."""
     if config.hooks.share_steps == "job":
         return 'their times count while the job runs, from any sender (hooks.share_steps = "job")'
-    accounting = _accounting(config)
+    accounting = _accounting(rest)
     try:
         await accounting.steps(_NO_JOB)
     except TransportError as error:
@@ -219,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run_until_signal(config))
-    except TargetError as error:
+    except (TargetError, NoVersionError) as error:
         print(f"placewise-slurm: {error}", file=sys.stderr)
         return EXIT_CONFIG
     except OSError as error:  # a port is taken: most likely by another bridge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 HELD_MARK = "placewise:held"
@@ -15,6 +16,7 @@ class SlurmJob:
     id: int
     state: str
     reason: str = ""
+    reason_text: str = ""
     is_held: bool = False
     partition: str = ""
     qos: str = ""
@@ -35,12 +37,16 @@ class SlurmJob:
     nodes: str = ""
     required_nodes: str = ""
     gres_detail: tuple[str, ...] = ()
+    gpu_layout: Mapping[str, tuple[int, ...]] | None = None
+    """GPU indices by node, where slurmrestd says more than `gres_detail`."""
     submit_time_s: float = 0.0
     start_time_s: float = 0.0
     end_time_s: float = 0.0
     exit_code: int = 0
     restarts: int = 0
     cluster: str = ""
+    group: int = 0
+    """The array or the heterogeneous job that the job belongs to; its own number if to none."""
 
     @property
     def is_pending(self) -> bool:

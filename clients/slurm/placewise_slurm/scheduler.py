@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from placewise.v1.cluster_pb2 import Node
 from placewise_client.adapter.native import (
     Applied,
     End,
@@ -27,8 +28,9 @@ from placewise_client.adapter.native import (
 from placewise_client.backoff import Backoff
 from placewise_slurm import gres, hostlist
 from placewise_slurm.http import TransportError
+from placewise_slurm.known import KnownJobs
 from placewise_slurm.pokes import Hints, PokeListener
-from placewise_slurm.records import SlurmJob
+from placewise_slurm.records import SlurmJob, SlurmNode
 from placewise_slurm.rest import RefusedError, SlurmRest
 from placewise_slurm.translate import SiteNames, gpus_per_node, gpus_per_task, key, stage, to_native, to_node
 from placewise_slurm.versions import Update
@@ -46,6 +48,8 @@ _FRESH_S = 0.01
 _READ_AT_ONCE = 4
 # How soon a job that is still leaving its nodes is looked at again.
 _COMPLETING_WAIT_S = 0.05
+# How soon a released job that has not started is looked at: Slurm has said by then if it would not start it.
+_UNSTARTED_WAITS = Backoff(2.0, 30.0)
 
 
 class Preparation(Protocol):
@@ -77,12 +81,20 @@ class SlurmScheduler:
     _late_looks: int = 0
     _missing: int = 0
     _read: dict[int, tuple[float, SlurmJob]] = field(default_factory=dict)
+    _known: KnownJobs = field(init=False)
+    _natives: dict[int, tuple[SlurmJob, NativeJob | None]] = field(default_factory=dict)
+    _inventory: tuple[Sequence[SlurmNode], Sequence[Node]] = ((), ())
+    _unstarted: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """When a released job is looked at, and the number of looks at it."""
+
+    def __post_init__(self) -> None:
+        self._known = KnownJobs(self.rest)
 
     async def wait(self, timeout_s: float) -> bool:
         limits_s = [timeout_s]
         if self._has_looked:  # else slurmrestd is away, and not to be asked twenty times a second
             late_s = [_LATE_WAITS.pause_s(_LATE_LOOKS + 1 - self._late_looks)] if self._late_looks else []
-            limits_s += [*late_s, *([_COMPLETING_WAIT_S] if self._completing else ())]
+            limits_s += [*late_s, *([_COMPLETING_WAIT_S] if self._completing else ()), *self._until_unstarted_s()]
         return await self.pokes.wait(min(limits_s))
 
     async def observe(self, full: bool) -> HostState:
@@ -90,10 +102,12 @@ class SlurmScheduler:
         self._missing += len(hints.passed_by)
         is_complete = full or not self._has_looked
         try:
+            if not self._has_looked:
+                await self.rest.agree()
             if not is_complete and not hints.is_flood:
                 found, is_certain = await self._look_at_hints(hints)
                 if is_certain and not self._late_looks:
-                    return self._state(found)
+                    return self._state(found, found)
             return await self._look_at_all(is_complete, are_announced=bool(hints.passed_by) or not self._has_looked)
         except TransportError as error:
             self._has_looked = False  # the hints are lost: look at everything
@@ -116,18 +130,28 @@ class SlurmScheduler:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     async def _look_at_all(self, is_complete: bool, *, are_announced: bool) -> HostState:
-        jobs = await self.rest.jobs()
+        jobs, fresh = await self._known.look(afresh=not self._has_looked)
         self._expect_late(sum(job.id > self._last_id and _is_ours(job) for job in jobs), are_announced)
         if not is_complete:
-            return self._state(jobs)
-        nodes = await self.rest.nodes()
-        self._types = next((types for node in nodes if (types := gres.index_types(node.gres))), ())
+            return self._state(jobs, fresh)
+        nodes = await self._nodes()
         self._has_looked = True
         self._left_to_slurm &= {job.id for job in jobs}
-        state = self._state(jobs)
+        state = self._state(jobs, fresh)
+        self._natives = {job.id: self._natives[job.id] for job in jobs if job.id in self._natives}
         if self.preparation is not None:
             self.preparation.clean({job.id for job in jobs if stage(job) is not Stage.ENDED})
-        return replace(state, nodes=[to_node(node, self.names) for node in nodes], is_complete=True)
+        return replace(state, nodes=nodes, is_complete=True)
+
+    async def _nodes(self) -> Sequence[Node]:
+        shown = await self.rest.nodes()
+        if shown is not self._inventory[0]:
+            self._inventory = shown, [to_node(node, self.names) for node in shown]
+            types = next((types for node in shown if (types := gres.index_types(node.gres))), ())
+            if types != self._types:
+                self._types = types
+                self._natives.clear()
+        return self._inventory[1]
 
     def _expect_late(self, found: int, are_announced: bool) -> None:
         """Where jobs that were announced are not there yet, everything is looked at again in a moment, and again.
@@ -143,11 +167,15 @@ class SlurmScheduler:
     async def _look_at_hints(self, hints: Hints) -> tuple[list[SlurmJob], bool]:
         """The jobs of the hints. False if some could not be found this way."""
         gate = asyncio.Semaphore(_READ_AT_ONCE)
-        known = [self._named_job(job_id, gate) for job_id in sorted(hints.job_ids | self._completing)]
+        wanted = sorted(hints.job_ids | self._completing | self._due_unstarted())
+        known = [self._named_job(job_id, gate) for job_id in wanted]
         named, (new, is_certain) = await asyncio.gather(asyncio.gather(*known), self._new_jobs(hints.passed_by))
         self._missing -= len(new)
+        for job_id, job in zip(wanted, named, strict=True):
+            if job is None:
+                self._unstarted.pop(job_id, None)
         found = [job for job in named if job is not None]
-        return [*found, *new], is_certain and len(found) == len(known)
+        return await self._known.note([*found, *new]), is_certain and len(found) == len(known)
 
     async def _named_job(self, job_id: int, gate: asyncio.Semaphore) -> SlurmJob | None:
         async with gate:
@@ -185,9 +213,11 @@ class SlurmScheduler:
                 return job
         return None
 
-    def _state(self, jobs: list[SlurmJob]) -> HostState:
+    def _state(self, jobs: list[SlurmJob], fresh: list[SlurmJob]) -> HostState:
         now_s = time.monotonic()
-        self._read = {job.id: (now_s, job) for job in jobs if job.is_pending}
+        self._read = {job.id: (now_s, job) for job in fresh if job.is_pending}
+        for job in fresh:
+            self._note_unstarted(job, now_s)
         highest = max([self._last_id, *(job.id for job in jobs)])
         self.pokes.discount(highest - self._last_id)
         self._last_id = highest
@@ -196,8 +226,24 @@ class SlurmScheduler:
                 self.preparation.see(job)
             (self._completing.add if job.state == "COMPLETING" else self._completing.discard)(job.id)
         ordered = sorted((job for job in jobs if job.id not in self._left_to_slurm), key=lambda job: job.id)
-        native = (self._native(job) for job in ordered)
+        native = [self._native(job) for job in ordered]
         return HostState([job for job in native if job is not None], late=self._late())
+
+    def _until_unstarted_s(self) -> list[float]:
+        """Seconds until the first of the released jobs is looked at."""
+        now_s = time.monotonic()
+        return [max(0.0, min(at_s for at_s, _ in self._unstarted.values()) - now_s)] if self._unstarted else []
+
+    def _due_unstarted(self) -> set[int]:
+        now_s = time.monotonic()
+        return {job_id for job_id, (at_s, _) in self._unstarted.items() if at_s <= now_s}
+
+    def _note_unstarted(self, job: SlurmJob, now_s: float) -> None:
+        at_s, looks = self._unstarted.get(job.id, (math.inf, 0))
+        if stage(job) is not Stage.APPLIED:
+            self._unstarted.pop(job.id, None)
+        elif at_s <= now_s or not looks:
+            self._unstarted[job.id] = now_s + _UNSTARTED_WAITS.pause_s(looks + 1), looks + 1
 
     def _late(self) -> list[NativeJob]:
         """Divisible jobs whose shares' times have become known."""
@@ -207,14 +253,17 @@ class SlurmScheduler:
 
     def _native(self, job: SlurmJob) -> NativeJob | None:
         """One job that cannot be understood must not hide all the others."""
-        try:
-            native = to_native(job, self.names, self._types)
-            if native is not None and native.end is End.FINISHED and self.preparation is not None:
-                self.preparation.finish(job)
-            return native
-        except ValueError:
-            log.exception("job %d is passed over", job.id)
-            return None
+        read, native = self._natives.get(job.id, (None, None))
+        if read is not job:
+            try:
+                native = to_native(job, self.names, self._types)
+            except ValueError:
+                log.exception("job %d is passed over", job.id)
+                native = None
+            self._natives[job.id] = job, native
+        if native is not None and native.end is End.FINISHED and self.preparation is not None:
+            self.preparation.finish(job)
+        return native
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
@@ -249,6 +298,7 @@ class SlurmScheduler:
     async def _current(self, job_id: int) -> SlurmJob | None:
         """The job as it is now. Used once: after a change, the next one reads again."""
         read_s, slurm = self._read.pop(job_id, (-math.inf, None))
+        self._known.expire(job_id)  # it is about to change, or has
         return slurm if time.monotonic() - read_s < _FRESH_S else await self.rest.job(job_id)
 
     async def _apply_to(self, job: SlurmJob, placement: Placement) -> Applied:
@@ -275,6 +325,8 @@ class SlurmScheduler:
                 # A refused update may have been done in part: it must not leave the job free to start anywhere.
                 await self._update(job, Update(True))
             return Applied.REFUSED
+        if change.nodes:
+            self._unstarted[job.id] = time.monotonic() + _UNSTARTED_WAITS.pause_s(1), 1
         return Applied.DONE
 
     def _gres(self, job: SlurmJob, placement: Placement) -> str | None:

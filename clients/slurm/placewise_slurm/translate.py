@@ -32,6 +32,16 @@ _DRAINING = frozenset({"DRAIN", "DRAINED", "DRAINING", "MAINT", "RESERVED", "PLA
 _MOST_BATCH = 2**31 - 1
 _MOST_SAMPLES = 2**53
 
+# Reasons for which Slurm would not start a job whatever is free: limits of its QOS, association or partition, licences,
+# reservations. Others give way by themselves (Resources) or are answered by another place (ReqNodeNotAvail).
+_LIMITS = re.compile(
+    r"(QOS|Assoc|Account|InvalidQOS|InvalidAccount|Licenses|Reservation|Partition\w+Limit|Max\w+PerAccount|DeadLine)\w*"
+)
+_RESERVED = "Reserved for maintenance"
+# Others come first. Slurm says so of a job that it has not looked at yet, too.
+_OUTRANKED = "Priority"
+_MAY_BE_RESERVED = "May be reserved for other job"
+
 # Features that all nodes of a job need ("a100&ib"); the submit hook lets other constraints pass to Slurm.
 _FEATURES = re.compile(r"[\w.:-]+(?:&[\w.:-]+)*")
 _PAIR = re.compile(r"([a-z_]+)=([^\s,;]+)")
@@ -172,12 +182,21 @@ def to_native(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> Nat
         most_nodes=job.max_nodes,
         placement=placement(job),
         is_managed=job.is_marked or job.is_watched,
-        are_gpus_exact=bool(job.gres_detail) and _names_indices(job, types),
+        are_gpus_exact=bool(job.gres_detail or job.gpu_layout) and _names_indices(job, types),
         start_time_s=job.start_time_s if now in (Stage.RUNNING, Stage.ENDED) else 0.0,
         end=_end(job) if now is Stage.ENDED else None,
         end_time_s=job.end_time_s if now is Stage.ENDED else 0.0,
         end_reason=f"{job.state}, exit code {job.exit_code}" if now is Stage.ENDED else "",
+        blocked_by=blocked_by(job) if now is Stage.APPLIED else "",
+        is_outranked=now is Stage.APPLIED and (job.reason == _OUTRANKED or _MAY_BE_RESERVED in job.reason_text),
     )
+
+
+def blocked_by(job: SlurmJob) -> str:
+    """The rule of Slurm's own that keeps a pending job from starting, in its word; "" if only places are missing."""
+    if _LIMITS.fullmatch(job.reason):
+        return job.reason
+    return job.reason_text if _RESERVED in job.reason_text else ""
 
 
 def _names_indices(job: SlurmJob, types: Sequence[str]) -> bool:
@@ -201,7 +220,7 @@ def placement(job: SlurmJob) -> tuple[Assignment, ...]:
     details = job.gres_detail if len(job.gres_detail) == len(nodes) else ("",) * len(nodes)
     assignments = []
     for position, (node, detail) in enumerate(zip(nodes, details, strict=True)):
-        indices = gres.allocated_indices(detail)
+        indices = gres.allocated_indices(detail) if job.gpu_layout is None else job.gpu_layout.get(node, ())
         gpus = len(indices) or gpus_per_node(job)
         assignments.append(
             Assignment(

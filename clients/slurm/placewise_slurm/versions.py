@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from placewise_slurm import hostlist
+from placewise_slurm import gres, hostlist
 from placewise_slurm.records import SlurmJob, SlurmNode, SlurmStep
 
 Json = Mapping[str, Any]
@@ -34,10 +34,6 @@ class Version(Protocol):
 
     @property
     def name(self) -> str: ...
-    @property
-    def at_once(self) -> int:
-        """Requests that its slurmrestd bears side by side."""
-
     def job(self, raw: Json) -> SlurmJob: ...
     def node(self, raw: Json) -> SlurmNode: ...
     def update(self, change: Update) -> dict[str, Any]: ...
@@ -76,6 +72,7 @@ def _read_job(raw: Json) -> SlurmJob:
         id=_number(raw.get("job_id")),
         state=_state([word.upper() for word in _words(raw.get("job_state"))]),
         reason=str(raw.get("state_reason") or ""),
+        reason_text=str(raw.get("state_description") or ""),
         is_held=_number(raw.get("priority")) == 0,
         partition=str(raw.get("partition") or ""),
         qos=str(raw.get("qos") or ""),
@@ -102,7 +99,31 @@ def _read_job(raw: Json) -> SlurmJob:
         exit_code=_exit_code(raw.get("exit_code")),
         restarts=_number(raw.get("restart_cnt")),
         cluster=str(raw.get("cluster") or ""),
+        group=_number(raw.get("array_job_id")) or _number(raw.get("het_job_id")) or _number(raw.get("job_id")),
     )
+
+
+def read_state(raw: Json) -> tuple[str, str]:
+    """A job of a list of states: its name, which is no number for parts of arrays, and its state as in `SlurmJob`."""
+    return str(raw.get("job_id") or ""), _state([word.upper() for word in _words(raw.get("state"))])
+
+
+def read_time(value: object) -> int:
+    """Whole seconds since the epoch, 0 for none."""
+    return _number(value)
+
+
+def read_layout(reply: Json) -> dict[str, tuple[int, ...]]:
+    """Indices by node of the GPUs that a running job has, or has shares of."""
+    return {
+        str(node.get("node")): tuple(
+            index
+            for entry in node.get("gres") or ()
+            if entry.get("name") in gres.GPU_NAMES
+            for index in gres.indices(str(entry.get("index") or ""))
+        )
+        for node in reply.get("nodes") or ()
+    }
 
 
 def read_steps(raw: Json) -> list[SlurmStep]:
@@ -144,7 +165,6 @@ class BareVersion:
     """v0.0.36 … v0.0.38."""
 
     name: str
-    at_once: int = 8
 
     def job(self, raw: Json) -> SlurmJob:
         return _read_job(raw)
@@ -166,14 +186,13 @@ class BareVersion:
 
 @dataclass(frozen=True, slots=True)
 class StructuredVersion(BareVersion):
-    """v0.0.40 and later. Its slurmrestd (seen with 24.11.5) may leave requests unanswered that run side by side."""
-
-    at_once: int = 1
+    """v0.0.40 and later."""
 
     def update(self, change: Update) -> dict[str, Any]:
         body: dict[str, Any] = {"hold": change.is_held}
         if change.nodes is not None:
-            body["required_nodes"] = list(change.nodes)
+            # An empty list is ignored in silence; one empty name takes the node list back.
+            body["required_nodes"] = list(change.nodes) or [""]
             if change.nodes:
                 body["minimum_nodes"] = body["maximum_nodes"] = len(change.nodes)
         if change.tres_per_node is not None:
@@ -184,7 +203,6 @@ class StructuredVersion(BareVersion):
 
 VERSIONS: Mapping[str, Version] = {
     "v0.0.38": BareVersion("v0.0.38"),
-    "v0.0.40": StructuredVersion("v0.0.40"),
-    "v0.0.41": StructuredVersion("v0.0.41"),
-    "v0.0.42": StructuredVersion("v0.0.42"),
+    **{name: StructuredVersion(name) for name in ("v0.0.40", "v0.0.41", "v0.0.42", "v0.0.43", "v0.0.44", "v0.0.45")},
 }
+"""From the oldest to the newest. v0.0.39 is not here: every Slurm that serves it serves v0.0.38 or v0.0.40, too."""

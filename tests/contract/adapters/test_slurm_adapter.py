@@ -21,7 +21,6 @@ from placewise_slurm.rest import SlurmAccounting
 from placewise_slurm.shares import JobShares
 from placewise_slurm.steps import StepLookups
 from placewise_slurm.translate import to_native
-from placewise_slurm.versions import VERSIONS
 
 
 class SlurmConformance(AdapterConformance):
@@ -236,7 +235,7 @@ class SlurmConformance(AdapterConformance):
         wall_s = 1_800_000_001.0
         client: Any = FakeClient()
         shares = JobShares(client, SETTINGS, tmp_path, lambda: wall_s, lambda: wall_s, wake=host.pokes.wake)
-        slurmdbd = SlurmAccounting(JsonHttp(f"unix:{host.socket}"), VERSIONS[self.version])
+        slurmdbd = SlurmAccounting(JsonHttp(f"unix:{host.socket}"), host.native.rest)
         shares.lookups = StepLookups(slurmdbd.steps, lambda: wall_s, lambda _: asyncio.sleep(0))
         host.native.preparation, host.pokes.on_task = shares, shares.hear
         key = await host.submit(2, 1)
@@ -314,6 +313,47 @@ class SlurmConformance(AdapterConformance):
         assert sorted(host.changes) == [("apply", running), ("apply", waiting), ("apply", "3")]
         assert world.kinds(running) == ["STARTED", "FINISHED"]
 
+    async def test_nothing_stays_reserved_for_a_job_that_a_limit_of_slurms_keeps_waiting(
+        self, world: World, host: FakeSlurm, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO")
+        key = await host.submit(1, 8)
+        await world.loop.run_pass(full=True)
+        host.jobs[1].reason = "QOSMaxJobsPerUserLimit"
+        await world.loop.run_pass(full=True)
+        assert world.oracle.held == {}
+        assert host.changes == [("apply", key), ("withdraw", key), ("release", key)]
+        assert host.jobs[1].required == []
+        assert f"job {key} left to the host's own scheduling: blocked (QOSMaxJobsPerUserLimit)" in caplog.text
+        await world.step()
+        assert await host.where(key) == ["n1"]
+        assert len(world.oracle.decided[key]) == 1
+
+    async def test_a_released_job_that_has_not_started_is_soon_looked_at(self, world: World, host: FakeSlurm) -> None:
+        await world.loop.run_pass(full=True)
+        key = await host.submit(1, 8)
+        await world.loop.run_pass(full=False)
+        host.jobs[1].reason, host.jobs[1].reason_text = "ReqNodeNotAvail", "ReqNodeNotAvail, Reserved for maintenance"
+        before_s = asyncio.get_running_loop().time()
+        while ("release", key) not in host.changes:
+            await host.native.wait(timeout_s=10)
+            await world.loop.run_pass(full=False)
+        assert asyncio.get_running_loop().time() - before_s < 5
+        assert world.oracle.held == {}
+
+    async def test_a_job_that_slurm_puts_behind_others_is_left_to_it_in_the_end(
+        self, world: World, host: FakeSlurm
+    ) -> None:
+        key = await host.submit(1, 8)
+        await world.loop.run_pass(full=True)
+        host.jobs[1].reason = "Priority"
+        await world.loop.run_pass(full=True)
+        assert host.changes == [("apply", key)]
+        world.clock.advance(SETTINGS.start_timeout_s + 1)
+        await world.loop.run_pass(full=True)
+        assert host.changes == [("apply", key), ("withdraw", key), ("release", key)]
+        assert world.oracle.held == {}
+
     async def test_a_burst_of_500_is_read_once_and_all_of_it_runs(self, world: World, host: FakeSlurm) -> None:
         await world.loop.run_pass(full=True)
         keys = [await host.submit(1, 8) for _ in range(500)]
@@ -340,6 +380,39 @@ class TestSlurm2205(SlurmConformance):
 
 class TestSlurm2311(SlurmConformance):
     version = "v0.0.40"
+
+
+class TestSlurm2605(SlurmConformance):
+    version = "v0.0.45"
+
+    @pytest.fixture
+    async def host(self, tmp_path: Path) -> AsyncIterator[FakeSlurm]:
+        slurm = await FakeSlurm(tmp_path / "rest.sock", self.version, has_states=True, nodes_time_s=1).start()
+        yield slurm
+        await slurm.stop()
+
+    async def test_a_resync_reads_the_jobs_that_have_changed_and_no_others(self, world: World, host: FakeSlurm) -> None:
+        for _ in range(4):
+            await host.submit(1, 1, is_managed=False)
+        await host.run_scheduler()
+        await world.loop.run_pass(full=True)
+        await host.end("2", End.FINISHED)
+        host.pokes.take()  # lost
+        host.requests.clear()
+        await world.loop.run_pass(full=True)
+        assert [path.split("/", 3)[3] for _, path, _ in host.requests] == [
+            "jobs/state/",
+            "job/2",
+            "nodes?update_time=1",
+        ]
+        assert world.kinds("2") == ["STARTED", "FINISHED"]
+
+    async def test_gpus_are_read_once_from_the_layout_of_a_running_job(self, world: World, host: FakeSlurm) -> None:
+        key = await host.submit(1, 3)
+        await world.step()
+        await world.step()
+        assert [list(a.gpu_indices) for a in world.loop.book.records[key].job.placement] == [[0, 1, 2]]
+        assert sum("/resources/" in path for _, path, _ in host.requests) == 1
 
 
 def test_the_fake_says_what_the_adapter_reads(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """slurmrestd and the slurmctld behind it, in memory: HTTP on a unix socket with the JSON of v0.0.38 or of v0.0.40+.
 
 Only the bridge's calls. Important behaviour was seen on the real thing: `errors` under status 200, `nodes` only as
-a string, more nodes listed than asked for means BadConstraints, a node list on a running job shrinks it.
+a string, an empty list in `required_nodes` that changes nothing, more nodes listed than asked for means BadConstraints,
+a node list on a running job shrinks it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class FakeJob:
     nodes: list[str] = field(default_factory=list)
     gres: str = ""
     reason: str = "JobHeldUser"
+    reason_text: str = ""
     restarts: int = 0
     was_shrunk: bool = False
     aside: str = ""
@@ -71,6 +73,13 @@ class FakeSlurm:
     """So many of the next updates are carried out, and the connection is then cut off."""
     is_controller_up: bool = True
     is_accounting_up: bool = True
+    served: list[str] | None = None
+    """Versions that its OpenAPI document lists; None: its own."""
+    refuse_all: bool = False
+    has_states: bool = False
+    """Whether it serves `jobs/state`, and `resources/{job_id}`: releases of today do."""
+    nodes_time_s: int = 0
+    """When a node changed last; with 0 every look sends all."""
     _server: asyncio.Server | None = None
     _native: SlurmScheduler | None = None
     _handlers: set[asyncio.Task[None]] = field(default_factory=set)
@@ -97,8 +106,7 @@ class FakeSlurm:
     def native(self) -> SlurmScheduler:
         """A new one after `restart_bridge`."""
         if self._native is None:
-            version = VERSIONS[self.version]
-            rest = SlurmRest(JsonHttp(f"unix:{self.socket}", at_once=version.at_once), version)
+            rest = SlurmRest(JsonHttp(f"unix:{self.socket}"), wanted=self.version)
             self._native = SlurmScheduler(rest, self.pokes)
         return self._native
 
@@ -147,6 +155,7 @@ class FakeSlurm:
 
     async def set_node_state(self, node: str, state: Node.State) -> None:
         self.nodes[node] = {Node.READY: "idle", Node.DRAINING: "drained", Node.DOWN: "down"}[state]
+        self.nodes_time_s += bool(self.nodes_time_s)
 
     async def set_reachable(self, is_reachable: bool) -> None:
         self.is_controller_up = is_reachable
@@ -194,11 +203,14 @@ class FakeSlurm:
                 length = next((int(x[15:]) for x in head.split("\r\n") if x.lower().startswith("content-length:")), 0)
                 body = json.loads(await reader.readexactly(length)) if length else None
                 self.requests.append((method, path, body))
-                payload = json.dumps({"errors": [], **self._answer(method, path, body)}).encode()
+                answer = self._answer(method, path, body)
+                status, payload = b"304 Not Modified", b""
+                if answer is not None:
+                    status, payload = b"200 OK", json.dumps({"errors": [], **answer}).encode()
                 if method == "POST" and self.answers_to_lose:
                     self.answers_to_lose -= 1
                     return
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(payload) + payload)
+                writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(payload)) + payload)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
@@ -206,7 +218,12 @@ class FakeSlurm:
             self._handlers.discard(handler)
             writer.close()
 
-    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """None: nothing has changed."""
+        if self.refuse_all:
+            return _error(1007, "Authentication failure")
+        if path == "/openapi/v3":
+            return {"paths": {path: {} for path in self._paths()}}
         if path.startswith(accounting := f"/slurmdb/{self.version}/job/"):
             return self._accounting(int(path.removeprefix(accounting)))
         prefix = f"/slurm/{self.version}/"
@@ -217,14 +234,23 @@ class FakeSlurm:
         what = path.removeprefix(prefix)
         if what == "jobs":
             return {"jobs": [self._job_json(job) for job in self.jobs.values()]}
-        if what == "nodes":
-            return {"nodes": [self._node_json(name) for name in self.nodes]}
-        job = self.jobs.get(int(what.removeprefix("job/")))
+        if what.startswith("nodes"):
+            return self._nodes_json(int(what.partition("?update_time=")[2] or 0))
+        if what == "jobs/state/" and self.has_states:
+            return {"jobs": [{"job_id": str(job.id), "state": [job.state]} for job in self.jobs.values()]}
+        job = self.jobs.get(int(what.partition("/")[2]))
         if job is None:
             return _error(2017, "Invalid job id specified")
+        if what.startswith("resources/"):
+            return {"nodes": [self._layout_json(job, node) for node in job.nodes]}
         if method == "GET":
             return {"jobs": [self._job_json(job)]}
         return self._update(job, body or {})
+
+    def _paths(self) -> list[str]:
+        names = ["jobs/", "nodes/", "job/{job_id}", *(["jobs/state/", "resources/{job_id}"] if self.has_states else [])]
+        versions = [self.version] if self.served is None else self.served
+        return [f"/slurm/{version}/{name}" for version in versions for name in names]
 
     def _accounting(self, job_id: int) -> dict[str, Any]:
         if not self.is_accounting_up:
@@ -238,12 +264,12 @@ class FakeSlurm:
         if self.refuse:
             return _error(self.refuse.pop(0), "refused")
         listed = body.get("nodelist", body.get("required_nodes"))
-        names = listed.split(",") if isinstance(listed, str) and listed else listed or []
+        names = [name for name in (listed.split(",") if isinstance(listed, str) else listed or ()) if name]
         if job.state != "PENDING":
             job.was_shrunk |= bool(names) and job.state == "RUNNING"
             return _error(2021, "Job is no longer pending execution")
-        if listed is not None:
-            job.required = list(names)
+        if listed is not None and listed != []:
+            job.required = names
         if isinstance(body.get("nodes"), str):
             job.min_nodes = job.max_nodes = int(body["nodes"].split("-")[0])
         if "minimum_nodes" in body:
@@ -272,6 +298,7 @@ class FakeSlurm:
             "job_id": job.id,
             "job_state": job.state if is_plain else [job.state],
             "state_reason": job.reason,
+            "state_description": job.reason_text,
             "priority": self._wrap(0 if job.is_held else 4294901750),
             "partition": "main",
             "comment": job.comment,
@@ -303,6 +330,14 @@ class FakeSlurm:
                 "end": self._wrap(0 if state == "RUNNING" else 1_800_000_009),
             },
         }
+
+    def _nodes_json(self, since_s: int) -> dict[str, Any] | None:
+        if 0 < self.nodes_time_s <= since_s:
+            return None
+        return {"nodes": [self._node_json(name) for name in self.nodes], "last_update": self._wrap(self.nodes_time_s)}
+
+    def _layout_json(self, job: FakeJob, node: str) -> dict[str, Any]:
+        return {"node": node, "gres": [{"name": "gpu", "count": str(job.gpus), "index": f"0-{job.gpus - 1}"}]}
 
     def _node_json(self, name: str) -> dict[str, Any]:
         state = self.nodes[name]

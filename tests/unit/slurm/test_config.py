@@ -43,6 +43,7 @@ def test_the_example_is_valid_and_names_every_setting() -> None:
         ({"adapter": {"cluster": "c", "resync_s": -5}}, "adapter.resync_s"),
         ({"adapter": {"cluster": "c", "is_dry_run": 1}}, "adapter.is_dry_run"),
         ({"adapter": {"cluster": "c"}, "slurm": {"version": "v0.0.39"}}, "slurm.version"),
+        ({"adapter": {"cluster": "c"}, "slurm": {"at_once": 0}}, "slurm.at_once"),
         ({"adapter": {"cluster": "c"}, "slurm": {"rest": "slurmrestd"}}, "slurm.rest"),
         ({"adapter": {"cluster": "c"}, "slurm": {"ca_file": "/etc/ca.pem"}}, "slurm.ca_file"),
         ({"adapter": 5}, "adapter: give a section"),
@@ -226,6 +227,14 @@ LUA = shutil.which("lua5.3") or shutil.which("lua")
         ("partition='gpu', features='a100&ib'", 0),
         ("partition='gpu', features='a100|v100'", None),
         ("partition='gpu', features='[rack1*2]'", None),
+        ("partition='gpu', het_job_offset=0", None),
+        ("partition='gpu', het_job_offset=4294967294", 0),
+        ("partition='gpu', tres_per_node='gres:shard:4'", None),
+        ("partition='gpu', tres_per_node='gres/gpu:1,gres/shard:4'", None),
+        ("partition='gpu', tres_per_task='gres:mps:50'", None),
+        ("partition='gpu', tres_per_node='gres:gpu:a100_1g.5gb:1'", None),
+        ("partition='gpu', tres_per_job='gres:gpu:3g.40gb=2'", None),
+        ("partition='gpu', tres_per_node='gres:gpu:a100-sxm4-80gb:1'", 0),
     ],
 )
 @pytest.mark.parametrize("is_heard", [True, False])

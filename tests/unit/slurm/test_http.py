@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -37,6 +37,26 @@ async def server(answers: list[bytes], close_after: Callable[[int], bool] = lamb
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
         yield f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+
+
+@asynccontextmanager
+async def serving(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """`serve` answers one connection; all have ended when the context does."""
+    over: list[asyncio.Task[None]] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await serve(reader, writer)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        over.append(asyncio.create_task(handle(reader, writer)))
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as listening:
+        yield f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        await asyncio.gather(*over)
 
 
 async def ask(address: str, timeout_s: float = 5.0) -> object:
@@ -135,3 +155,82 @@ async def test_a_token_is_sent_with_each_request() -> None:
         await http.close()
     assert "X-SLURM-USER-TOKEN: secret\r\n" in seen[0]
     assert seen[0].startswith("POST /slurm/v0.0.38/job/7 HTTP/1.1\r\n")
+
+
+async def test_an_answer_without_a_body_says_that_nothing_has_changed() -> None:
+    async with server([b"HTTP/1.1 304 Not Modified\r\n\r\n", OK]) as address:
+        http = JsonHttp(address)
+        assert await http.request("GET", "/slurm/v0.0.45/nodes?update_time=1") is None
+        assert await http.request("GET", "/x") == {"ok": 1}
+        await http.close()
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.05])
+@pytest.mark.parametrize("cut", [1000, 30, 100])
+async def test_a_second_error_answer_is_none(pause_s: float, cut: int) -> None:
+    """slurmrestd 26.05 sends each error twice: as JSON, then as text."""
+    head = b"HTTP/1.1 404 NOT FOUND\r\nConnection: Close\r\nContent-Length: "
+    first = head + b'13\r\nContent-Type: application/json\r\n\r\n{"errors": 1}'
+    second = head + b"24\r\nContent-Type: text/plain\r\n\r\nInvalid job id specified"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for part in (first[:cut], first[cut:] + second) if cut < 1000 else (first + second[:1], second[1:]):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(pause_s)
+
+    async with serving(serve) as address:
+        http = JsonHttp(address)
+        for _ in range(3):
+            assert await http.request("GET", "/slurm/v0.0.45/job/99999") == {"errors": 1}
+        await http.close()
+
+
+async def test_an_answer_that_is_no_json_is_named_with_its_status() -> None:
+    async with server([b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 5\r\n\r\n<html"]) as address:
+        with pytest.raises(TransportError, match=r"HTTP 502, no JSON: b'<html'"):
+            await ask(address)
+
+
+class Deaf:
+    """A server that leaves the first `unanswered` requests without an answer. `most` were under way at once."""
+
+    def __init__(self, unanswered: int) -> None:
+        self.unanswered = unanswered
+        self.under_way = self.most = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            self.unanswered -= 1
+            if self.unanswered >= 0:
+                await reader.read()
+                return
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            await asyncio.sleep(0.002)
+            self.under_way -= 1
+            writer.write(OK)
+
+    async def most_of(self, http: JsonHttp, requests: int) -> int:
+        self.most = 0
+        await asyncio.gather(*(http.request("GET", "/x") for _ in range(requests)), return_exceptions=True)
+        return self.most
+
+
+@pytest.mark.parametrize(("unanswered", "lowered"), [(0, 8), (1, 4), (8, 4), (9, 2), (1000, 1)])
+async def test_fewer_requests_are_under_way_after_some_got_no_answer(unanswered: int, lowered: int) -> None:
+    """Those that were lost together count once."""
+    deaf = Deaf(unanswered)
+    async with serving(deaf.serve) as address:
+        http = JsonHttp(address, timeout_s=0.1)
+        await deaf.most_of(http, 8)
+        await deaf.most_of(http, 8)
+        await deaf.most_of(http, 8)
+        deaf.unanswered = 0
+        assert await deaf.most_of(http, 30) == lowered
+        for _ in range(8):
+            await deaf.most_of(http, 60)
+        assert await deaf.most_of(http, 30) == 8  # answers bring them back
+        await http.close()

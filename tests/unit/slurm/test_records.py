@@ -18,7 +18,7 @@ from placewise_slurm.translate import SiteNames, is_elastic, stage, to_job, to_n
 from placewise_slurm.versions import VERSIONS, Update
 
 CASES = Path(__file__).parents[2] / "cases" / "slurm"
-STRUCTURED = ("v0.0.40", "v0.0.41", "v0.0.42")
+STRUCTURED = tuple(VERSIONS)[1:]
 HELD = SlurmJob(
     7, "PENDING", is_held=True, partition="main", admin_comment="placewise:held", tres_per_node="gres:gpu:2", cpus=4
 )
@@ -35,7 +35,7 @@ def test_jobs_of_22_05() -> None:
 
 
 @pytest.mark.parametrize("version", STRUCTURED)
-def test_jobs_of_24_11_as_each_of_its_versions_sends_them(version: str) -> None:
+def test_jobs_as_each_later_version_sends_them(version: str) -> None:
     """The first three are of the same kinds as those of 22.05, and mean the same."""
     older = [VERSIONS["v0.0.38"].job(raw) for raw in payload("v0.0.38")["jobs"]]
     held, running, ended, ending, by_task = (VERSIONS[version].job(raw) for raw in payload(version)["jobs"])
@@ -95,6 +95,8 @@ def test_updates_are_written_as_each_version_wants_them() -> None:
         }
     assert VERSIONS["v0.0.38"].update(Update(True)) == {"hold": True}
     assert VERSIONS["v0.0.38"].update(Update(False, ())) == {"hold": False, "nodelist": ""}
+    for version in STRUCTURED:  # an empty list would change nothing
+        assert VERSIONS[version].update(Update(False, ())) == {"hold": False, "required_nodes": [""]}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from placewise_client.adapter.metrics import AdapterMetrics
 from placewise_client.adapter.native import AdapterSettings
 from placewise_slurm.http import TransportError
 from placewise_slurm.records import SlurmStep
-from placewise_slurm.rest import SlurmAccounting
+from placewise_slurm.rest import SlurmAccounting, SlurmRest
 from placewise_slurm.shares import JobShares
 from placewise_slurm.steps import StepLookups
 from placewise_slurm.versions import VERSIONS
@@ -284,13 +284,13 @@ class Replies:
 Reading = Callable[[str], Awaitable[list[SlurmStep]]]
 
 
-@pytest.fixture(params=["v0.0.38", "v0.0.40", "v0.0.41", "v0.0.42"])
+@pytest.fixture(params=list(VERSIONS))
 def read(request: pytest.FixtureRequest) -> Reading:
     case = json.loads((CASES / f"steps.{request.param}.json").read_text())
 
     async def steps(name: str) -> list[SlurmStep]:
         http: Any = Replies(case[name])
-        return await SlurmAccounting(http, VERSIONS[request.param]).steps(1)
+        return await SlurmAccounting(http, SlurmRest(http, VERSIONS[request.param])).steps(1)
 
     return steps
 
@@ -320,7 +320,7 @@ async def test_slurmdbd_that_is_away_is_no_answer(read: Reading) -> None:
 async def test_a_slurmrestd_without_accounting_is_no_answer(reply: Any) -> None:
     http: Any = Replies(reply)
     with pytest.raises(TransportError, match=r"/slurmdb|cannot be read"):
-        await SlurmAccounting(http, VERSIONS["v0.0.42"]).steps(1)
+        await SlurmAccounting(http, SlurmRest(http)).steps(1)
 
 
 def test_the_metric_says_what_came_of_the_shares() -> None:

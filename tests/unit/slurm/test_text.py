@@ -67,6 +67,10 @@ def test_types_of_single_gpus_are_indices() -> None:
         ("gpu:2(IDX:0-1)", (0, 1)),
         ("gpu:g4:1(IDX:4),gpu:g7:1(IDX:7)", (4, 7)),
         ("gpu:3(IDX:0,2-3)", (0, 2, 3)),
+        ("shard:2(IDX:3)", (3,)),
+        ("shard:2(0/4,0/4,2/4,-/4,10/20)", (2, 4)),
+        ("gpu:2(IDX:0-1),shard:h100:1(0/4,0/4,0/4,1/4)", (0, 1, 3)),
+        ("gpu:1(IDX:2),nic:1(IDX:0)", (2,)),
         ("", ()),
     ],
 )

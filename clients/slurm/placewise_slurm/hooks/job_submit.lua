@@ -76,11 +76,25 @@ local function has_plain_features(job_desc)
   return job_desc.features == nil or string.find(job_desc.features, "^[%w_.:&-]*$") ~= nil
 end
 
--- Arrays share one record until they start. Slurm places a job itself if its user names nodes, excludes some, wants
--- them alone or reserved, or gives a choice of partitions. A job that is begun later, or held by its user,
--- does not wait for us; nor does one that waits for another: Slurm does not look at dependencies of a job that is held.
+-- Shares of a GPU (shard, mps) and slices of one (MIG, "1g.10gb"): Slurm alone knows which GPU they are of.
+local function asks_for_parts_of_gpus(job_desc)
+  for _, asked in pairs({ job_desc.tres_per_node or "", job_desc.tres_per_job or "", job_desc.tres_per_task or "" }) do
+    local words = ":" .. asked
+    if string.find(words, "[:/,]shard") or string.find(words, "[:/,]mps") or string.find(words, "%dg%.%d+gb") then
+      return true
+    end
+  end
+  return false
+end
+
+-- Arrays share one record until they start, and parts of a heterogeneous job start together. Slurm places
+-- a job itself if its user names nodes, excludes some, wants them alone or reserved, or gives a choice of partitions. A
+-- job that is begun later, or held by its user, does not wait for us; nor does one that waits for another: Slurm does
+-- not look at dependencies of a job that is held.
 local function can_be_placed(job_desc)
   return job_desc.array_inx == nil
+    and (job_desc.het_job_offset == nil or job_desc.het_job_offset == NO_VAL)
+    and not asks_for_parts_of_gpus(job_desc)
     and job_desc.req_nodes == nil
     and job_desc.exc_nodes == nil
     and job_desc.dependency == nil
