@@ -182,7 +182,8 @@ def test_nothing_is_reserved_for_a_job_beyond_a_limit_of_its_qos() -> None:
             second = slurm.submit("true", "-N1", "--gres=gpu:8")
             SlurmCluster.wait_for(lambda: second in world.left_to_slurm(), "the second to be left to Slurm", 20)
             assert {job.job_id for job in world.cluster(client).jobs} <= {str(first)}
-            assert slurm.jobs()[second]["Reason"] == "QOSMaxJobsPerUserLimit"
+            reason = "QOSMaxJobsPerUserLimit"  # Slurm says so as it looks at the job again
+            SlurmCluster.wait_for(lambda: slurm.jobs()[second]["Reason"] == reason, f"Slurm to say {reason}", 10)
             jobs = world.wait_until_done([first, second], 60)
             assert {job["JobState"] for job in jobs.values()} == {"COMPLETED"}
             print(f"\njob {second}: QOSMaxJobsPerUserLimit, nothing reserved", end="")
