@@ -136,5 +136,5 @@ class JsonHttp:
         try:
             return json.loads(answer.body)
         except ValueError as error:
-            told = f"HTTP {answer.status}, no JSON: {answer.body[:80]!r}"
-            raise NoJsonError(f"{method} {path} at {self.address}: {told}") from error
+            problem = f"HTTP {answer.status}, no JSON: {answer.body[:80]!r}"
+            raise NoJsonError(f"{method} {path} at {self.address}: {problem}") from error

@@ -28,10 +28,10 @@ from placewise_client.adapter.native import (
 from placewise_client.backoff import Backoff
 from placewise_slurm import gres, hostlist
 from placewise_slurm.http import TransportError
-from placewise_slurm.known import KnownJobs
 from placewise_slurm.pokes import Hints, PokeListener
 from placewise_slurm.records import SlurmJob, SlurmNode
 from placewise_slurm.rest import RefusedError, SlurmRest
+from placewise_slurm.rest.known import KnownJobs
 from placewise_slurm.translate import SiteNames, gpus_per_node, gpus_per_task, key, stage, to_native, to_node
 from placewise_slurm.versions import Update
 

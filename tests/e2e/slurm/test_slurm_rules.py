@@ -23,8 +23,8 @@ from tests.e2e.slurm.slurm_world import SlurmWorld, slurm_world
 from placewise.v1.cluster_pb2 import RunningJob
 from placewise_client import Client
 from placewise_slurm.http import JsonHttp
-from placewise_slurm.known import KnownJobs
 from placewise_slurm.rest import NoVersionError, SlurmRest
+from placewise_slurm.rest.known import KnownJobs
 from placewise_slurm.translate import placement
 from placewise_slurm.versions import VERSIONS, Update
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from placewise_slurm import known
-from placewise_slurm.known import KnownJobs
 from placewise_slurm.records import SlurmJob
+from placewise_slurm.rest import known
+from placewise_slurm.rest.known import KnownJobs
 
 
 class Rest:
