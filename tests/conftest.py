@@ -6,6 +6,7 @@ A unit or property test that starts a process without the marker `process` fails
 
 import gc
 import os
+import sqlite3
 import sys
 from collections.abc import Generator
 from importlib import import_module
@@ -23,6 +24,7 @@ settings.load_profile("placewise")
 _STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 _FAST_FOLDERS = ("tests/unit/", "tests/property/")
 _forbidding = False
+_connect = sqlite3.connect
 
 
 def _forbid_processes(event: str, _arguments: tuple[Any, ...]) -> None:
@@ -55,14 +57,22 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000, 20, 20)  # the few objects of a test are not walked at every 700th
 
 
+def _connect_without_disk(*given: Any, **named: Any) -> sqlite3.Connection:
+    index = _connect(*given, **named)
+    index.executescript("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY")
+    return index
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     global _forbidding  # noqa: PLW0603 - an audit hook can be neither removed nor given an argument
     _forbidding = item.nodeid.startswith(_FAST_FOLDERS) and item.get_closest_marker("process") is None
     flush = os.fsync
     if _forbidding:
-        os.fsync = lambda _: None  # no test in one process cuts the power: it would only wait for the disk
+        # No test in one process cuts the power: it would only wait for the disk.
+        os.fsync = lambda _: None
+        sqlite3.connect = _connect_without_disk
     try:
         return (yield)
     finally:
-        _forbidding, os.fsync = False, flush
+        _forbidding, os.fsync, sqlite3.connect = False, flush, _connect

@@ -102,7 +102,13 @@ class HandingOut(RuleBasedStateMachine):
 
     @rule()
     def replicas_catch_up(self) -> None:
-        self.run(asyncio.sleep(0.03))
+        self.run(self.follow())
+
+    async def follow(self) -> None:
+        records, _ = await self.store.load(CLUSTER)
+        for engine in self.engines:
+            while (await engine.get_cluster(CLUSTER)).view.version < records.version:  # noqa: ASYNC110
+                await asyncio.sleep(0)
 
     @rule(replica=replicas, name=names, kind=st.sampled_from([JobEventKind.STARTED, JobEventKind.PROGRESS]))
     def host_starts(self, replica: int, name: str, kind: JobEventKind) -> None:

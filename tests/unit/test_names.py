@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from functools import cache
 
-from tests.fakes.quick.sources import PRODUCT, ROOT, parsed
+from tests.fakes.quick.sources import PRODUCT, ROOT, nodes, parsed
 
 FOLDERS = (*PRODUCT, ROOT / "tests")
 ONCE = {
@@ -40,9 +40,10 @@ def names(pattern: str) -> set[tuple[str, type[ast.AST], str]]:
     """(file, kind of node, name) of everything that the product names or reads by a name, in files that have the
     pattern."""
     return {
-        (str(path.relative_to(ROOT)), type(node), name.rpartition(".")[2])
+        (where, type(node), name.rpartition(".")[2])
         for path, tree in parsed(pattern)
-        for node in ast.walk(tree)
+        for where in [str(path.relative_to(ROOT))]
+        for node in nodes(tree)
         if (name := given(node))
     }
 
@@ -84,10 +85,10 @@ def test_functions_that_act_have_verbs() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {node.name}"
         for path, tree in parsed(r"\bdef ")
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.returns is not None
-        and ast.unparse(node.returns) == "None"
+        and isinstance(node.returns, ast.Constant)
+        and node.returns.value is None
         and is_participle(node.name.lstrip("_").partition("_")[0])
     }
     assert found == set()

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.fakes.quick.sources import ROOT, parsed
+from tests.fakes.quick.sources import ROOT, nodes, parsed
 
 FOLDERS = [
     path.parent
@@ -27,7 +27,7 @@ OF_LOG = {"msgspec", "numpy", "placewise_core", "placewise_log", "pyarrow"}
 def strings_across(package: str, tree: ast.Module) -> list[str]:
     """Strings that name another package of ours or a module of it, as an import by name or a reader of files does."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             match = NAMED.fullmatch(node.value)
             if match and match[1] != package and (package, match[1]) not in ALLOWED:
@@ -39,7 +39,7 @@ def foreign_resources(package: str, tree: ast.Module) -> list[str]:
     """Calls of `importlib.resources.files` on anything but a literal of the own package, `__name__` or
     `__package__`."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("files", "resources.files"):
             given = ast.unparse(node.args[0])
             if given not in ("__name__", "__package__") and not given.startswith((f"'{package}'", f"'{package}.")):
@@ -86,7 +86,7 @@ def test_a_wall_with_a_hole_is_seen(line: str) -> None:
 def test_nets_and_log_need_nothing_of_a_server(package: str, others: set[str]) -> None:
     imported: set[str] = set()
     for _, tree in parsed("import", ROOT / "service" / package):
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.fakes.quick.sources import ROOT, parsed
+from tests.fakes.quick.sources import ROOT, nodes, parsed
 
 RUNTIME = "onnxruntime"
 # Their first file, which Python runs before any other of them, sets the variable.
@@ -16,7 +16,7 @@ GUARDED = ("placewise_models", "placewise_training")
 def imported(tree: ast.Module) -> set[str]:
     """Top-level names of the packages that a file imports, wherever in it."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from tests.fakes.quick.sources import ROOT, parsed
+from tests.fakes.quick.sources import ROOT, nodes, parsed
 
 CORE = ROOT / "service/placewise_core"
 FOLDERS = [CORE / name for name in ("gang", "inputs", "partition", "view")]
@@ -18,7 +18,7 @@ def literals(index: ast.expr) -> set[int]:
 def numbered(tree: ast.AST) -> list[str]:
     """Subscripts with a row of telemetry or a column written as a number. The first two columns may be a pair."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.Subscript):
             continue
         first, *others = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
