@@ -1,8 +1,9 @@
 """Exploration on four nodes by enumeration: every policy, set of explorers, guard, and gang of one to four.
 
 The propensities that the draws state are those of the enumeration and sum to one; the draws fit them by chi².
-`make draws` draws 100,000 times in each of these cases, `make test` so often in a few and 200 times in the others,
-`make test-fast` a quarter as often: of shares a draw is but a witness, as the enumeration is exact.
+`make draws` draws 100,000 times in each of these cases, `make test` so often in a few and 200 times in the others.
+`make test-fast` draws a quarter as often, in those few a sixteenth: of shares a draw is but a witness, as the
+enumeration is exact.
 """
 
 import itertools
@@ -212,7 +213,7 @@ def test_draws_fit_the_enumeration(name: str, explorers: str, workers: int, monk
 def test_many_draws_fit_the_enumeration(explorers: str, workers: int) -> None:
     """With one generator for all that is drawn."""
     view, job, policy = uneven(), gang_for("", workers), POLICIES["load-balance"]
-    draws = examples(DRAWS[explorers]) // (1 if workers == 2 else 4)
+    draws = examples(DRAWS[explorers], 16) // (1 if workers == 2 else 4)
     exploration = Exploration(RATE, [Explorer(Kept(e.policy, job), e.weight) for e in EXPLORERS[explorers]])
     expected = enumerated(policy, EXPLORERS[explorers], RATE, job)
     found = counted(Kept(policy, job), exploration, job, view, draws, seed=5 + workers)

@@ -1,9 +1,10 @@
 """One way to place a gang, one count of the tasks that fit on nodes, one score per policy."""
 
 import ast
+import gc
 import re
 
-from tests.fakes.quick.sources import ROOT, nodes, parsed
+from tests.fakes.quick.sources import ROOT, nodes, parsed, tree_of
 
 CORE = ROOT / "service/placewise_core"
 ABILITIES = {"claim", "claims_last", "counted", "counts_rooms", "is_claimed", "keeps_claims"}
@@ -107,3 +108,29 @@ def test_a_gang_has_one_record_in_each_part_of_an_adapter_and_one_stage() -> Non
     named = product("class Stage")
     stages = [path for path, node in named if isinstance(node, ast.ClassDef) and node.name == "Stage"]
     assert stages == ["clients/python/placewise_client/adapter/native.py"]
+
+
+TEXT = "x = [[[1, 2], 3], f(4)]\n" * 2000
+
+
+class Parses:
+    """Garbage with a finaliser that parses, as one that logs a traceback does."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        ast.parse("x = [1]")
+
+
+def test_a_finaliser_that_parses_disturbs_no_parsing() -> None:
+    threshold = gc.get_threshold()
+    gc.set_threshold(100)
+    try:
+        for _ in range(5):
+            for _ in range(200):
+                Parses()
+            assert len(tree_of(TEXT).body) == 2000
+        assert gc.isenabled()
+    finally:
+        gc.set_threshold(*threshold)
