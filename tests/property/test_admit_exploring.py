@@ -185,7 +185,7 @@ def test_draws_of_whole_requests_fit_their_propensities(name: str) -> None:
 def test_a_host_that_polls_within_the_slot_draws_once_on_every_replica(name: str) -> None:
     policy, jobs = POLICIES[name], [elastic("a", 1, 4), rigid("b", 2), elastic("c", 1, 3)]
     seen = set()
-    for slot in range(40):
+    for slot in range(examples(64)):
         now_s = NOW_S + slot * SLOT_S
         queue, view, found = QueueState("q"), uneven(), set()
         for after_s in (0.0, 3.0, 9.9):
