@@ -32,6 +32,9 @@ _PROCESSES, _PHASES, _PHASE_S, _PLACES_PER_S = 8, 3, 3.0, 60.0
 _RATES = {"calls": 20.0, "bodies": 2.0, "headers": 5.0, "sockets": 20.0}
 _CALL_S = 60.0
 _PATIENCE_S = 10.0  # with a phase of three seconds; calls not made by then have failed
+_CONNECTIONS, _STREAMS, _HELD_S = 12, 512, 8.0
+_MOST_OF_A_CONNECTION = 8
+_WATCH = "/grpc.health.v1.Health/Watch"
 _HANDSHAKES_S = 20.0  # sockets that say nothing on the gRPC port are ended after ten seconds
 
 
@@ -147,6 +150,28 @@ def _grpc_answers(service: Service) -> str:
 
 def _sockets_hold(figures: Figures) -> bool:
     return figures["rest"] == "answers" and figures["grpc"] == "answers"
+
+
+def _measure_open_calls(source: Source) -> Figures:
+    """Health watches, as many as the connections have streams; those that are open a moment after they began."""
+    with _service(source) as service, contextlib.ExitStack() as stack:
+        before_mib, watches = service.resident_mib(), []
+        service.forget_peak()
+        for _ in range(_CONNECTIONS):
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            watch = stack.enter_context(grpc.insecure_channel(service.target, options)).unary_stream(_WATCH)
+            watches += [watch(b"") for _ in range(_STREAMS)]
+        time.sleep(_HELD_S)
+        return {
+            "held": sum(each.is_active() for each in watches),
+            "grown_mib": round(service.peak_mib() - before_mib),
+            "grpc": _grpc_answers(service),
+        }
+
+
+def _open_calls_hold(figures: Figures) -> bool:
+    held, grown_mib = float(figures["held"]), float(figures["grown_mib"])
+    return held <= _MOST_OF_A_CONNECTION * _CONNECTIONS and grown_mib <= 100 and figures["grpc"] == "answers"
 
 
 # -- A flood -----------------------------------------------------------------------------------------------------------
@@ -305,6 +330,14 @@ ATTACKS = (
             ("http", "http_limits.py::test_who_waits_longest_without_a_question_makes_room_for_who_has_one"),
             ("grpc", "grpc_limits.py::test_connections_are_bounded_and_those_that_say_nothing_end"),
         )
+    ),
+    Attack(
+        "health watches of strangers",
+        "Of calls that need no credentials a connection holds eight: of 6,144 health watches over twelve connections all "
+        "others are refused.",
+        "tests/contract/faces/test_api_grpc_limits.py::test_a_connection_holds_few_calls_without_credentials",
+        _measure_open_calls,
+        _open_calls_hold,
     ),
     *_floods(),
 )

@@ -4,9 +4,13 @@ import asyncio
 import contextlib
 import gc
 import threading
+from ipaddress import IPv6Address
+from pathlib import Path
 
 import grpc
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 from tests.attack.flood import attack, grpc_call
 from tests.fakes.servers.listening import Listening, listening
 
@@ -54,9 +58,9 @@ async def test_metadata_is_bounded(records: Records) -> None:
         assert records.at_the_door() == ["header_bytes"]
 
 
-async def all_it_answers(port: int, *parts: bytes) -> bytes:
+async def all_it_answers(port: int, *parts: bytes, host: str = "127.0.0.1") -> bytes:
     """All that a client hears that sends the parts and acknowledges no settings, until it is cut off."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection(host, port)
     answer = b""
     async with asyncio.timeout(20):
         with contextlib.suppress(ConnectionError):
@@ -127,9 +131,9 @@ async def test_a_client_that_acknowledges_no_settings_is_counted(records: Record
         assert records.at_the_door() == ["settings_time"]
 
 
-async def counted(at: Listening, limit: str) -> None:
+async def counted(at: Listening, limit: str, times: int = 1) -> None:
     async with asyncio.timeout(10):
-        while f'placewise_refused_total{{face="grpc",limit="{limit}"}} 1.0' not in at.metrics():  # noqa: ASYNC110
+        while f'placewise_refused_total{{face="grpc",limit="{limit}"}} {times}.0' not in at.metrics():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -140,6 +144,47 @@ async def test_who_has_been_authorised_may_go_on() -> None:
             await stub.ListClusters(ListClustersRequest(), metadata=(("x-b", f"{i:04}" * 1000), *metadata), timeout=10)
         assert 'limit="header_bytes"' not in at.metrics()
         assert channel.get_state() is grpc.ChannelConnectivity.READY
+
+
+def link_local() -> str:
+    """An address of this machine that holds on one link alone, as fe80::1%eth0; "" for none."""
+    table = Path("/proc/net/if_inet6")
+    for line in table.read_text().splitlines() if table.exists() else ():
+        digits, _, _, scope, _, name = line.split()
+        if scope == "20":
+            return f"{IPv6Address(bytes.fromhex(digits))}%{name}"
+    return ""
+
+
+@pytest.mark.skipif(not link_local(), reason="no interface has a link-local address")
+async def test_a_caller_by_a_link_local_address_is_known_and_a_stranger_is_cut_off(records: Records) -> None:
+    host, metadata = f"[{link_local()}]", (("x-a", "a" * 8000),)
+    async with listening(audit=records.audit(), host="::") as at:
+        async with grpc.aio.insecure_channel(f"{host}:{at.grpc_port}") as channel:
+            stub = ClusterServiceStub(channel)
+            for i in range(100):
+                more = (("x-b", f"{i:04}" * 1000), *metadata)
+                await stub.ListClusters(ListClustersRequest(), metadata=more, timeout=10)
+        assert 'limit="header_bytes"' not in at.metrics()
+        await all_it_answers(at.grpc_port, attack("grpc", "headers")[: 1 << 19], host=host.strip("[]"))
+        assert 'placewise_refused_total{face="grpc",limit="header_bytes"} 1.0' in at.metrics()
+        assert [each.result for each in records] == ["header_bytes"]
+        assert records[0].peer.startswith("%5Bfe80:")
+
+
+async def test_a_message_that_grpc_refuses_by_its_length_is_on_record_as_a_call_without_one(records: Records) -> None:
+    """gRPC reads the length before the message, answers, and tells the service only that the call has ended."""
+    async with listening(limits=LimitSettings(message_bytes=1024), audit=records.audit()) as at:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
+            call = channel.unary_unary(PLACE)(bytes(4096), timeout=10)
+            assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        async with asyncio.timeout(10):
+            while at.gateway.in_flight:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        at.gateway.telemetry.afterwards.run()
+        assert [(each.call, each.result) for each in records] == [("Place", "INVALID_REQUEST")]
+        assert 'placewise_rpc_seconds_count{code="INVALID_REQUEST",rpc="Place"} 1.0' in at.metrics()
+        assert 'limit="message_bytes"' not in at.metrics()
 
 
 async def test_a_large_first_call_that_has_to_wait_for_a_busy_loop_is_answered() -> None:
@@ -216,3 +261,96 @@ async def test_a_connection_that_ends_for_idleness_is_counted() -> None:
     ):
         await ClusterServiceStub(channel).ListClusters(ListClustersRequest(), timeout=10)
         await counted(at, "idle_time")
+
+
+# -- Calls that need no credentials ------------------------------------------------------------------------------------
+
+CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+REFLECT = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+
+
+async def serving_answer(channel: grpc.aio.Channel) -> bytes:
+    answer: bytes = await channel.unary_unary(CHECK)(HealthCheckRequest().SerializeToString(), timeout=10)
+    return answer
+
+
+async def code_of(call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> grpc.StatusCode:
+    """Of a call that ends; its status comes after its messages."""
+    async with asyncio.timeout(10):
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            async for _ in call:
+                pass
+        return await call.code()
+
+
+@pytest.mark.parametrize("path", [CHECK, WATCH, REFLECT])
+async def test_a_call_without_credentials_that_says_nothing_ends(path: str, records: Records) -> None:
+    async with listening(limits=LimitSettings(body_s=0.1), audit=records.audit()) as at:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel:
+            assert await code_of(channel.stream_stream(path)()) is grpc.StatusCode.INVALID_ARGUMENT
+        assert 'placewise_refused_total{face="grpc",limit="body_time"} 1.0' in at.metrics()
+        assert records.at_the_door() == ["body_time"]
+
+
+@pytest.mark.parametrize("path", [WATCH, REFLECT])
+async def test_a_connection_holds_few_calls_without_credentials(path: str, records: Records) -> None:
+    async with (
+        listening(audit=records.audit()) as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}", [("grpc.use_local_subchannel_pool", 1)]) as other,
+    ):
+        calls = [channel.stream_stream(path)() for _ in range(20)]
+        ended = [asyncio.create_task(call.code()) for call in calls]
+        await counted(at, "open_calls", 12)
+        assert records.at_the_door() == ["open_calls"] * 12
+        assert {each.result() for each in ended if each.done()} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert await serving_answer(other), "others are answered"
+        for call in calls:
+            call.cancel()
+        async with asyncio.timeout(10):
+            while True:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await serving_answer(channel)
+                    break
+
+
+async def test_all_connections_together_hold_a_bounded_number_and_checks_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("placewise_service.api.faces.open_calls._MOST_LONG", 3)
+    async with listening() as at, contextlib.AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(
+                grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}", [("grpc.use_local_subchannel_pool", 1)])
+            )
+            for _ in range(4)
+        ]
+        for channel in channels[:3]:
+            assert await channel.unary_stream(WATCH)(b"").read()
+        assert await channels[3].unary_stream(WATCH)(b"").code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await counted(at, "open_calls")
+        await asyncio.gather(*(serving_answer(channel) for channel in channels))
+
+
+@pytest.mark.parametrize("path", [CHECK, WATCH, REFLECT])
+@pytest.mark.parametrize(("raw", "limit"), [(bytes(5000), "message_bytes"), (b"\xff", "")])
+async def test_a_message_without_credentials_is_small_and_a_message(path: str, raw: bytes, limit: str) -> None:
+    async with (
+        listening() as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
+    ):
+        assert await code_of(channel.stream_stream(path)(iter([raw]))) is grpc.StatusCode.INVALID_ARGUMENT
+        assert ('limit="message_bytes"' in at.metrics()) == bool(limit)
+
+
+async def test_a_service_that_nobody_knows_has_no_health() -> None:
+    async with (
+        listening() as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
+    ):
+        unknown = HealthCheckRequest(service="other")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await HealthStub(channel).Check(unknown)
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+        state = await HealthStub(channel).Watch(unknown).read()
+        assert state.status == HealthCheckResponse.SERVICE_UNKNOWN

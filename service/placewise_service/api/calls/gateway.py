@@ -109,6 +109,10 @@ class Gateway:
     def note_turned_away(self, face: str, limit: str, peer: str = "") -> None:
         """Counts a connection, or a request before its call began, that was refused; puts it on record."""
         self.telemetry.count_refused(face, limit)
+        self.record_turned_away(face, limit, peer)
+
+    def record_turned_away(self, face: str, limit: str, peer: str) -> None:
+        """As `note_turned_away` for a refusal that is counted already."""
         if self.audit is not None:
             self.audit.record_turned_away(face, limit, peer)
 

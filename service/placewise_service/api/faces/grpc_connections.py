@@ -264,19 +264,19 @@ def _held(inode: int, fd: int) -> Iterator[socket.socket]:
 
 
 def _peer(name: tuple[str | int, ...]) -> str:
-    """As gRPC says it. Nothing for a link-local address, whose zone it may say in another way."""
+    """As gRPC says it: a link-local address has the number of its zone."""
     host, port = str(name[0]), name[1]
     if ":" not in host:
         return f"ipv4:{host}:{port}"
-    if "%" in host:
-        return ""
+    if name[3]:
+        return f"ipv6:%5B{host}%25{name[3]}%5D:{port}"
     mapped = IPv6Address(host).ipv4_mapped
     return f"ipv6:%5B{host}%5D:{port}" if mapped is None else f"ipv4:{mapped}:{port}"
 
 
 def _is_watched(peer: str) -> bool:
-    """False for unix sockets and link-local addresses."""
-    return peer.startswith("ipv4:") or (peer.startswith("ipv6:") and "%25" not in peer)
+    """False for unix sockets."""
+    return peer.startswith(("ipv4:", "ipv6:"))
 
 
 def _address(peer: str) -> str:

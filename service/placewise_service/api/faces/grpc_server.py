@@ -16,14 +16,12 @@ from typing import Any
 import grpc
 import structlog
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from placewise.v1 import decision_pb2
 from placewise_core.domain.errors import DrainingError, InvalidRequestError, PlacewiseError
 from placewise_service.api.calls.gateway import Gateway, unforeseen
 from placewise_service.api.calls.rpcs import RPCS, STREAM_PLACE, Rpc
-from placewise_service.api.calls.statuses import shown, status_metadata, stream_error
+from placewise_service.api.calls.statuses import stream_error
 from placewise_service.api.faces.callers import of_context, trace_of_context
 from placewise_service.api.faces.grpc_connections import (
     ACKNOWLEDGED_S,
@@ -32,15 +30,15 @@ from placewise_service.api.faces.grpc_connections import (
     spare_connections,
     stranger_bytes,
 )
+from placewise_service.api.faces.grpc_messages import Context, MessageReader, end_refused, write
 from placewise_service.api.faces.listener import connection_limit
+from placewise_service.api.faces.open_calls import OpenCalls
 from placewise_service.api.identity.auth import Credentials
 from placewise_service.aside import ASIDE_BYTES
 from placewise_service.settings import LimitSettings, ServerSettings
-from placewise_service.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
 
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 # gRPC itself cuts off here, without details; up to there the gateway explains.
 _HARD_LIMIT_FACTOR = 2
 # Refused metadata that is collected at once; and that which has lived on into the collector's oldest generation.
@@ -48,8 +46,6 @@ _FIELDS_KEPT, _FIELDS_GROWN_OLD = 5_000, 20_000
 _FULL_COLLECTIONS_S = 1.0  # apart: each holds the loop for a while
 _FIELD_BYTES = 32
 _PING_PERIOD_MS, _PING_ANSWER_MS = 60_000, 20_000
-
-Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class GrpcFace:
@@ -63,15 +59,15 @@ class GrpcFace:
         shares_port: bool = False,
     ) -> None:
         self._gateway = gateway
-        self._reader = _MessageReader(gateway.limits.body_s, gateway.telemetry)
-        self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
+        self._reader = MessageReader(gateway.limits.body_s, gateway.telemetry)
         self._streams: set[asyncio.Task[None]] = set()
         most = connection_limit(gateway.limits.connections)
         self._connections = GrpcConnections(gateway.limits, most, partial(gateway.note_turned_away, "grpc"))
+        self._open_calls = OpenCalls(gateway, self._reader, _services() if settings.reflection else None)
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_gone_caller)
         self._server = grpc.aio.server()
         self._server._server = _Calls(self._connections, _options(gateway.limits, most, shares_port))  # type: ignore[attr-defined]
-        self._add_services(settings.reflection)
+        self._add_services()
         address = f"{_bracketed(settings.grpc_host)}:{settings.grpc_port}"
         try:
             if credentials is None:
@@ -83,16 +79,13 @@ class GrpcFace:
 
     async def start(self) -> None:
         """Listens; not yet SERVING."""
-        await self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._open_calls.set_serving([""], False)
         await self._server.start()
         self._connections.start(self.port)
 
     async def set_serving(self, is_serving: bool) -> None:
         """Sets the answer to health checks, for the server and each service."""
-        states = health_pb2.HealthCheckResponse
-        state = states.SERVING if is_serving else states.NOT_SERVING
-        for name in ("", *_services()):
-            await self._health.set(name, state)
+        self._open_calls.set_serving(["", *_services()], is_serving)
 
     async def show_readiness(self, stop: asyncio.Event, period_s: float = 0.5) -> None:
         """Lets health follow the gateway's readiness, which may go and come back, until asked to stop."""
@@ -119,14 +112,11 @@ class GrpcFace:
         await self._server.stop(grace_s)
         self._connections.stop()
 
-    def _add_services(self, has_reflection: bool) -> None:
+    def _add_services(self) -> None:
         handlers = {rpc.path: grpc.stream_unary_rpc_method_handler(self._unary(rpc)) for rpc in RPCS.values()}
         handlers[STREAM_PLACE.path] = grpc.stream_stream_rpc_method_handler(self._stream_place)
-        self._server.add_generic_rpc_handlers((_Methods(handlers, self._gateway, self._connections),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        if has_reflection:
-            names = (*_services(), "grpc.health.v1.Health", reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, self._server)
+        methods = _Methods(handlers, self._gateway, self._connections)
+        self._server.add_generic_rpc_handlers((methods, self._open_calls))
 
     def _unary(self, rpc: Rpc) -> Callable[[Any, Context], Awaitable[bytes]]:
         """Served as a stream of one message: gRPC reads that of a unary call before its handler knows who asks."""
@@ -147,7 +137,7 @@ class GrpcFace:
                 failure = error
             except Exception as error:
                 failure = unforeseen(error, rpc.name)
-            return _refused(context, failure)
+            return end_refused(context, failure)
 
         return answer
 
@@ -163,7 +153,7 @@ class GrpcFace:
                 self._connections.note_call(context.peer())
                 await self._answer_stream(requests, context, caller)
         except PlacewiseError as error:
-            _refused(context, error)
+            end_refused(context, error)
 
     async def _answer_stream(self, requests: Any, context: Context, caller: Credentials) -> None:
         slots = asyncio.Semaphore(self._gateway.limits.stream_pipeline)
@@ -173,10 +163,10 @@ class GrpcFace:
             self._streams.add(reader)
             reader.add_done_callback(self._streams.discard)
             while (task := await answers.get()) is not None:
-                await _write(context, await task)
+                await write(context, await task)
                 slots.release()
         if self._gateway.is_draining:
-            _refused(context, DrainingError())
+            end_refused(context, DrainingError())
 
     async def _read(
         self,
@@ -266,7 +256,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self._connections.end_stranger(peer)
         self._free_refused()
         limit = self._gateway.limits.metadata_bytes
-        return _refused(context, InvalidRequestError(f"the metadata has more than {limit} bytes"))
+        return end_refused(context, InvalidRequestError(f"the metadata has more than {limit} bytes"))
 
     def _free_refused(self) -> None:
         """Frees refused metadata: gRPC leaves it in a cycle, which the collector would find late."""
@@ -285,79 +275,9 @@ def _services() -> Sequence[str]:
     return sorted({f"placewise.v1.{rpc.service}" for rpc in RPCS.values()})
 
 
-class _MessageReader:
-    """Reads the one message of each unary call within a time.
-
-    A timer a call would cost as much as a small decision's own part of the loop. Here one timer serves all that read:
-    it looks at the one that began first, and again when that one's time is up.
-    """
-
-    def __init__(self, limit_s: float, telemetry: Telemetry) -> None:
-        self._limit_s = limit_s
-        self._telemetry = telemetry
-        self._loop = asyncio.get_running_loop()
-        self._began_s: dict[asyncio.Task[Any], float] = {}  # by the loop's clock, the earliest first
-        self._late: set[asyncio.Task[Any]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def read(self, context: Context) -> bytes:
-        """Raises InvalidRequestError if there is no message, or none in time."""
-        task = asyncio.current_task(self._loop)
-        assert task is not None
-        self._began_s[task] = self._loop.time()
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._limit_s, self._end_late)
-        try:
-            raw = await context.read()
-        except asyncio.CancelledError:
-            if task not in self._late:
-                raise
-            task.uncancel()
-            self._telemetry.count_refused("grpc", "body_time")
-            raise InvalidRequestError(f"the message took more than {self._limit_s:g} s", limit="body_time") from None
-        finally:
-            del self._began_s[task]
-            if self._late:
-                self._late.discard(task)
-        if isinstance(raw, bytes):
-            return raw
-        raise InvalidRequestError("the call ended without a message")
-
-    def _end_late(self) -> None:
-        self._timer = None
-        for task, began_s in self._began_s.items():
-            left_s = began_s + self._limit_s - self._loop.time()
-            if left_s > 0.0:
-                self._timer = self._loop.call_later(left_s, self._end_late)
-                return
-            if task not in self._late:
-                self._late.add(task)
-                task.cancel()
-
-
 def _is_no_gone_caller(record: logging.LogRecord) -> bool:
     """False for gRPC's log of an answer that it could not send, as its caller has gone."""
     return not (record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError))
-
-
-async def _write(context: Context, answer: bytes) -> None:
-    """Ends the call as cancelled where its caller has gone: gRPC would log a failure that is none of ours."""
-    try:
-        await context.write(answer)
-    except grpc.aio.InternalError:
-        raise asyncio.CancelledError from None
-
-
-def _refused(context: Context, error: PlacewiseError) -> bytes:
-    """Ends a call with an error, once its handler returns; the answer to return.
-
-    Not by `context.abort`: the error that raises and the call refer to each other, which keeps all of the call's
-    metadata until the garbage collector comes by.
-    """
-    context.set_code(_CODES[error.grpc_code])
-    context.set_details(shown(error))
-    context.set_trailing_metadata(status_metadata(error))
-    return b""
 
 
 def _options(limits: LimitSettings, most: int, shares_port: bool) -> list[tuple[str, int]]:
