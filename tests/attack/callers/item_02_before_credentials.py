@@ -333,8 +333,8 @@ ATTACKS = (
     ),
     Attack(
         "health watches of strangers",
-        "Of calls that need no credentials a connection holds eight: of 6,144 health watches over twelve connections all "
-        "others are refused.",
+        "A connection holds eight of the calls that need no credentials: of 6,144 health watches over twelve "
+        "connections all others are refused.",
         "tests/contract/faces/test_api_grpc_limits.py::test_a_connection_holds_few_calls_without_credentials",
         _measure_open_calls,
         _open_calls_hold,

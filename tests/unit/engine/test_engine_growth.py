@@ -9,11 +9,10 @@ from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, ask_admit, running_engine
 
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import Assignment, ClusterSettings, HeadReservation, QueueSettings, QueueState
+from placewise_core.domain.cluster import ClusterSettings, HeadReservation, QueueSettings, QueueState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.errors import InvalidRequestError
-from placewise_core.domain.job import CoRun, GpuSharing, JobId, NodeId, Role, Subtask
-from placewise_core.speed.co_runs import row_kind
+from placewise_core.domain.job import JobId, Subtask
 from placewise_service.engine.growth import used_until_s
 from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.telemetry import Telemetry
@@ -58,32 +57,6 @@ async def test_an_idle_queue_is_forgotten_by_every_replica_and_a_used_one_stays(
         assert set((await engine.get_cluster(CLUSTER)).view.queues) == {"idle", "used"}
 
 
-async def test_rows_that_no_job_uses_are_forgotten_by_every_replica_and_used_ones_stay() -> None:
-    clock = ManualClock(1_000_000.0)
-    store = MemoryStore(clock)
-    async with running_engine(store=store, clock=clock) as engine, running_engine(0, store=store, clock=clock) as other:
-        for name in ("idle", "used"):
-            subtask = Subtask("s", kind=f"kind-{name}", profile={"cpu": 1.0})
-            sharing = GpuSharing(co_runs=(CoRun("lm", 0.5),))
-            job = replace(make_job(name), subtasks=(subtask,), model=f"model-{name}", gpu_sharing=sharing)
-            await engine.report_job_events(CLUSTER, [JobEvent(JobId(name), JobEventKind.SUBMITTED, job=job)])
-        assignment = Assignment("t", Role.WORKER, NodeId("n0"))
-        started = JobEvent(JobId("used"), JobEventKind.STARTED, job=job, placement=(assignment,))
-        await engine.report_job_events(CLUSTER, [started])
-        for _ in range(2):
-            clock.advance(engine._parts.options.profile_idle_s / 2 + 5.0)
-            await engine._forget_idle()
-            await other._forget_idle()
-        version = (await engine.get_cluster(CLUSTER)).view.version
-        for replica in (engine, other):
-            live = await replica._parts.views.get(CLUSTER)
-            while live.view.version < version:
-                await live.wait_changed(1.0)
-            assert set(live.view.subtask_profiles) == {"kind-used"}
-            assert set(live.view.co_runs.kinds) == {row_kind("model-used")}
-            assert live.view.co_runs.known_with(()).of("model-idle", "") == {}
-
-
 async def test_a_running_service_forgets_from_time_to_time_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placewise_service.engine.engine._EXPIRY_PERIOD_S", 0.01)
     monkeypatch.setattr("placewise_service.engine.engine._FORGETTING_ROUNDS", 2)
@@ -119,30 +92,6 @@ def test_a_queue_was_used_until_its_slot_ended() -> None:
     head = HeadReservation("j", (), 0.0, 0.0, 0.0, expire_s=90.0)
     assert used_until_s(QueueState("q", head=head), settings) == 90.0
     assert used_until_s(QueueState("q", seq=2), settings) == 0.0  # its head has started
-
-
-async def test_rows_beyond_the_limit_are_not_learned_and_counted() -> None:
-    async with running_engine() as engine:
-        engine._reporter._most_profiles = 3
-
-        async def report(i: int, cpu: float) -> None:
-            subtask = Subtask("s", kind=f"kind-{i}", profile={"cpu": cpu})
-            job = replace(make_job(f"j{i}"), subtasks=(subtask,), model="m", gpu_sharing=GpuSharing())
-            event = JobEvent(JobId(f"j{i}"), JobEventKind.SUBMITTED, job=job)
-            assert (await engine.report_job_events(CLUSTER, [event])).applied == 1
-
-        for i in range(5):
-            await report(i, 1.0)
-        view = (await engine.get_cluster(CLUSTER)).view
-        assert set(view.subtask_profiles) == {"kind-0", "kind-1", "kind-2"}
-        await report(0, 2.0)
-        assert view.subtask_profiles["kind-0"] == {"cpu": 2.0}, "known kinds are still measured again"
-        sharing = GpuSharing(co_runs=(CoRun("other", 0.5),))
-        job = replace(make_job("j9"), model="mine", gpu_sharing=sharing)
-        await engine.report_job_events(CLUSTER, [JobEvent(JobId("j9"), JobEventKind.SUBMITTED, job=job)])
-        assert not list(view.co_runs.kinds)
-        text = engine._parts.telemetry.render().decode()
-        assert 'placewise_profiles_refused_total{cluster="c"} 3.0' in text
 
 
 def test_queues_beyond_those_named_are_one_series() -> None:
