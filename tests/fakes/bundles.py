@@ -40,6 +40,5 @@ def no_shadows() -> Shadows:
     def refused(bundle: Bundle) -> PolicySet:
         raise BundleError(f"{bundle.name} has no policies here")
 
-    return Shadows(
-        PolicySet({}, LearnedPolicies(), InterferenceSource(packaged_tables().interference), declared_speed), refused
-    )
+    interference = InterferenceSource(packaged_tables().interference)
+    return Shadows(PolicySet({}, LearnedPolicies(), interference, declared_speed, lambda *_: None), refused)

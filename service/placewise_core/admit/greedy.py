@@ -24,7 +24,9 @@ from placewise_core.basics.slices import spaced
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, Blocker, ShapeScore, Verdict
 from placewise_core.domain.job import Job, JobId, Priority
+from placewise_core.speed.factors import Factors
 from placewise_core.speed.throughput import Match, ThroughputModel
+from placewise_core.view.speeds import match_on
 from placewise_core.view.view import ClusterView
 
 # Equation (9), reconstructed (the paper's formula is an image that was lost): expected completion after submission, in
@@ -35,7 +37,7 @@ THETA = 0.5
 _MOST_SCORED = 64  # shapes of a job that the log has
 _KEPT_RATES = 1024  # kinds of jobs and shapes whose speed is remembered
 _Count = TypeVar("_Count", float, FloatArray)
-_Rates = Bounded[tuple[str, str, int, bytes], FloatArray]
+_Rates = Bounded[tuple[str, str, int, bytes, Factors | None], FloatArray]
 
 
 @dataclass(slots=True)
@@ -98,7 +100,7 @@ class Round:
     def rate(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) PR(t, s) over PR(t, ⟨1, 1⟩). A rigid job's spread need not be even: its mean per node counts."""
         profile = waiting.match.profile
-        key = (profile.model, profile.gpu_model, waiting.job.batch_size, options.key)
+        key = (profile.model, profile.gpu_model, waiting.job.batch_size, options.key, waiting.match.factors)
         found = self.rates.get(key)
         if found is None:
             nodes = np.maximum(options.nodes, 1)
@@ -241,7 +243,7 @@ class GreedyAdmission(AdmissionPolicy):
     def _waiting(self, job: Job, state: Round) -> Waiting:
         if (known := state.met.get(job.id)) is not None:
             return known
-        match = self._throughput.match(job, state.facts.gpu_model)
+        match = match_on(self._throughput, job, state.facts.gpu_model, state.view)
         single_s = self._throughput.single_gpu_s(job, match, state.context.settings.tau_s)
         submitted = job.submit_time_s if job.submit_time_s > 0 else state.context.now_s
         expected_s = submitted + EXPECTED_FACTOR[job.priority] * single_s

@@ -195,7 +195,7 @@ class ClusterSettings:
 
     The rates are those of Place and of AdmitOrWait. One guard serves both. `host_clock`: the cluster's time is the one
     that its host states in requests and reports, not the store's. `learn_durations`: a job that declares no length gets
-    the one learned from jobs that ended."""
+    the one learned from jobs that ended. `learn_throughput`: forecasts of speed follow reports of progress."""
 
     place_policy: str = ""
     admit_policy: str = ""
@@ -206,3 +206,4 @@ class ClusterSettings:
     admit_exploration_rate: float = 0.0
     host_clock: bool = False
     learn_durations: bool = False
+    learn_throughput: bool = False

@@ -125,6 +125,25 @@ class LearnedLength:
     source: str
 
 
+@final
+@frozen
+class LearnedSpeed:
+    """What reports of progress say of a job's throughput on the shape of its answer, in samples per second: the learned
+    value, the bounds of its 90 % interval, and the forecast of the bundle alone. `reports` is their decayed number at
+    the finest level with any, `source`."""
+
+    job_id: str
+    gpu_type: str
+    nodes: int
+    gpus: int
+    samples_per_s: float
+    low_per_s: float
+    high_per_s: float
+    forecast_per_s: float
+    reports: float
+    source: str
+
+
 @frozen
 class DecisionMeta:
     decision_id: str
@@ -141,6 +160,7 @@ class DecisionMeta:
     bundle_digest: str = ""
     caller: str = ""
     lengths: tuple[LearnedLength, ...] = ()
+    speeds: tuple[LearnedSpeed, ...] = ()
 
 
 @final

@@ -16,7 +16,7 @@ from placewise_core.speed.interference import GpuInterference
 from placewise_core.view.view import ClusterView
 
 # Speed of a job with all its GPUs to itself, in epochs per second; 0 if unknown.
-SoloSpeed = Callable[[Job, Sequence[Assignment]], float]
+SoloSpeed = Callable[[Job, Sequence[Assignment], ClusterView], float]
 
 Unit = tuple[int, int]  # node index, GPU index
 
@@ -31,7 +31,7 @@ class Prediction:
     neighbours: tuple[Neighbour, ...]
 
 
-def declared_speed(job: Job, assignments: Sequence[Assignment]) -> float:
+def declared_speed(job: Job, assignments: Sequence[Assignment], view: ClusterView) -> float:
     """Epochs per second from the job's own single-GPU time, times its GPUs: a linear upper bound; 0 if not declared."""
     if job.single_gpu_s <= 0 or job.total_epochs <= 0:
         return 0.0
@@ -52,7 +52,7 @@ def predict(
     nodes = sorted({view.nodes.index[a.node] for a in assignments if a.node in view.nodes.index})
     others = dict.fromkeys([other for m in nodes for other in view.usage.jobs_on(m) if other != job.id])
     slowed = {t.job_id for unit in units for t in view.usage.tenants(*unit)} if units else ()
-    speed = _slowest(job, units, view, interference) * solo_speed(job, assignments)
+    speed = _slowest(job, units, view, interference) * solo_speed(job, assignments, view)
     beside = []
     for other in others:
         slices.pause()
@@ -75,7 +75,9 @@ def _neighbour(
         return Neighbour(other, running.speed, running.speed)
     units = _units(running.assignments, view)
     before = _slowest(running.job, units, view, interference, newcomer)
-    speed = running.speed if running.speed > 0 else (solo_speed(running.job, running.assignments) or 1.0) * before
+    speed = running.speed
+    if speed <= 0:
+        speed = (solo_speed(running.job, running.assignments, view) or 1.0) * before
     if not is_slowed:
         return Neighbour(other, speed, speed)
     after = _slowest(running.job, units, view, interference)

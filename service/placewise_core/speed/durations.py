@@ -14,6 +14,7 @@ from placewise_core.domain.cluster import RunningJob, RunState
 from placewise_core.domain.decision import LearnedLength
 from placewise_core.domain.job import Job
 from placewise_core.domain.model_names import canonical
+from placewise_core.speed.sums import Sums, student, sums_of
 
 # A report counts half after this time: users submit series of like jobs, which last for days. Chosen among 0.5 to 30
 # days on the first parts of four traces (docs/learning.md), as are the two weights below.
@@ -29,47 +30,7 @@ _SOURCES = ("all jobs", "model", "model and user", "model, user and shape")
 _MEAN_REPORTS, _VARIANCE_REPORTS = 0.25, 3.0
 _FIRST_VARIANCE = 2.0**2
 _QUANTILE = 1.6449  # of the normal distribution at 95 %: the interval holds 90 %
-_RESIDUE = 1e-9  # of decayed counts that are equal but for rounding
 _KEPT = 4096
-
-
-@frozen
-class DurationSums:
-    """Decayed number of reports, and sums of x and x², as of `time_s`."""
-
-    count: float = 0.0
-    sum: float = 0.0
-    squares: float = 0.0
-    time_s: float = 0.0
-
-    def at(self, time_s: float) -> "DurationSums":
-        """The sums as they count at a time; a time before their own changes nothing."""
-        if time_s <= self.time_s:
-            return self
-        kept = 0.5 ** ((time_s - self.time_s) / HALVING_S)
-        return DurationSums(self.count * kept, self.sum * kept, self.squares * kept, time_s)
-
-    def added(self, x: float, time_s: float) -> "DurationSums":
-        """The sums with one report more, as add_durations.lua has it."""
-        old = self.at(time_s)
-        return DurationSums(old.count + 1.0, old.sum + x, old.squares + x * x, max(time_s, self.time_s))
-
-    def without(self, other: "DurationSums") -> "DurationSums":
-        """The sums over the reports that are not among the others."""
-        count = self.count - other.count
-        if count < _RESIDUE * self.count:
-            return DurationSums(time_s=self.time_s)
-        return DurationSums(count, self.sum - other.sum, self.squares - other.squares, self.time_s)
-
-    @property
-    def row(self) -> dict[str, float]:
-        """As the store keeps it."""
-        return {"count": self.count, "sum": self.sum, "squares": self.squares, "time_s": self.time_s}
-
-
-def sums_of(row: Mapping[str, float]) -> DurationSums:
-    """The sums in a row of the store."""
-    return DurationSums(*(row.get(name, 0.0) for name in ("count", "sum", "squares", "time_s")))
 
 
 def is_duration(kind: str) -> bool:
@@ -104,7 +65,7 @@ class Durations:
     """The rows of one cluster."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, DurationSums] = {}
+        self._rows: dict[str, Sums] = {}
         self._known: Bounded[tuple[str, ...], LearnedLength | None] = Bounded(_KEPT)
 
     @property
@@ -139,13 +100,15 @@ class Durations:
         root = self._rows.get(kinds[0])
         if root is None:
             return None
-        levels = [self._rows.get(kind, DurationSums()).at(root.time_s) for kind in kinds]
+        levels = [self._rows.get(kind, Sums()).at(root.time_s, HALVING_S) for kind in kinds]
         belief, source, count = _Belief(), _SOURCES[0], root.count
-        for name, own, within in zip(_SOURCES, levels, [*levels[1:], DurationSums()], strict=True):
+        for name, own, within in zip(_SOURCES, levels, [*levels[1:], Sums()], strict=True):
             if own.count > 0:
                 source, count = name, own.count
             belief = belief.of_group().after(own.without(within))
-        spread = _student(belief.variance_reports) * math.sqrt(belief.variance * (1.0 + 1.0 / belief.mean_reports))
+        spread = student(belief.variance_reports, _QUANTILE) * math.sqrt(
+            belief.variance * (1.0 + 1.0 / belief.mean_reports)
+        )
         low_s, length_s, high_s = (_rounded(math.exp(belief.mean + by)) for by in (-spread, 0.0, spread))
         return LearnedLength("", length_s, low_s, high_s, _rounded(count), source)
 
@@ -166,7 +129,7 @@ class _Belief:
         reports = 1.0 / (1.0 / _MEAN_REPORTS + 1.0 / self.mean_reports)
         return _Belief(self.mean, self.variance, reports, min(self.variance_reports, _VARIANCE_REPORTS))
 
-    def after(self, sums: DurationSums) -> "_Belief":
+    def after(self, sums: Sums) -> "_Belief":
         """With the reports of the group."""
         count, weight = sums.count, self.mean_reports
         if count <= 0:
@@ -180,12 +143,6 @@ class _Belief:
             weight + count,
             self.variance_reports + count,
         )
-
-
-def _student(freedom: float) -> float:
-    """Student's quantile by that of the normal distribution (Abramowitz & Stegun 26.7.5, first two terms)."""
-    z = _QUANTILE
-    return z + (z**3 + z) / (4.0 * freedom) + (5.0 * z**5 + 16.0 * z**3 + 3.0 * z) / (96.0 * freedom**2)
 
 
 def _rounded(value: float) -> float:

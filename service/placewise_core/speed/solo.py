@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from placewise_core.basics.bounded import Bounded
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import Job, JobId
-from placewise_core.speed.throughput import ThroughputModel
+from placewise_core.speed.throughput import Match, ThroughputModel
 
 _REMEMBERED = 4096
 
@@ -27,26 +27,40 @@ class ThroughputSpeed:
         last = self._placed.get(job.id)  # running jobs are asked about again and again, as neighbours of new ones
         if last is not None and last[0] is job and last[1] is assignments:
             return last[2]
-        speed = self._of(job, assignments)
+        speed = self._of(job, assignments, None)
         self._placed[job.id] = (job, assignments, speed)
         return speed
 
-    def _of(self, job: Job, assignments: Sequence[Assignment]) -> float:
+    def measured(self, job: Job, assignments: Sequence[Assignment], match: Match) -> float:
+        """The same by a match with a site's measurements. Its shape has GPUs over nodes, not rounded, as they have."""
+        return self._of(job, assignments, match)
+
+    def _of(self, job: Job, assignments: Sequence[Assignment], measured: Match | None) -> float:
         gpus = sum(a.demand.gpus for a in assignments)
         if gpus <= 0:
             return 0.0
         nodes = len({a.node for a in assignments if a.demand.gpus > 0})
-        key = (job.model, job.params_millions, job.batch_size, job.single_gpu_s, job.total_epochs, job.dataset_size)
-        found = self._known.get((*key, nodes, gpus))
+        declared = (
+            job.model,
+            job.params_millions,
+            job.batch_size,
+            job.single_gpu_s,
+            job.total_epochs,
+            job.dataset_size,
+        )
+        by = None if measured is None else (measured.profile.model, measured.profile.gpu_model, measured.factors)
+        key = (*declared, nodes, gpus, by)
+        found = self._known.get(key)
         if found is None:
-            found = self._known[*key, nodes, gpus] = self._predict(job, nodes, gpus)
+            found = self._known[key] = self._predict(job, nodes, gpus, measured)
         return found
 
-    def _predict(self, job: Job, nodes: int, gpus: float) -> float:
-        match = self._throughput.match(job)
+    def _predict(self, job: Job, nodes: int, gpus: float, measured: Match | None) -> float:
+        match = measured or self._throughput.match(job)
         # A fraction of one GPU runs at that fraction of its speed; beside others, interference comes on top.
         share = min(gpus, 1.0)
-        shape = (nodes, max(1, math.ceil(gpus / nodes)))
+        per_node = gpus / nodes if measured else math.ceil(gpus / nodes)
+        shape = (nodes, max(1, per_node))
         if job.single_gpu_s > 0 and job.total_epochs > 0:
             speedup = float(self._throughput.speedup(job, match, *shape))
             return share * job.total_epochs / job.single_gpu_s * speedup

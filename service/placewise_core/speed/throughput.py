@@ -15,11 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.job import Job
+from placewise_core.speed.factors import Factors
 from placewise_core.speed.forms import KnotForm, OverlapForm, QosForm, ThroughputForm
 from placewise_core.speed.params import normalised, params_millions
 
 Array = NDArray[np.float64]
-_Kept = Bounded[tuple[str, str, float], float]  # by model, GPU model and batch
+_Kept = Bounded[tuple[str, str, Factors | None, float], float]  # by model, GPU model, factors and batch
 FORMS: Mapping[str, Callable[[Mapping[str, Any]], ThroughputForm]] = {
     "qos": QosForm.from_dict,
     "overlap": OverlapForm.from_dict,
@@ -43,10 +44,12 @@ class Profile:
 
 @frozen
 class Match:
-    """The profile behind a job's prediction. `label` is empty if it is the job's own network on its own GPU model."""
+    """The profile behind a job's prediction. `label` is empty if it is the job's own network on its own GPU model.
+    `factors` are on its throughputs, by a site's measurements."""
 
     profile: Profile
     label: str = ""
+    factors: Factors | None = None
 
 
 class ThroughputModel:
@@ -94,7 +97,7 @@ class ThroughputModel:
 
     def throughput(self, job: Job, match: Match, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
         """PR(t, s) in samples per second (5), broadcast over the shapes."""
-        return match.profile.form.shape_throughput(global_batch(job, match), nodes, gpus_per_node)
+        return _throughput(match, global_batch(job, match), nodes, gpus_per_node)
 
     def speedup(self, job: Job, match: Match, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
         """PR(t, s) / PR(t, ⟨1, 1⟩)."""
@@ -102,11 +105,11 @@ class ThroughputModel:
 
     def _alone(self, match: Match, batch: float) -> float:
         """PR(t, ⟨1, 1⟩), remembered: it is asked for at every shape of every job."""
-        return _kept(self._single, match, batch, lambda form: form.shape_throughput(batch, 1, 1))
+        return _kept(self._single, match, batch, lambda: _throughput(match, batch, 1, 1))
 
     def step_s(self, match: Match, batch: float) -> float:
         """Seconds that one GPU computes on a step of that batch, remembered."""
-        return _kept(self._steps, match, batch, lambda form: form.compute_s(batch))
+        return _kept(self._steps, match, batch, lambda: _step_s(match, batch))
 
     def single_gpu_s(self, job: Job, match: Match, default_s: float) -> float:
         """Lat(t, ⟨1, 1⟩): as the job says, else from its iterations, else `default_s`: nothing is known of its work."""
@@ -138,12 +141,22 @@ class ThroughputModel:
         return min(self.startup_s, 0.1 * single_s)
 
 
-def _kept(known: _Kept, match: Match, batch: float, of: Callable[[ThroughputForm], Array]) -> float:
+def _throughput(match: Match, batch: float, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
+    forecast = match.profile.form.shape_throughput(batch, nodes, gpus_per_node)
+    return forecast if match.factors is None else forecast * match.factors.at(batch, nodes, gpus_per_node)
+
+
+def _step_s(match: Match, batch: float) -> Array:
+    seconds = match.profile.form.compute_s(batch)
+    return seconds if match.factors is None else seconds / match.factors.at(batch, 1, 1)
+
+
+def _kept(known: _Kept, match: Match, batch: float, of: Callable[[], Array]) -> float:
     """The cached value for that profile and batch, computed on first use."""
-    key = (match.profile.model, match.profile.gpu_model, batch)
+    key = (match.profile.model, match.profile.gpu_model, match.factors, batch)
     found = known.get(key)
     if found is None:
-        found = known[key] = float(of(match.profile.form))
+        found = known[key] = float(of())
     return found
 
 

@@ -1,10 +1,11 @@
-"""Measurements of a site, for its cluster: overheads of divisible tasks, profiles of subtasks, durations of jobs."""
+"""Measurements of a site, for its cluster: overheads of divisible tasks, profiles of subtasks, sums about jobs."""
 
 from collections.abc import Mapping
 
 from placewise_core.basics.cells import digest_of
 from placewise_core.domain.events import OverheadLearned, SubtaskProfiled
 from placewise_core.speed.durations import Durations, is_duration
+from placewise_core.speed.throughputs import Throughputs, is_throughput
 
 
 class Estimates:
@@ -13,7 +14,7 @@ class Estimates:
     def __init__(self, overheads: Mapping[str, OverheadLearned], profiles: Mapping[str, Mapping[str, float]]) -> None:
         self.overheads: dict[str, OverheadLearned] = {}
         self.profiles: dict[str, dict[str, float]] = {}
-        self.durations = Durations()
+        self.durations, self.throughputs = Durations(), Throughputs()
         self.digest = 0
         for overhead in overheads.values():
             self.learn(overhead)
@@ -30,11 +31,12 @@ class Estimates:
         self.overheads[change.task_kind] = change
 
     def profile(self, change: SubtaskProfiled) -> None:
-        """Takes over metrics of a subtask, or a row of durations."""
-        if is_duration(change.kind):
-            self.digest ^= digest_of(change.kind, self.durations.row(change.kind))
-            self.durations.learn(change.kind, change.metrics)
-            self.digest ^= digest_of(change.kind, self.durations.row(change.kind))
+        """Takes over metrics of a subtask, or a row of sums."""
+        learned = self._learned(change.kind)
+        if learned is not None:
+            self.digest ^= digest_of(change.kind, learned.row(change.kind))
+            learned.learn(change.kind, change.metrics)
+            self.digest ^= digest_of(change.kind, learned.row(change.kind))
             return
         row = self.profiles.setdefault(change.kind, {})
         known = {name: row[name] for name in change.metrics if name in row}
@@ -42,9 +44,16 @@ class Estimates:
         row.update(change.metrics)
 
     def forget(self, kind: str) -> None:
-        """Forgets a subtask, or a row of durations."""
-        if is_duration(kind):
-            self.digest ^= digest_of(kind, self.durations.row(kind))
-            self.durations.forget(kind)
+        """Forgets a subtask, or a row of sums."""
+        learned = self._learned(kind)
+        if learned is not None:
+            self.digest ^= digest_of(kind, learned.row(kind))
+            learned.forget(kind)
             return
         self.digest ^= digest_of(kind, self.profiles.pop(kind, {}))
+
+    def _learned(self, kind: str) -> Durations | Throughputs | None:
+        """The estimator whose row it is; None for a subtask."""
+        if is_duration(kind):
+            return self.durations
+        return self.throughputs if is_throughput(kind) else None

@@ -8,6 +8,7 @@ from random import random
 
 from placewise_core.admit import slot_exploring
 from placewise_core.admit.answers import with_shapes
+from placewise_core.admit.facts import FactsCache
 from placewise_core.admit.policies.lyapunov import numbered, renumbered
 from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext, exploration_of, slot_of
 from placewise_core.basics.frozen import frozen
@@ -19,6 +20,7 @@ from placewise_core.domain.errors import PlacewiseError, StaleSnapshotError, Sta
 from placewise_core.domain.events import Event
 from placewise_core.domain.job import Job
 from placewise_core.view.lengths import with_lengths
+from placewise_core.view.speeds import of_admitted
 from placewise_core.view.view import ClusterView
 from placewise_log.record import AdmitSeen, DecisionRecord, ViewRead
 from placewise_service.declog.refusals import Refusals
@@ -93,6 +95,7 @@ class Admitting:
     watching: Watching
     turns: dict[tuple[str, str], _Turns] = field(default_factory=dict)
     refusals: Refusals = field(default_factory=Refusals)
+    facts: FactsCache = field(default_factory=FactsCache)
 
     async def admit_or_wait(self, command: AdmitCommand, deadline_s: float) -> Pending[AdmitDecision]:
         started_s = self.parts.begin(deadline_s)
@@ -262,6 +265,8 @@ class Admitting:
             plan = _unexplained(plan)
         elapsed_ms = self.parts.elapsed_ms(asked.started_s)
         draws = [given.draw for given in plan.admissions if given.draw is not None] if context.exploration.rate else []
+        learned = self.parts.registry.policies_of(command.cluster).learned_speed
+        gpu_type = self.facts.of(view).gpu_model if view.settings.learn_throughput else ""
         meta = self.parts.meta(
             policy.name,
             live,
@@ -273,6 +278,7 @@ class Admitting:
             caller=command.caller,
             bundle=None if arm is None else arm.bundle,
             lengths=command.lengths,
+            speeds=of_admitted(command.jobs, plan.admissions, gpu_type, view, learned),
         )
         if plan.queue is not queue:
             decisions = _admitted_by(plan.queue, queue, meta.decision_id)

@@ -9,6 +9,7 @@ from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.admit.registry import admission_policies
 from placewise_core.basics.clock import Clock
 from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.decision import LearnedSpeed
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.job import Job
 from placewise_core.gang.policy import PlacementPolicy
@@ -17,10 +18,11 @@ from placewise_core.partition.registry import partition_policies
 from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.policies.registry import placement_policies
 from placewise_core.speed.completed_interference import InterferenceSource
-from placewise_core.speed.solo import ThroughputSpeed
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_core.subtasks.completed_metrics import matrix_source, metrics_source
 from placewise_core.subtasks.iawp import subtask_schedulers
+from placewise_core.view.speeds import SiteSpeed
+from placewise_core.view.view import ClusterView
 from placewise_models.bundle import CAPABILITY, THROUGHPUT, Bundle, BundleError
 from placewise_models.folder import DEFAULT_BUNDLE, shipped_bundles
 from placewise_models.learned import (
@@ -134,7 +136,7 @@ class _Policies:
         self.partition: dict[str, PartitionPolicy] = {}
         self.subtasks = subtask_schedulers()
         self.learned = LearnedPolicies()
-        self._speed: ThroughputSpeed
+        self._speed: SiteSpeed
 
     @property
     def all(self) -> PolicySet:
@@ -144,6 +146,7 @@ class _Policies:
             self.learned,
             self.interference,
             self,
+            self.learned_speed,
             self.explorers,
             self.admission,
             self.partition,
@@ -157,7 +160,7 @@ class _Policies:
             partition = partition_policies(bundle.document(CAPABILITY))
         except (KeyError, TypeError, ValueError) as error:
             raise BundleError(f"{bundle.name}: {error}") from error
-        self._speed = ThroughputSpeed(throughput)
+        self._speed = SiteSpeed(throughput)
         self.admission.update(admission_policies(throughput))
         self.partition.update(partition)
         for scheduler in self.subtasks.values():
@@ -175,6 +178,10 @@ class _Policies:
         self.explorers.clear()
         self.explorers.update(explorers(self.placement, learned.harmony))
 
-    def __call__(self, job: Job, assignments: Sequence[Assignment]) -> float:
+    def __call__(self, job: Job, assignments: Sequence[Assignment], view: ClusterView) -> float:
         """Speed of a placed job with its GPUs to itself, by the bundle in force."""
-        return self._speed(job, assignments)
+        return self._speed(job, assignments, view)
+
+    def learned_speed(self, job: Job, gpu_type: str, shape: tuple[int, int], view: ClusterView) -> LearnedSpeed | None:
+        """The job's learned throughput on that shape, beside the bundle in force."""
+        return self._speed.learned(job, gpu_type, shape, view)

@@ -10,7 +10,7 @@ import structlog
 from placewise_core.basics.clock import Clock
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import QueueSettings
-from placewise_core.domain.decision import DecisionMeta, LearnedLength
+from placewise_core.domain.decision import DecisionMeta, LearnedLength, LearnedSpeed
 from placewise_core.domain.errors import (
     AlreadyExistsError,
     DeadlineExceededError,
@@ -117,6 +117,7 @@ class EngineParts:
         caller: str = "",
         bundle: Bundle | None = None,
         lengths: tuple[LearnedLength, ...] = (),
+        speeds: tuple[LearnedSpeed, ...] = (),
     ) -> DecisionMeta:
         """The metadata of a decision on the view at `version`, by a bundle; None for that of the cluster."""
         bundle = bundle or self.registry.bundle_of(live.cluster)
@@ -134,6 +135,7 @@ class EngineParts:
             is_explored=is_explored,
             caller=caller,
             lengths=lengths,
+            speeds=speeds,
         )
 
     def read(self, live: LiveView, now_s: float, job_id: str = "") -> tuple[ViewRead, ...]:

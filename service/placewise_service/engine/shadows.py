@@ -12,6 +12,7 @@ from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.subtasks.iawp import SubtaskScheduler
+from placewise_core.view.speeds import LearnedSpeedOf
 from placewise_models.bundle import Bundle, BundleError
 from placewise_models.learned import LearnedPolicies
 
@@ -45,6 +46,7 @@ class PolicySet:
     learned: LearnedPolicies
     interference: InterferenceSource
     solo_speed: SoloSpeed
+    learned_speed: LearnedSpeedOf
     explorers: Mapping[str, PlacementPolicy] = field(default_factory=dict)
     admission: Mapping[str, AdmissionPolicy] = field(default_factory=dict)
     partition: Mapping[str, PartitionPolicy] = field(default_factory=dict)

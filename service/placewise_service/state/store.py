@@ -16,6 +16,7 @@ from placewise_core.domain.asked import AskedJob, JobLinks
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.domain.events import ClusterRecords, Event
 from placewise_core.domain.job import JobId, NodeId
+from placewise_core.speed.sums import Addition
 from placewise_log.logs import Log, LogState
 
 MOST_FORGOTTEN = 100  # rows of profiles that one call removes
@@ -364,9 +365,9 @@ class StateStore(Protocol):
         """Merges measured metrics into the row of a subtask kind."""
         ...
 
-    async def add_durations(self, cluster: str, additions: Sequence[tuple[str, float]]) -> Sequence[Event]:
-        """Adds ln(length) of jobs that ended to the decayed sums of these kinds (speed/durations.py), as of the
-        cluster's time. Each addition is one event. Not idempotent: the caller adds an end once."""
+    async def add_sums(self, cluster: str, additions: Sequence[Addition], halving_s: float) -> Sequence[Event]:
+        """Adds reports to the decayed sums of their kinds (speed/sums.py), as of the cluster's time. Each addition is
+        one event. Not idempotent: the caller adds a report once."""
         ...
 
     async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:

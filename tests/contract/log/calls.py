@@ -119,23 +119,26 @@ class ExploringAdmitHost(AdmitHost):
 
 
 class LearningHost(AdmitHost):
-    """On a cluster that learns lengths, with jobs of which most declare none."""
+    """On a cluster that learns lengths and speeds, with jobs of which most declare no length."""
 
     def __init__(self, replicas: Sequence[Engine], policy: str, seed: int) -> None:
         super().__init__(replicas, policy, seed)
         self.started: set[str] = set()
 
     def settings(self) -> ClusterSettings:
-        return replace(super().settings(), learn_durations=True)
+        return replace(super().settings(), learn_durations=True, learn_throughput=True)
 
     def waits(self, queue: str) -> Job:
-        job = super().waits(queue)
+        job = replace(super().waits(queue), dataset_size=1000)
         return job if self.draw.random() < 0.2 else replace(job, single_gpu_s=0.0, iterations=0.0)
 
     def event(self) -> JobEvent:
-        """Every job starts, and then ends."""
+        """Every job starts, tells its speed at times, and ends."""
         i = self.draw.randrange(len(self.running))
         job, decision = self.running[i]
+        if job in self.started and self.draw.random() < 0.5:
+            told = {"speed": self.draw.uniform(0.1, 2.0), "epochs_done": self.draw.uniform(1.0, 5.0)}
+            return JobEvent(JobId(job), JobEventKind.PROGRESS, SystemClock().now_s(), decision_id=decision, **told)
         kind = JobEventKind.FINISHED if job in self.started else JobEventKind.STARTED
         if kind is JobEventKind.FINISHED:
             del self.running[i]

@@ -56,6 +56,7 @@ class Found:
     conflicts: int = 0
     in_flight: int = 0
     learned: int = 0
+    sped: int = 0  # with learned speeds
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -246,6 +247,7 @@ def check(log: ExportedLog, engine: Engine, most: int = 0) -> Found:
         found.cut += any(draw.stops for draw in record.draws)
         found.conflicts += bool(record.asked and record.asked.conflicts)
         found.learned += bool(record.meta.lengths)
+        found.sped += bool(record.meta.speeds)
         found.in_flight += bool(record.reads and record.reads[0].assumed)
     return found
 

@@ -79,7 +79,7 @@ async def test_other_calls_are_decided_again(case: str, server: RedisServer, tmp
     for engine in replicas:
         await engine.close()
     assert found.problems == []
-    assert (found.learned > 0) == (host_type is LearningHost)
+    assert (found.learned > 0, found.sped > 0) == (host_type is LearningHost,) * 2
     call = {"admit": "AdmitOrWait", "partition": "Partition", "node": "Place"}[case.split(maxsplit=1)[0]]
     assert found.calls[f"{call} {policy}"] >= OTHERS / 3
 

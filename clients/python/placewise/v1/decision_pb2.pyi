@@ -125,7 +125,7 @@ class Neighbour(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., speed_before: _Optional[float] = ..., speed_after: _Optional[float] = ...) -> None: ...
 
 class DecisionMeta(_message.Message):
-    __slots__ = ("decision_id", "policy", "bundle", "snapshot_version", "propensity", "fallback", "fallback_reason", "decide_ms", "stale", "repeated", "explored", "bundle_digest", "caller", "lengths")
+    __slots__ = ("decision_id", "policy", "bundle", "snapshot_version", "propensity", "fallback", "fallback_reason", "decide_ms", "stale", "repeated", "explored", "bundle_digest", "caller", "lengths", "speeds")
     DECISION_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +140,7 @@ class DecisionMeta(_message.Message):
     BUNDLE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    SPEEDS_FIELD_NUMBER: _ClassVar[int]
     decision_id: str
     policy: str
     bundle: str
@@ -154,7 +155,8 @@ class DecisionMeta(_message.Message):
     bundle_digest: str
     caller: str
     lengths: _containers.RepeatedCompositeFieldContainer[LearnedLength]
-    def __init__(self, decision_id: _Optional[str] = ..., policy: _Optional[str] = ..., bundle: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., propensity: _Optional[float] = ..., fallback: bool = ..., fallback_reason: _Optional[str] = ..., decide_ms: _Optional[float] = ..., stale: bool = ..., repeated: bool = ..., explored: bool = ..., bundle_digest: _Optional[str] = ..., caller: _Optional[str] = ..., lengths: _Optional[_Iterable[_Union[LearnedLength, _Mapping]]] = ...) -> None: ...
+    speeds: _containers.RepeatedCompositeFieldContainer[LearnedSpeed]
+    def __init__(self, decision_id: _Optional[str] = ..., policy: _Optional[str] = ..., bundle: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., propensity: _Optional[float] = ..., fallback: bool = ..., fallback_reason: _Optional[str] = ..., decide_ms: _Optional[float] = ..., stale: bool = ..., repeated: bool = ..., explored: bool = ..., bundle_digest: _Optional[str] = ..., caller: _Optional[str] = ..., lengths: _Optional[_Iterable[_Union[LearnedLength, _Mapping]]] = ..., speeds: _Optional[_Iterable[_Union[LearnedSpeed, _Mapping]]] = ...) -> None: ...
 
 class LearnedLength(_message.Message):
     __slots__ = ("job_id", "single_gpu_seconds", "low_seconds", "high_seconds", "reports", "source")
@@ -171,6 +173,30 @@ class LearnedLength(_message.Message):
     reports: float
     source: str
     def __init__(self, job_id: _Optional[str] = ..., single_gpu_seconds: _Optional[float] = ..., low_seconds: _Optional[float] = ..., high_seconds: _Optional[float] = ..., reports: _Optional[float] = ..., source: _Optional[str] = ...) -> None: ...
+
+class LearnedSpeed(_message.Message):
+    __slots__ = ("job_id", "gpu_type", "nodes", "gpus", "samples_per_second", "low_per_second", "high_per_second", "forecast_per_second", "reports", "source")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    LOW_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    HIGH_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    FORECAST_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    gpu_type: str
+    nodes: int
+    gpus: int
+    samples_per_second: float
+    low_per_second: float
+    high_per_second: float
+    forecast_per_second: float
+    reports: float
+    source: str
+    def __init__(self, job_id: _Optional[str] = ..., gpu_type: _Optional[str] = ..., nodes: _Optional[int] = ..., gpus: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., low_per_second: _Optional[float] = ..., high_per_second: _Optional[float] = ..., forecast_per_second: _Optional[float] = ..., reports: _Optional[float] = ..., source: _Optional[str] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
     __slots__ = ("cluster", "request_id", "jobs", "policy", "scope", "node_id", "dry_run", "explain", "reserve_ttl", "seed", "now")

@@ -25,7 +25,8 @@ from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, Blocker, DriftPlusPenalty, Reason, Verdict
 from placewise_core.domain.job import Job, JobId, Shape
 from placewise_core.speed.proteus_cost import FixedBatchCost, ProteusCost
-from placewise_core.speed.throughput import ThroughputModel
+from placewise_core.speed.throughput import Match, ThroughputModel
+from placewise_core.view.speeds import match_on
 from placewise_core.view.view import ClusterView
 
 _EXPLAINED_COUNTS = 64
@@ -102,31 +103,38 @@ class ProteusPaper(AdmissionPolicy):
         arrived: dict[str, float] = {}
         for job in spaced(new, context.slices, 4):
             if len(whole.options(job)):
-                arrived[job.id] = self._throughput.single_gpu_s(job, self._throughput.match(job, gpu_model), tau_s)
+                arrived[job.id] = self._throughput.single_gpu_s(
+                    job, match_on(self._throughput, job, gpu_model, view), tau_s
+                )
         return arrived
 
     def _scores(self, job: Job, pool: Pool, state: QueueState, view: ClusterView, context: AdmitContext) -> _Scores:
         """Equation (14) for every n that fits now, each in its most consolidated shape."""
         options = pool.options(job).consolidated
-        costs_s, single_s = self._cost_of(job, options, self._facts.of(view), context.settings.tau_s)
+        match = self._match(job, view)
+        costs_s, single_s = self._cost_of(job, match, options, self._facts.of(view), context.settings.tau_s)
         return _Scores(options, drift_plus_penalty(costs_s, single_s, state, context.settings), costs_s)
 
-    def _cost_of(self, job: Job, options: Options, facts: PlatformFacts, tau_s: float) -> tuple[FloatArray, float]:
+    def _match(self, job: Job, view: ClusterView) -> Match:
+        return match_on(self._throughput, job, self._facts.of(view).gpu_model, view)
+
+    def _cost_of(
+        self, job: Job, match: Match, options: Options, facts: PlatformFacts, tau_s: float
+    ) -> tuple[FloatArray, float]:
         """(K,) C(n) of every shape, and Cost(1). Remembered: the head is asked about again in every slot it waits."""
         key = (
             (job.model, job.params_millions, job.batch_size, job.single_gpu_s),
             (job.iterations, job.total_epochs, job.dataset_size),
             (facts.gpu_model, facts.bandwidth.node_gbps, facts.bandwidth.network_gbps, tau_s),
-            options.key,
+            (options.key, match.factors),
         )
         found = self._costs.get(key)
         if found is None:
-            cost = self._cost(job, facts, tau_s)
+            cost = self._cost(job, match, facts, tau_s)
             found = self._costs[key] = (cost.total_s(np.maximum(options.gpus, 1), options.nodes), cost.single_s)
         return found
 
-    def _cost(self, job: Job, facts: PlatformFacts, tau_s: float) -> ProteusCost:
-        match = self._throughput.match(job, facts.gpu_model)
+    def _cost(self, job: Job, match: Match, facts: PlatformFacts, tau_s: float) -> ProteusCost:
         return FixedBatchCost(self._throughput, job, match, facts.bandwidth, tau_s)
 
     def _answer(
@@ -167,8 +175,8 @@ class ProteusPaper(AdmissionPolicy):
             nodes, gpus = len({a.node for a in view.jobs[job.id].assignments}), sum(held)
             per_node = max(held, default=0)
         facts = self._facts.of(view)
-        match = self._throughput.match(job, facts.gpu_model)
-        seconds = float(self._cost(job, facts, context.settings.tau_s).total_s(max(gpus, 1), max(nodes, 1)))
+        match = self._match(job, view)
+        seconds = float(self._cost(job, match, facts, context.settings.tau_s).total_s(max(gpus, 1), max(nodes, 1)))
         scores = decided.get(job.id)
         return Admission(
             job.id,

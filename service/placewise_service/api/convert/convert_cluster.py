@@ -141,6 +141,7 @@ def settings(value: ClusterSettings) -> cluster_pb2.ClusterSettings:
         admit_exploration_rate=value.admit_exploration_rate,
         host_clock=value.host_clock,
         learn_durations=value.learn_durations,
+        learn_throughput=value.learn_throughput,
     )
 
 
@@ -195,6 +196,7 @@ def changed_settings(
         ),
         host_clock=given.host_clock if "host_clock" in wanted else current.host_clock,
         learn_durations=given.learn_durations if "learn_durations" in wanted else current.learn_durations,
+        learn_throughput=given.learn_throughput if "learn_throughput" in wanted else current.learn_throughput,
     )
 
 

@@ -167,6 +167,19 @@ def _fill_meta(message: decision_pb2.DecisionMeta, meta: DecisionMeta) -> None:
             reports=length.reports,
             source=length.source,
         )
+    for speed in meta.speeds:
+        message.speeds.add(
+            job_id=speed.job_id,
+            gpu_type=speed.gpu_type,
+            nodes=speed.nodes,
+            gpus=speed.gpus,
+            samples_per_second=speed.samples_per_s,
+            low_per_second=speed.low_per_s,
+            high_per_second=speed.high_per_s,
+            forecast_per_second=speed.forecast_per_s,
+            reports=speed.reports,
+            source=speed.source,
+        )
     if meta.is_fallback:
         message.fallback = True
         message.fallback_reason = meta.fallback_reason

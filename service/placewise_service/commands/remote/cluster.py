@@ -149,6 +149,9 @@ def settings(
     learn_durations: Annotated[
         bool | None, typer.Option(help="Learn the length of jobs that declare none from jobs that ended.")
     ] = None,
+    learn_throughput: Annotated[
+        bool | None, typer.Option(help="Learn the speed of models from reports of progress.")
+    ] = None,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
@@ -161,6 +164,7 @@ def settings(
         "exploration_rate": exploration_rate,
         "admit_exploration_rate": admit_exploration_rate,
         "learn_durations": learn_durations,
+        "learn_throughput": learn_throughput,
     }
     guard = {"max_gpus": spare_above_gpus, "min_nodes": spare_below_nodes, "spare_urgent": spare_urgent}
     given = {name: value for name, value in changes.items() if value is not None}
@@ -239,6 +243,7 @@ def _settings_rows(settings: ClusterSettings) -> list[tuple[str, object]]:
         ("exploration_rate", settings.exploration_rate),
         ("admit_exploration_rate", settings.admit_exploration_rate),
         ("learn_durations", settings.learn_durations),
+        ("learn_throughput", settings.learn_throughput),
         ("explorers", ", ".join(f"{e.policy}={e.weight}" for e in settings.explorers) or "(the service's)"),
     ]
     if settings.HasField("exploration_guard"):

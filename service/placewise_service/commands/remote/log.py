@@ -29,7 +29,7 @@ from placewise_service.commands.connection import (
 from placewise_service.commands.console import console, errors, print_json, print_table, progress
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.commands.remote.log_ring import ApiRing
-from placewise_service.commands.remote.whatif import print_decision, print_lengths
+from placewise_service.commands.remote.whatif import print_decision, print_learned
 from placewise_service.commands.store import opened_store
 from placewise_service.declog.dataset import START, Dataset, DatasetBusyError
 from placewise_service.declog.export import DEFAULT_DANGLING_AFTER_S, ExportReport, ExportRing
@@ -155,7 +155,7 @@ def show(
     if answer.HasField("place"):
         for decision in answer.place.decisions:
             print_decision(decision, answer.place.meta.policy)
-        print_lengths(answer.place.meta)
+        print_learned(answer.place.meta)
     else:
         console.print_json(data=to_dict(answer))
 

@@ -114,11 +114,11 @@ def _print(placement: PlaceResponse, admission: AdmitOrWaitResponse | None, is_j
         return
     for admitted in admission.admissions if admission is not None else ():
         _print_admission(admitted)
-    if admission is not None and not placement.meta.lengths:
-        print_lengths(admission.meta)
+    if admission is not None and not (placement.meta.lengths or placement.meta.speeds):
+        print_learned(admission.meta)
     for decision in placement.decisions:
         print_decision(decision, placement.meta.policy)
-    print_lengths(placement.meta)
+    print_learned(placement.meta)
 
 
 def _print_admission(admitted: Admission) -> None:
@@ -143,14 +143,29 @@ def print_decision(decision: JobDecision, policy: str) -> None:
     _print_candidates(decision)
 
 
-def print_lengths(meta: DecisionMeta) -> None:
-    """Prints the lengths that the cluster has learned for jobs without one."""
+def print_learned(meta: DecisionMeta) -> None:
+    """Prints the lengths that the cluster has learned for jobs without one, and the speeds for those with a place."""
     rows = [
         (a.job_id, a.single_gpu_seconds, f"{a.low_seconds:g} … {a.high_seconds:g}", a.reports, a.source)
         for a in meta.lengths
     ]
     if rows:
         print_table("learned lengths", ("job", "seconds on one GPU", "90 % interval", "reports", "from"), rows)
+    speeds = [
+        (
+            a.job_id,
+            f"{a.gpus} {a.gpu_type} on {a.nodes}",
+            a.samples_per_second,
+            f"{a.low_per_second:g} … {a.high_per_second:g}",
+            a.forecast_per_second,
+            a.reports,
+            a.source,
+        )
+        for a in meta.speeds
+    ]
+    if speeds:
+        columns = ("job", "GPUs on nodes", "samples/s", "90 % interval", "bundle's forecast", "reports", "from")
+        print_table("learned speeds", columns, speeds)
 
 
 def _spot(assignment: Assignment) -> tuple[str, str, str]:

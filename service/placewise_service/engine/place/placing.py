@@ -22,6 +22,7 @@ from placewise_core.policies.trial.arms import Arm
 from placewise_core.policies.trial.stand_in import StandIn
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view.lengths import with_lengths
+from placewise_core.view.speeds import of_placed
 from placewise_core.view.standing import held
 from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord, Draw, PlaceSeen
@@ -309,6 +310,8 @@ class Placing:
 
     def _decision(self, asked: _PlaceCall, draft: Draft, decide_ms: float) -> PlaceDecision:
         """The decision of a draft. The view is as the draft left it, or has its last job."""
+        decisions = asked.placer.answers(draft, asked.command)
+        learned = self.parts.registry.policies_of(asked.command.cluster).learned_speed
         meta = self.parts.meta(
             asked.policy.name,
             asked.live,
@@ -321,8 +324,9 @@ class Placing:
             caller=asked.command.caller,
             bundle=_bundle_of(draft),
             lengths=asked.command.lengths,
+            speeds=of_placed(asked.command.jobs, decisions, asked.live.view, learned),
         )
-        return PlaceDecision(asked.placer.answers(draft, asked.command), meta)
+        return PlaceDecision(decisions, meta)
 
     async def _on_node(self, command: PlaceCommand, live: LiveView, started_s: float) -> PlaceDecision:
         """Ready subtasks on the computing units of one node. Advice: nothing is held."""

@@ -1,6 +1,6 @@
 """Turns what schedulers report into mutations of the store and outcome entries of the log. Decides nothing."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -8,11 +8,14 @@ import structlog
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Gpu, Node, NodeTelemetry, RunningJob, RunState
 from placewise_core.domain.commands import JobEvent, JobEventKind
-from placewise_core.domain.events import Event, JobsEnded
+from placewise_core.domain.events import Event, JobsChanged, JobsEnded
 from placewise_core.domain.job import Job, JobId
+from placewise_core.speed import durations, throughputs
 from placewise_core.speed.co_runs import rows_of
 from placewise_core.speed.durations import kinds_of, log_length
+from placewise_core.speed.sums import Addition
 from placewise_core.subtasks.metrics import measured_times
+from placewise_core.view.speeds import addition_of
 from placewise_log.record import OutcomeRecord
 from placewise_service.aside import aside
 from placewise_service.declog.sink import DecisionSink
@@ -98,11 +101,14 @@ class Reporter:
             for event, decision_id in zip(events, decided, strict=True)
         ]
         reports = [report for event in events if (report := _job_report(event, live, now_s)) is not None]
-        additions = _additions(reports, live) if live.view.settings.learn_durations else {}
+        lengths = _lengths(reports, live) if live.view.settings.learn_durations else {}
+        speeds = _speeds(reports, live) if live.view.settings.learn_throughput else []
         result = await self._store.report_jobs(cluster, reports)
         changes = [*result.events, *await self._release_heads(cluster, live, events)]
-        if additions:
-            changes.extend(await self._add_durations(cluster, live, additions, result.events))
+        if lengths:
+            changes.extend(await self._add_lengths(cluster, live, lengths, result.events))
+        if speeds:
+            changes.extend(await self._add_speeds(cluster, live, speeds, result.events))
         learned = await self._learn(cluster, events)
         changes.extend(learned)
         rows, measured = await self._profile(cluster, live, events)
@@ -137,22 +143,35 @@ class Reporter:
                     released.append(change)
         return released
 
-    async def _add_durations(
+    async def _add_lengths(
         self,
         cluster: str,
         live: LiveView,
-        additions: Mapping[JobId, Mapping[str, float]],
+        lengths: Mapping[JobId, Sequence[Addition]],
         applied: Sequence[Event],
     ) -> Sequence[Event]:
-        """The lengths of the jobs that this report has ended; a repeat has ended none. Rows beyond the bound are not
-        learned."""
-        known = live.view.estimates.durations.kinds
+        """The lengths of the jobs that this report has ended; a repeat has ended none."""
         ended = [job for event in applied if isinstance(event.change, JobsEnded) for job in event.change.job_ids]
-        news = {kind: {kind: x} for job in ended for kind, x in additions.get(job, {}).items()}
+        additions = [addition for job in ended for addition in lengths.get(job, ())]
+        return await self._add(cluster, additions, live.view.estimates.durations.kinds, durations.HALVING_S)
+
+    async def _add_speeds(
+        self, cluster: str, live: LiveView, speeds: Sequence[tuple[JobId, Addition]], applied: Sequence[Event]
+    ) -> Sequence[Event]:
+        """The speeds that this report has changed; a repeat changes none."""
+        changed = {job.id for event in applied if isinstance(event.change, JobsChanged) for job in event.change.jobs}
+        additions = [addition for job, addition in speeds if job in changed]
+        return await self._add(cluster, additions, live.view.estimates.throughputs.kinds, throughputs.HALVING_S)
+
+    async def _add(
+        self, cluster: str, additions: Sequence[Addition], known: Iterable[str], halving_s: float
+    ) -> Sequence[Event]:
+        """Adds to the sums of the store. Rows beyond the bound are not learned."""
+        news = {addition.kind: {addition.kind: addition.value} for addition in additions}
         kept = within(news, known, self._most_profiles)
         self._on_profiles_refused(cluster, len(news) - len(kept))
-        wanted = [each for job in ended for each in additions.get(job, {}).items() if each[0] in kept]
-        return await self._store.add_durations(cluster, wanted) if wanted else ()
+        wanted = [addition for addition in additions if addition.kind in kept]
+        return await self._store.add_sums(cluster, wanted, halving_s) if wanted else ()
 
     async def _learn(self, cluster: str, events: Sequence[JobEvent]) -> list[Event]:
         """Overheads of finished shares go into the running mean of their kind."""
@@ -187,7 +206,7 @@ class Reporter:
         return changes, sum(kind in kept for kind in measured)
 
 
-def _additions(reports: Sequence[JobReport], live: LiveView) -> dict[JobId, dict[str, float]]:
+def _lengths(reports: Sequence[JobReport], live: LiveView) -> dict[JobId, list[Addition]]:
     """ln(length) of each job that a report ends, by kind, from that of all jobs to the finest. Before the call to the
     store: the tail may remove the job from the view meanwhile."""
     found = {}
@@ -195,7 +214,22 @@ def _additions(reports: Sequence[JobReport], live: LiveView) -> dict[JobId, dict
         running = live.view.jobs.get(report.job_id) if report.is_end else None
         x = log_length(running, report.event_time_s) if running is not None else None
         if running is not None and x is not None:
-            found[running.id] = dict.fromkeys(kinds_of(running.job), x)
+            found[running.id] = [Addition(kind, x) for kind in kinds_of(running.job)]
+    return found
+
+
+def _speeds(reports: Sequence[JobReport], live: LiveView) -> list[tuple[JobId, Addition]]:
+    """Throughputs that the reports of progress tell, beside the neighbours that the view has now."""
+    known: dict[JobId, RunningJob] = {}
+    found = []
+    for report in reports:
+        running = known.get(report.job_id) or live.view.jobs.get(report.job_id)
+        if running is None or report.kind != JobEventKind.PROGRESS:
+            continue
+        addition = addition_of(running, report.speed, report.epochs_done, live.view)
+        known[running.id] = replace(running, speed=report.speed, epochs_done=report.epochs_done)
+        if addition is not None:
+            found.append((running.id, addition))
     return found
 
 

@@ -26,7 +26,7 @@ from placewise_core.domain.events import (
     SubtaskProfiled,
 )
 from placewise_core.domain.job import JobId, NodeId
-from placewise_core.speed.durations import HALVING_S
+from placewise_core.speed.sums import Addition
 from placewise_log.changes import change_of
 from placewise_log.logs import Log, LogState
 from placewise_log.sums import check_record
@@ -274,10 +274,13 @@ class RedisStore(RedisBundles):
             raise no_such_cluster(cluster)
         return Event(int(reply[1]), reply[0].decode(), SubtaskProfiled(kind, dict(metrics)))
 
-    async def add_durations(self, cluster: str, additions: Sequence[tuple[str, float]]) -> Sequence[Event]:
+    async def add_sums(self, cluster: str, additions: Sequence[Addition], halving_s: float) -> Sequence[Event]:
         k = keys_of(cluster)
-        args: list[Argument] = [HALVING_S, *[part for addition in additions for part in addition]]
-        reply = await self._run("add_durations", cluster, (k.meta, k.events, k.profiles, k.profile_times), args)
+        args: list[Argument] = [
+            halving_s,
+            *[part for each in additions for part in (each.kind, each.value, each.weight)],
+        ]
+        reply = await self._run("add_sums", cluster, (k.meta, k.events, k.profiles, k.profile_times), args)
         if reply is None:
             raise no_such_cluster(cluster)
         return [_event(reply[0], fields) for fields in reply[1]]

@@ -13,8 +13,8 @@ Argument = str | bytes | int | float
 
 # The parts of each script, in order; its own file comes last.
 _INCLUDES = {
-    "add_durations": ("clock", "event"),
     "add_evidence": (),
+    "add_sums": ("clock", "event"),
     "append_decisions": ("ring",),
     "choose_bundles": (),
     "copy_events": ("ring",),

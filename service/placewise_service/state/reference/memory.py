@@ -29,7 +29,7 @@ from placewise_core.domain.events import (
     SubtaskProfiled,
 )
 from placewise_core.domain.job import JobId, NodeId
-from placewise_core.speed.durations import sums_of
+from placewise_core.speed.sums import Addition, sums_of
 from placewise_log.logs import Log, LogState
 from placewise_service.state.codec import encode, is_decision, raw_event
 from placewise_service.state.errors import no_such_cluster
@@ -398,11 +398,11 @@ class MemoryStore(MemoryBundles):
         state.profile_times[kind] = self._clock.now_s()
         return state.append(SubtaskProfiled(kind, dict(metrics)))
 
-    async def add_durations(self, cluster: str, additions: Sequence[tuple[str, float]]) -> Sequence[Event]:
+    async def add_sums(self, cluster: str, additions: Sequence[Addition], halving_s: float) -> Sequence[Event]:
         state, now_s = self._of(cluster), self._clock.now_s()
         events = []
-        for kind, x in additions:
-            row = sums_of(state.profiles.get(kind, {})).added(x, self._time_of(state)).row
+        for kind, x, weight in [(each.kind, each.value, each.weight) for each in additions]:
+            row = sums_of(state.profiles.get(kind, {})).added(x, self._time_of(state), halving_s, weight).row
             state.profiles[kind], state.profile_times[kind] = row, now_s
             events.append(state.append(SubtaskProfiled(kind, dict(row))))
         return events

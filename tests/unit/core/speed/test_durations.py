@@ -14,12 +14,11 @@ from placewise_core.domain.job import ElasticRange, Job, NodeId, Role, Shape
 from placewise_core.speed.durations import (
     HALVING_S,
     Durations,
-    DurationSums,
     is_duration,
     kinds_of,
     log_length,
-    sums_of,
 )
+from placewise_core.speed.sums import Sums, sums_of
 from placewise_core.view.lengths import with_lengths
 from placewise_core.view.view import ClusterView
 
@@ -34,7 +33,7 @@ def taught(*reports: tuple[Job, float], time_s: float = 0.0) -> Durations:
 
 def teach(known: Durations, job: Job, gpu_s: float, time_s: float = 0.0) -> None:
     for kind in kinds_of(job):
-        known.learn(kind, sums_of(known.row(kind)).added(math.log(gpu_s), time_s).row)
+        known.learn(kind, sums_of(known.row(kind)).added(math.log(gpu_s), time_s, HALVING_S).row)
 
 
 def asked(name: str = "j", *, model: str = "bert", user: str = "ann", workers: int = 1) -> Job:
@@ -42,10 +41,10 @@ def asked(name: str = "j", *, model: str = "bert", user: str = "ann", workers: i
 
 
 def test_a_report_counts_half_after_the_half_life() -> None:
-    sums = DurationSums().added(2.0, 0.0).added(4.0, HALVING_S)
-    assert sums == DurationSums(1.5, 5.0, 18.0, HALVING_S)
-    assert sums.added(1.0, 0.0).time_s == HALVING_S, "a clock that was set back ages nothing"
-    assert sums.added(1.0, 0.0).count == 2.5
+    sums = Sums().added(2.0, 0.0, HALVING_S).added(4.0, HALVING_S, HALVING_S)
+    assert sums == Sums(1.5, 5.0, 18.0, HALVING_S)
+    assert sums.added(1.0, 0.0, HALVING_S).time_s == HALVING_S, "a clock that was set back ages nothing"
+    assert sums.added(1.0, 0.0, HALVING_S).count == 2.5
     assert sums_of(sums.row) == sums
 
 
@@ -104,9 +103,9 @@ def test_nine_tenths_of_the_next_jobs_lie_within_the_interval(spread: float, cou
     job, known, inside = asked(), Durations(), 0
     for _ in range(400):
         *reports, after = np.exp(rng.normal(7.0, spread, count + 1))
-        sums = DurationSums()
+        sums = Sums()
         for each in reports:
-            sums = sums.added(math.log(each), 0.0)
+            sums = sums.added(math.log(each), 0.0, HALVING_S)
         for kind in kinds_of(job):  # jobs of one kind: all levels have had the same reports
             known.learn(kind, sums.row)
         found = known.length_of(job)

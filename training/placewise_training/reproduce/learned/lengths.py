@@ -26,7 +26,8 @@ import numpy as np
 from placewise_core.domain.cluster import QueueSettings
 from placewise_core.domain.job import Job, JobId, Resources
 from placewise_core.domain.traces import TraceJob
-from placewise_core.speed.durations import Durations, DurationSums, kinds_of, sums_of
+from placewise_core.speed.durations import HALVING_S, Durations, kinds_of
+from placewise_core.speed.sums import Sums, sums_of
 from placewise_training.lab.origin import origin
 from placewise_training.reproduce.harmony.runs import misdeclared
 from placewise_training.sim.discipline import Discipline
@@ -60,15 +61,15 @@ class Guess:
 
 def guesses(jobs: Sequence[TraceJob]) -> Iterator[Guess]:
     """Of the jobs whose own group had a report."""
-    known, counts = Durations(), dict[str, DurationSums]()
+    known, counts = Durations(), dict[str, Sums]()
     running: list[tuple[float, int, Job, float]] = []
     for number, row in enumerate(jobs):
         while running and running[0][0] <= row.submit_s:
             end_s, _, job, x = heapq.heappop(running)
             for kind in kinds_of(job):
-                known.learn(kind, sums_of(known.row(kind)).added(x, end_s).row)
+                known.learn(kind, sums_of(known.row(kind)).added(x, end_s, HALVING_S).row)
             own = kinds_of(job)[-1]
-            counts[own] = counts.get(own, DurationSums()).added(x, 0.0)  # without decay
+            counts[own] = counts.get(own, Sums()).added(x, 0.0, HALVING_S)  # without decay
         job = Job(JobId(row.id), user=row.queue, groups=gang(row.gpus, worker_demand=Resources(gpus=1.0)))
         x = math.log(row.duration_s * row.gpus)
         found, own_sums = known.length_of(job), counts.get(kinds_of(job)[-1])

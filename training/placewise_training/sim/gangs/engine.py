@@ -13,13 +13,12 @@ import numpy as np
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import Assignment, NodeState, RunningJob
-from placewise_core.domain.events import ClusterRecords, JobsEnded, NodesReported, SubtaskProfiled
+from placewise_core.domain.cluster import Assignment, ClusterSettings, NodeState, RunningJob
+from placewise_core.domain.events import ClusterRecords, JobsEnded, NodesReported
 from placewise_core.domain.job import Job, JobId, NodeId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import can_fit
 from placewise_core.gang.policy import PlacementPolicy, Proposal
-from placewise_core.speed.durations import kinds_of, log_length, sums_of
 from placewise_core.view.heads import barred
 from placewise_core.view.lengths import with_lengths
 from placewise_core.view.view import ClusterView
@@ -27,6 +26,7 @@ from placewise_training.sim.events import EventHash, EventKind, EventQueue, Queu
 from placewise_training.sim.faults import Fault, FaultKind
 from placewise_training.sim.gangs.admission import Admitter
 from placewise_training.sim.gangs.heat import HeatMap
+from placewise_training.sim.gangs.learning import SiteReports
 from placewise_training.sim.gangs.live import LiveJob, spots_of
 from placewise_training.sim.gangs.metrics import MetricsCollector
 from placewise_training.sim.gangs.results import Observer, SimOptions, SimResult
@@ -69,8 +69,10 @@ class Simulation:
         self.events = EventQueue()
         self.hash = EventHash()
         self.metrics = MetricsCollector()
-        records = ClusterRecords("sim", 0, "sim", nodes=tuple(spec.node for spec in nodes))
+        settings = ClusterSettings(learn_throughput=self.options.learns_throughput)
+        records = ClusterRecords("sim", 0, "sim", settings=settings, nodes=tuple(spec.node for spec in nodes))
         self.view = ClusterView(records)
+        self.reports = SiteReports(self.view)
         self.nodes: dict[str, NodeLoad] = {spec.id: NodeLoad(spec) for spec in nodes}
         self.waiting: dict[str, SimJob] = {}
         self.running: dict[str, LiveJob] = {}
@@ -249,6 +251,7 @@ class Simulation:
         self.context.now_s = self.now_s
         if self.options.reports_progress:
             self.report_progress()
+        self._report_speeds()
         started = 0
         for job in self._candidates():
             if self._failed and job.signature in self._failed:
@@ -342,8 +345,9 @@ class Simulation:
         return {name: (self.running[name].rate if name in self.running else 0.0, rate) for name, rate in after.items()}
 
     def _finish(self, job_id: str) -> None:
+        self._report_speeds()
         if self.options.learns_durations:
-            self._learn(self.view.jobs[JobId(job_id)])
+            self.reports.note_end(self.view.jobs[JobId(job_id)], self.now_s)
         live = self._take_down(job_id)
         job = live.sim
         ideal_s = job.ideal_s or job.samples / self._alone_rate(live)
@@ -359,14 +363,13 @@ class Simulation:
         self.hash.add(self.now_s, "finish", job.number, places)
         self._tell("finish", job, places)
 
-    def _learn(self, ended: RunningJob) -> None:
-        """Adds the job's length to the sums, as a store does."""
-        x = log_length(ended, self.now_s)
-        if x is None:
-            return
-        for kind in kinds_of(ended.job):
-            row = sums_of(self.view.estimates.durations.row(kind)).added(x, self.now_s).row
-            self.view.apply_change(SubtaskProfiled(kind, row))
+    def _report_speeds(self) -> None:
+        """Every job that runs reports its speed, if the cluster learns from that."""
+        if self.options.learns_throughput:
+            for job_id, live in self.running.items():
+                per_epoch = max(1, live.sim.job.dataset_size)
+                done = live.done_at(self.now_s) / per_epoch
+                self.reports.note_progress(self.view.jobs[JobId(job_id)], live.rate / per_epoch, done, self.now_s)
 
     def _alone_rate(self, live: LiveJob) -> float:
         part = live.footprint.parts[0]
@@ -376,6 +379,7 @@ class Simulation:
         live = self.running.pop(job_id)
         live.settle(self.now_s)
         del self.footprints[job_id]
+        self.reports.forget(JobId(job_id))
         for part in live.footprint.parts:
             if part.node in self.nodes:
                 self.nodes[part.node].remove(job_id)

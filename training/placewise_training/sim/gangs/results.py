@@ -36,7 +36,8 @@ class SimResult:
 @dataclass(slots=True)
 class SimOptions:
     """`belief` is the policy's model of GPU sharing. `learns_durations`: jobs without a length get the one learned from
-    those that ended, as on a cluster with the setting `learn_durations`."""
+    those that ended, as on a cluster with the setting `learn_durations`. `learns_throughput`: admission's forecasts
+    follow the speeds that jobs report whenever one may start or ends, as with `learn_throughput`."""
 
     discipline: Discipline = field(default_factory=Discipline)
     belief: GpuInterference = field(default_factory=NoInterference)
@@ -46,3 +47,4 @@ class SimOptions:
     reports_progress: bool = False
     observers: Sequence[Observer] = ()
     learns_durations: bool = False
+    learns_throughput: bool = False

@@ -111,8 +111,13 @@ function answerOf(decision) {
     .map((item) => `${item.jobId}: ${item.verdict} ${item.gpus ? `${item.gpus} GPUs` : blockers(item)}`).join("; ");
 }
 
-function lengthsOf(meta) {
-  return (meta.lengths || []).map((item) => `; ${item.jobId}: ${number(item.singleGpuSeconds)} s learned`).join("");
+function learnedOf(meta) {
+  const lengths = (meta.lengths || []).map((item) => `; ${item.jobId}: ${number(item.singleGpuSeconds)} s learned`);
+  const speeds = (meta.speeds || []).map((item) => {
+    const interval = `${number(item.lowPerSecond)} to ${number(item.highPerSecond)}`;
+    return `; ${item.jobId}: ${number(item.samplesPerSecond)} samples/s learned (${interval})`;
+  });
+  return [...lengths, ...speeds].join("");
 }
 
 function drawDecisions(list) {
@@ -120,7 +125,7 @@ function drawDecisions(list) {
     const meta = (decision.place || decision.partition || decision.admitOrWait).meta;
     return row([
       new Date(decision.decideTime).toLocaleTimeString(), decision.rpc, meta.policy,
-      answerOf(decision) + lengthsOf(meta),
+      answerOf(decision) + learnedOf(meta),
       Number(meta.decideMs || 0).toFixed(2), element("td", decision.decisionId, { class: "id" }),
     ]);
   }));

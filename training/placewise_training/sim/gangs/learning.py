@@ -1,0 +1,52 @@
+"""What a simulated cluster learns while it runs, as a service and its store would keep it. Decides nothing."""
+
+from dataclasses import dataclass, field
+
+from placewise_core.domain.cluster import RunningJob
+from placewise_core.domain.events import SubtaskProfiled
+from placewise_core.domain.job import JobId
+from placewise_core.speed import durations, throughputs
+from placewise_core.speed.durations import kinds_of, log_length
+from placewise_core.speed.sums import Addition, sums_of
+from placewise_core.view.speeds import addition_of
+from placewise_core.view.view import ClusterView
+
+
+@dataclass(slots=True)
+class SiteReports:
+    """Sums on the view of one run. `reported`: epochs done at the last report of each job; `counts`: reports that came,
+    and those that counted."""
+
+    view: ClusterView
+    reported: dict[JobId, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=lambda: {"reports": 0, "counted": 0})
+
+    def note_end(self, running: RunningJob, now_s: float) -> None:
+        """A job has ended: its length counts."""
+        x = log_length(running, now_s)
+        if x is not None:
+            for kind in kinds_of(running.job):
+                self._add(Addition(kind, x), now_s, durations.HALVING_S)
+
+    def note_progress(self, running: RunningJob, speed: float, epochs_done: float, now_s: float) -> None:
+        """A job reports its speed in epochs per second, and how far it is."""
+        before = self.reported.get(running.id, 0.0)
+        known = RunningJob(
+            running.job, running.assignments, speed=float(running.id in self.reported), epochs_done=before
+        )
+        addition = addition_of(known, speed, epochs_done, self.view)
+        self.reported[running.id] = epochs_done
+        self.counts["reports"] += 1
+        if addition is not None:
+            self.counts["counted"] += 1
+            self._add(addition, now_s, throughputs.HALVING_S)
+
+    def forget(self, job_id: JobId) -> None:
+        """A job holds nothing any more."""
+        self.reported.pop(job_id, None)
+
+    def _add(self, addition: Addition, now_s: float, halving_s: float) -> None:
+        estimates = self.view.estimates
+        rows = estimates.throughputs if throughputs.is_throughput(addition.kind) else estimates.durations
+        row = sums_of(rows.row(addition.kind)).added(addition.value, now_s, halving_s, addition.weight).row
+        self.view.apply_change(SubtaskProfiled(addition.kind, row))
