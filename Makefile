@@ -65,14 +65,16 @@ test: install ## Lint, types, import contracts, and every test but the slow and 
 test-slow: install ## The tests that take long: trainings from logs, gates, rounds of retraining, memory of large logs
 	$(BIN)/pytest -m "slow and not e2e_heavy" --numprocesses auto --maxprocesses 4 --dist load
 
-# Schemathesis, which every worker would import, is for the fuzz tests alone.
-FAST := -q -p no:schemathesis -m "not process" --hypothesis-profile fast --numprocesses 2 --dist worksteal tests/unit tests/property
+# A thousand tests write files and read them again: in memory, where a gigabyte is free for them. Schemathesis, which every
+# worker would import, is for the fuzz tests alone.
+IN_MEMORY = $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'END {print $$4}')" -gt 1048576 2>/dev/null && echo TMPDIR=/dev/shm)
+FAST := -q -o tmp_path_retention_policy=failed -p no:schemathesis -m "not process" --hypothesis-profile fast --numprocesses 2 --dist worksteal tests/unit tests/property
 
 test-fast: install ## The unit and property tests that start no process, in about a minute on two cores
-	$(BIN)/pytest $(FAST)
+	$(IN_MEMORY) $(BIN)/pytest $(FAST)
 
 coverage: install ## The same tests with the lines counted: fails where they run less than 85 % of core's
-	$(BIN)/pytest $(FAST) --cov=placewise_core --cov-report=term:skip-covered --cov-fail-under=85
+	$(IN_MEMORY) $(BIN)/pytest $(FAST) --cov=placewise_core --cov-report=term:skip-covered --cov-fail-under=85
 
 JWT_PLUGIN = /usr/lib/$(shell uname -m)-linux-gnu/slurm-wlm/auth_jwt.so
 SLURM_PACKAGES = slurm-wlm slurm-wlm-basic-plugins slurm-wlm-jwt-plugin slurm-client slurmrestd lua-socket lua5.3

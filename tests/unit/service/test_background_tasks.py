@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 
+import pytest
+
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.job import JobId
 from placewise_log.record import OutcomeRecord
@@ -21,6 +23,11 @@ async def deaf(times: int) -> None:
 
 async def failing() -> None:
     raise OSError("as the test asked")
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placewise_service.background._ASK_AGAIN_S", 0.02)
 
 
 async def test_a_lost_cancellation_is_asked_again() -> None:

@@ -427,11 +427,11 @@ async def test_a_verdict_is_in_force_on_the_other_replica_within_a_second_and_dr
             asked += 1
             decision = await place(engine, f"{id(engine)}-{asked}", is_dry_run=asked % 2 == 0)
             assert decision.decisions[0].outcome in (Outcome.PLACED, Outcome.WAIT)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.01)
 
     callers = [asyncio.create_task(load(engine)) for engine in pair]
     delays = []
-    for turn in range(6):
+    for turn in range(4):
         if turn % 2 == 0:
             await one.bundles.set_canary("next", LAB, Arms("", 0.5))
         else:
