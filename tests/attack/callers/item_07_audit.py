@@ -61,6 +61,9 @@ def _named(source: Source) -> Figures:
             _ask(service, "GET", "/v1/clusters/other", reader),
             _ask(service, "GET", "/v1/clusters/prod", "wrong"),
             _ask(service, "POST", place, operator, _question("job-2", _FORGED)),
+            _ask(service, "POST", place, operator, {**_question("job-3"), "dryRun": True}),
+            _ask(service, "POST", "/v1/clusters/prod/tasks:partition", operator, {"task": {}}),
+            _ask(service, "GET", "/v1/clusters/prod", reader),
             _ask(service, "GET", "/v1/bundles", reader),
         ]
         rows = _records(service, "ListBundles")
@@ -78,7 +81,7 @@ def _named(source: Source) -> Figures:
 def _is_named(figures: Figures) -> bool:
     return (
         (figures["changes"], figures["changes_with_caller"]) == (3, 3)
-        and (figures["refusals"], figures["refusals_recorded"]) == (5, 5)
+        and (figures["refusals"], figures["refusals_recorded"]) == (8, 8)
         and (figures["forged"], figures["secrets"]) == (0, 0)
     )
 
