@@ -1,12 +1,10 @@
 """Reads a caller's credentials and trace from a call, for each transport."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import grpc
 from starlette.types import Scope
 
-from placewise_core.domain.errors import PlacewiseError
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.identity.auth import NOBODY, Credentials, bearer_token
 from placewise_service.api.identity.certificates import subjects_of_pem
@@ -26,16 +24,6 @@ def of_request(gateway: Gateway, scope: Scope, headers: Mapping[str, str]) -> Cr
         subjects=scope.get("state", {}).get(SUBJECTS, ()) if gateway.reads_certificates else (),
         peer="" if peer is None else f"{peer[0]}:{peer[1]}",
     )
-
-
-@contextmanager
-def refusal_on_record(gateway: Gateway, scope: Scope, headers: Mapping[str, str], name: str) -> Iterator[None]:
-    """Records that an HTTP request was refused before it became a call; the PlacewiseError is raised all the same."""
-    try:
-        yield
-    except PlacewiseError as error:
-        gateway.record_refusal(name, error.reason, of_request(gateway, scope, headers))
-        raise
 
 
 def of_context(gateway: Gateway, context: "grpc.aio.ServicerContext[bytes, bytes]") -> Credentials:

@@ -20,7 +20,7 @@ from placewise_service.api.calls.gateway import Call, Gateway, unforeseen
 from placewise_service.api.calls.rpcs import RPCS, Rpc
 from placewise_service.api.calls.statuses import UNSUPPORTED_MEDIA_TYPE, connect_error, problem_headers
 from placewise_service.api.faces.bodies import read_body
-from placewise_service.api.faces.callers import of_request, refusal_on_record, trace_of
+from placewise_service.api.faces.callers import of_request, trace_of
 from placewise_service.api.faces.pages import Hosts, refuse_foreign_hosts, refuse_foreign_pages
 
 PROTO, JSON = "application/proto", "application/json"
@@ -75,11 +75,14 @@ class ConnectFace:
 
     async def _answer(self, rpc: Rpc, request: "_Request", content_type: str) -> bytes:
         gateway, headers = self._gateway, request.headers
-        with refusal_on_record(gateway, request.scope, headers, rpc.name):
+        caller, trace = of_request(gateway, request.scope, headers), trace_of(gateway, headers)
+        try:
             _check_headers(headers)
             timeout_s = _timeout_s(headers)
+        except InvalidRequestError as error:
+            gateway.record_refusal(rpc.name, error.reason, caller)
+            raise
         deadline_s = gateway.clock.monotonic_s() + timeout_s
-        caller, trace = of_request(gateway, request.scope, headers), trace_of(gateway, headers)
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
                 with gateway.enter(rpc, caller, deadline_s, trace) as call:

@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from importlib import resources
 from typing import Any
 
@@ -29,7 +30,7 @@ from placewise_service.api.convert.json_codec import set_from_text
 from placewise_service.api.docs.openapi import document
 from placewise_service.api.docs.routes import ROUTES, Route
 from placewise_service.api.faces.bodies import read_body
-from placewise_service.api.faces.callers import of_request, refusal_on_record, trace_of
+from placewise_service.api.faces.callers import of_request, trace_of
 from placewise_service.api.faces.health import health_app
 from placewise_service.api.faces.pages import Hosts, refuse_foreign_hosts, refuse_foreign_pages
 from placewise_service.api.identity.auth import AccessScope
@@ -66,10 +67,13 @@ def _endpoint(gateway: Gateway, route: Route, hosts: Hosts) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         if route.body:
             _check_content_type(gateway, route, request)
-        with refusal_on_record(gateway, request.scope, request.headers, route.rpc.name):
-            timeout_s = _timeout_s(request)
-        deadline_s = gateway.clock.monotonic_s() + timeout_s
         caller, trace = of_request(gateway, request.scope, request.headers), trace_of(gateway, request.headers)
+        try:
+            timeout_s = _timeout_s(request)
+        except InvalidRequestError as error:
+            gateway.record_refusal(route.rpc.name, error.reason, caller)
+            raise
+        deadline_s = gateway.clock.monotonic_s() + timeout_s
         try:
             async with asyncio.timeout(None if math.isinf(timeout_s) else timeout_s):
                 with gateway.enter(route.rpc, caller, deadline_s, trace) as call:
@@ -151,7 +155,7 @@ def _add_operations(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
     While a file of credentials cannot be used and nobody is recognised, metrics say that, and nothing else."""
 
     async def metrics(request: Request) -> Response:
-        with refusal_on_record(gateway, request.scope, request.headers, "metrics"):
+        with _refusals_on_record(gateway, request, "metrics"):
             refuse_foreign_pages(request.headers)
         try:
             gateway.require(AccessScope.READ, of_request(gateway, request.scope, request.headers), "metrics")
@@ -162,7 +166,7 @@ def _add_operations(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
     schema = document()
 
     async def openapi(request: Request) -> Response:
-        with refusal_on_record(gateway, request.scope, request.headers, "page"):
+        with _refusals_on_record(gateway, request, "page"):
             refuse_foreign_hosts(request.headers, hosts)
         return JSONResponse(schema)
 
@@ -179,7 +183,7 @@ def _add_page(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
         content = folder.joinpath(name).read_bytes()
 
         async def endpoint(request: Request) -> Response:
-            with refusal_on_record(gateway, request.scope, request.headers, "page"):
+            with _refusals_on_record(gateway, request, "page"):
                 refuse_foreign_hosts(request.headers, hosts)
             return Response(content, media_type=media_type, headers=_PAGE_HEADERS)
 
@@ -188,6 +192,16 @@ def _add_page(app: FastAPI, gateway: Gateway, hosts: Hosts) -> None:
     app.add_api_route("/", file("index.html", "text/html"), methods=["GET"], response_class=HTMLResponse)
     app.add_api_route("/page/page.js", file("page.js", "text/javascript"), methods=["GET"])
     app.add_api_route("/page/page.css", file("page.css", "text/css"), methods=["GET"])
+
+
+@contextmanager
+def _refusals_on_record(gateway: Gateway, request: Request, name: str) -> Iterator[None]:
+    """Records the refusal of a request outside the contract; it is raised all the same."""
+    try:
+        yield
+    except PlacewiseError as error:
+        gateway.record_refusal(name, error.reason, of_request(gateway, request.scope, request.headers))
+        raise
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
