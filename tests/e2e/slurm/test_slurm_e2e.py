@@ -252,7 +252,8 @@ def test_faults(world: SlurmWorld, client: Client) -> None:
     wait_until_quiet(world, client)
     left = world.left_to_slurm()
     print(
-        f"\nfaults: {len(jobs)} jobs, {checked} ran as decided, {len(left)} left to Slurm, {len(unheard)} unheard, "
+        f"\nfaults: {len(jobs)} jobs, {checked} ran as decided, {len(left)} left to Slurm "
+        f"{dict(Counter(left.values()))}, {len(unheard)} unheard, "
         f"{sum(job['JobState'] == 'CANCELLED' for job in jobs.values())} cancelled; burst of 500 done in {took_s:.0f} s"
     )
 
