@@ -18,6 +18,7 @@ class SlurmJob:
     reason: str = ""
     reason_text: str = ""
     is_held: bool = False
+    priority: int = 0
     partition: str = ""
     qos: str = ""
     user: str = ""

@@ -83,6 +83,8 @@ class SlurmScheduler:
     _read: dict[int, tuple[float, SlurmJob]] = field(default_factory=dict)
     _known: KnownJobs = field(init=False)
     _natives: dict[int, tuple[SlurmJob, NativeJob | None]] = field(default_factory=dict)
+    _others: dict[str, int] = field(default_factory=dict)
+    """Highest priority by partition of the jobs that wait there and are not ours."""
     _inventory: tuple[Sequence[SlurmNode], Sequence[Node]] = ((), ())
     _unstarted: dict[int, tuple[float, int]] = field(default_factory=dict)
     """When a released job is looked at, and the number of looks at it."""
@@ -137,6 +139,7 @@ class SlurmScheduler:
         nodes = await self._nodes()
         self._has_looked = True
         self._left_to_slurm &= {job.id for job in jobs}
+        self._others = _waiting_others(jobs)
         state = self._state(jobs, fresh)
         self._natives = {job.id: self._natives[job.id] for job in jobs if job.id in self._natives}
         if self.preparation is not None:
@@ -261,6 +264,10 @@ class SlurmScheduler:
                 log.exception("job %d is passed over", job.id)
                 native = None
             self._natives[job.id] = job, native
+        if native is not None and native.is_outranked and self._others.get(job.partition, -1) < job.priority:
+            native = replace(
+                native, is_outranked=False
+            )  # Slurm has not looked at it yet, or other jobs of ours come first
         if native is not None and native.end is End.FINISHED and self.preparation is not None:
             self.preparation.finish(job)
         return native
@@ -350,6 +357,15 @@ class SlurmScheduler:
         """Slurm refuses to turn an untyped request into a typed one; without a request, or with a typed one, it may."""
         asked = {entry.type for entry in gres.gpu_entries(job.tres_per_node)}
         return bool(self._types) and asked <= set(self._types)
+
+
+def _waiting_others(jobs: Sequence[SlurmJob]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for job in jobs:
+        if job.is_pending and not job.is_held and not job.is_marked:
+            for partition in job.partition.split(","):
+                found[partition] = max(job.priority, found.get(partition, 0))
+    return found
 
 
 def _is_placed(job: SlurmJob, placement: Placement) -> bool:

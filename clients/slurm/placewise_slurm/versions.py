@@ -74,6 +74,7 @@ def _read_job(raw: Json) -> SlurmJob:
         reason=str(raw.get("state_reason") or ""),
         reason_text=str(raw.get("state_description") or ""),
         is_held=_number(raw.get("priority")) == 0,
+        priority=_number(raw.get("priority")),
         partition=str(raw.get("partition") or ""),
         qos=str(raw.get("qos") or ""),
         user=str(raw.get("user_name") or ""),
