@@ -11,8 +11,11 @@ import pytest
 import torch
 from tests.fakes.logs.simulated_log import simulated_log
 
-from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.cluster import Assignment, Node
+from placewise_core.domain.events import ClusterRecords
+from placewise_core.domain.job import NodeId, Resources
 from placewise_core.gang.policy import action_of
+from placewise_core.view.view import ClusterView
 from placewise_models.folder import shipped_bundle
 from placewise_training.log.placed import placed_jobs
 from placewise_training.policy import train as train_policy
@@ -70,7 +73,8 @@ def test_the_nodes_of_an_alternative_become_counts_by_role(log: str) -> None:
     for placed in placed_jobs(log):
         (decided,) = placed.record.place.decisions if placed.record.place is not None else ()
         names = sorted({node for option in placed.options for node in option.nodes})
-        view = type("View", (), {"index": {name: m for m, name in enumerate(names)}, "size": len(names)})()
+        nodes = tuple(Node(NodeId(name), Resources()) for name in names)
+        view = ClusterView(ClusterRecords("c", 0, "life", nodes))
         chosen = next(option for option in placed.options if option.is_chosen)
         assert chosen.nodes == tuple(node for _, node in action_of(decided.assignments))
         counts = counts_of(chosen.nodes, placed.job, view)
