@@ -254,6 +254,17 @@ async def test_connections_are_bounded_and_those_that_say_nothing_end(records: R
             writer.close()
 
 
+async def test_who_has_said_nothing_longest_makes_room_for_a_caller() -> None:
+    async with listening(limits=LimitSettings(connections=2, handshake_s=60.0)) as at:
+        silent = [await asyncio.open_connection("127.0.0.1", at.grpc_port) for _ in range(2)]
+        for reader, _ in silent:
+            await reader.read(1)  # the server says something first
+        for _ in range(3):
+            assert await list_clusters(at.grpc_port) is grpc.StatusCode.OK
+        for _, writer in silent:
+            writer.close()
+
+
 async def test_a_connection_that_ends_for_idleness_is_counted() -> None:
     async with (
         listening(limits=LimitSettings(idle_s=0.2)) as at,

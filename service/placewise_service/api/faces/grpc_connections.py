@@ -13,9 +13,10 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv6Address
+from itertools import islice
 from typing import Final
 
 from placewise_service.settings import LimitSettings
@@ -36,6 +37,7 @@ _FEWEST_BYTES = 33  # of an HTTP/2 client: its preface and its settings
 _BYTES, _BYTES_PER_S = 256 << 10, 4 << 10  # health checks without credentials go on for ever, slowly
 _METADATA_FACTOR = 16
 _SPARE_CONNECTIONS = 8
+_LOOKED_AT = 64  # connections for a silent one: each look costs some microseconds
 _UNKNOWN_CALLERS = 64
 
 
@@ -156,9 +158,9 @@ class GrpcConnections:
         self._looked_s = now_s = self._loop.time()
         self._descriptors, self._count = os.listdir(_FILES), self._open_files()
         sockets = _sockets(self._descriptors)
-        for inode, fd in sockets.items():
+        for inode in sockets:
             if inode not in self._open and inode not in self._others:
-                self._meet(inode, fd, now_s)
+                self._meet(inode, sockets, now_s)
         for inode in self._open.keys() - sockets.keys():
             self._on_gone(self._open.pop(inode), now_s)
         self._others &= sockets.keys()
@@ -167,8 +169,8 @@ class GrpcConnections:
             self._called_s = {peer: at_s for peer, at_s in self._called_s.items() if peer in peers}
         return {inode: sockets[inode] for inode in self._open}
 
-    def _meet(self, inode: int, fd: int, now_s: float) -> None:
-        peer = ""
+    def _meet(self, inode: int, sockets: Mapping[int, int], now_s: float) -> None:
+        peer, fd = "", sockets[inode]
         with _held(inode, fd) as held, contextlib.suppress(OSError):  # it listens, or its peer has left already
             here = held.getsockname()
             if isinstance(here, tuple) and here[1] == self._port:  # else, of a unix socket, a path
@@ -176,10 +178,21 @@ class GrpcConnections:
         if not peer:
             self._others.add(inode)
             return
-        connection = self._open[inode] = _Connection(peer, now_s)
+        self._open[inode] = _Connection(peer, now_s)
         if sum(not each.is_ended for each in self._open.values()) > self._most:
-            self._refused("connections", _address(connection.peer))
-            self._end(inode, fd)
+            leaving = self._longest_silent(sockets) or inode
+            self._refused("connections", _address(self._open[leaving].peer))
+            self._end(leaving, sockets[leaving])
+
+    def _longest_silent(self, sockets: Mapping[int, int]) -> int:
+        """Who has been here longest and said nothing makes room; 0 if none of the oldest is silent."""
+        here = (inode for inode, each in self._open.items() if inode in sockets and not each.is_ended)
+        for inode in islice(here, _LOOKED_AT):
+            if self._open[inode].peer in self._called_s:
+                continue
+            if self._received(inode, sockets[inode]) < _FEWEST_BYTES:
+                return inode
+        return 0
 
     def _check(self, inode: int, fd: int) -> bool:
         """Whether a stranger keeps to its limits; one that does not is cut off."""
