@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.fakes.logs.simulated_log import simulated_log
+from tests.fakes.place_cases import view_of
 
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.gang.neighbours import declared_speed
@@ -61,12 +62,13 @@ def log_of(
 def _with_speeds() -> Callable[[Entry], Entry]:
     """The answers forecast a linear speed; reports of progress have the mean speed since the start."""
     starts: dict[str, float] = {}
+    nowhere = view_of(())  # the declared speed is the same on every view
 
     def changed(entry: Entry) -> Entry:
         if isinstance(entry, DecisionRecord) and entry.place is not None:
             jobs = {job.id: job for job in entry.jobs}
             decisions = tuple(
-                replace(each, predicted_speed=declared_speed(jobs[each.job_id], each.assignments))
+                replace(each, predicted_speed=declared_speed(jobs[each.job_id], each.assignments, nowhere))
                 for each in entry.place.decisions
             )
             return replace(entry, place=replace(entry.place, decisions=decisions))
