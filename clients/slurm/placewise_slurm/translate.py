@@ -103,7 +103,7 @@ def cpus_per_node(job: SlurmJob) -> int:
 
 
 def task_group(job: SlurmJob, types: Sequence[str] = ()) -> TaskGroup:
-    """The gang: one task per node, with what Slurm gives the job on each node."""
+    """The gang: one task per node, with the resources that the job gets on each node."""
     memory_mib = job.memory_per_node_mib or job.memory_per_cpu_mib * cpus_per_node(job)
     demand = Resources(cpu_cores=cpus_per_node(job), gpus=gpus_per_node(job), memory_gib=memory_mib / 1024)
     per_task = job.tres_per_task if gpus_per_task(job) else ""
@@ -126,7 +126,7 @@ def _labels_of(job: SlurmJob) -> list[str]:
 
 
 def is_elastic(job: SlurmJob) -> bool:
-    """A node range (`-N1-4`) with GPUs: the service chooses the size, where GPUs do not go with a number of tasks."""
+    """A node range (`-N1-4`) with GPUs: the service chooses the size, unless GPUs go with a number of tasks."""
     return job.max_nodes > job.min_nodes and gpus_per_node(job) > 0 and not gpus_per_task(job)
 
 

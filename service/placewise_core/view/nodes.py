@@ -1,4 +1,4 @@
-"""Nodes: the inventory of a cluster as arrays, and what its nodes report. Never applies an event and holds no job.
+"""Nodes: the inventory and the reports of a cluster's nodes, as arrays. Never applies an event and holds no job.
 
 Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes, G = most GPUs on any node.
 """
@@ -88,7 +88,7 @@ class Nodes:
     """Capacity, hardware and telemetry of nodes, and the demands of tasks in the units of these arrays."""
 
     def __init__(self, records: Sequence[Node], before: "Nodes | None" = None) -> None:
-        """`before`: what the cluster had until nodes came, went or changed their capacity."""
+        """`before`: the nodes of the cluster until some came, went or changed their capacity."""
         self.layout_stamp: int = 1 if before is None else before.layout_stamp + 1  # another for other nodes or GPUs
         self.telemetry_stamp: int = 0 if before is None else before.telemetry_stamp  # grows with every report
         self.records: list[Node] = list(records)
@@ -160,7 +160,7 @@ class Nodes:
         self.cpu_scale: list[float] = (1.0 + whole[CPU]).tolist()
 
     def report(self, m: int, node: Node) -> None:
-        """Takes over what a node says of itself, beside its layout."""
+        """Takes over a node's report, its layout aside."""
         self.telemetry_stamp += 1
         self.records[m] = node
         self.is_ready[m] = node.state is NodeState.READY

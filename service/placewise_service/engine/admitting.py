@@ -15,7 +15,7 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.commands import AdmitCommand
-from placewise_core.domain.decision import AdmitDecision, AdmitPlan, Verdict
+from placewise_core.domain.decision import AdmitDecision, AdmitPlan, DecisionMeta, LearnedSpeed, Verdict
 from placewise_core.domain.errors import PlacewiseError, StaleSnapshotError, StateUnavailableError
 from placewise_core.domain.events import Event
 from placewise_core.domain.job import Job
@@ -263,23 +263,7 @@ class Admitting:
         observed = _observed(plan, live.view, context) if asked.is_observed else None
         if observed is not None and not command.is_explaining:
             plan = _unexplained(plan)
-        elapsed_ms = self.parts.elapsed_ms(asked.started_s)
-        draws = [given.draw for given in plan.admissions if given.draw is not None] if context.exploration.rate else []
-        learned = self.parts.registry.policies_of(command.cluster).learned_speed
-        gpu_type = self.facts.of(view).gpu_model if view.settings.learn_throughput else ""
-        meta = self.parts.meta(
-            policy.name,
-            live,
-            view.version,
-            elapsed_ms,
-            propensity=math.prod([draw.propensity for draw in draws], start=1.0),
-            is_explored=any(draw.explorer for draw in draws),
-            fallback_reason="" if arm is None else arm.error,
-            caller=command.caller,
-            bundle=None if arm is None else arm.bundle,
-            lengths=command.lengths,
-            speeds=of_admitted(command.jobs, plan.admissions, gpu_type, view, learned),
-        )
+        meta = self._meta(asked, arm, policy.name, plan, view)
         if plan.queue is not queue:
             decisions = _admitted_by(plan.queue, queue, meta.decision_id)
             plan = AdmitPlan(plan.admissions, numbered(plan.queue, queue.seq + 1, decisions))
@@ -288,6 +272,30 @@ class Admitting:
         decision = AdmitDecision(plan, meta)
         given = (queue, now_s, seed, view.epoch, observed, settings, not first, reads, question, arm, is_drawn)
         return AdmitDraft(decision, *given)
+
+    def _meta(
+        self, asked: _AdmitCall, arm: CallArm | None, policy: str, plan: AdmitPlan, view: ClusterView
+    ) -> DecisionMeta:
+        """The answer's facts. Its learned speeds are those that the arm's own policies read."""
+        command, draws = asked.command, [given.draw for given in plan.admissions if given.draw is not None]
+        speeds: tuple[LearnedSpeed, ...] = ()
+        if view.settings.learn_throughput:
+            read = self.parts.registry.policies_of(command.cluster) if arm is None else arm.policies
+            gpu_type = self.facts.of(view).gpu_model
+            speeds = of_admitted(command.jobs, plan.admissions, gpu_type, view, read.learned_speed)
+        return self.parts.meta(
+            policy,
+            asked.live,
+            view.version,
+            self.parts.elapsed_ms(asked.started_s),
+            propensity=math.prod([draw.propensity for draw in draws], start=1.0),
+            is_explored=any(draw.explorer for draw in draws),
+            fallback_reason="" if arm is None else arm.error,
+            caller=command.caller,
+            bundle=None if arm is None else arm.bundle,
+            lengths=command.lengths,
+            speeds=speeds,
+        )
 
     async def _admitted(
         self, asked: _AdmitCall, policy: AdmissionPolicy, queue: QueueState, context: AdmitContext

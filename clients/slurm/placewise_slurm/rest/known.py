@@ -29,7 +29,7 @@ _GROUP = re.compile(r"\d+")
 
 @dataclass(slots=True)
 class KnownJobs:
-    """`look` reads what has changed, `note` takes in jobs that were read one by one. `clock` counts seconds."""
+    """`look` reads the jobs that changed, `note` takes in jobs that were read one by one. `clock` counts seconds."""
 
     rest: SlurmRest
     clock: Callable[[], float] = time.monotonic
@@ -53,7 +53,7 @@ class KnownJobs:
         return list(self._jobs.values()), fresh
 
     async def note(self, jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
-        """The jobs, with what slurmrestd shows of their GPUs beside their records."""
+        """The jobs, with the GPUs that slurmrestd shows beside their records."""
         jobs = await self._with_layouts(list(jobs))
         for job in jobs:
             self._jobs[job.id] = job
@@ -62,7 +62,7 @@ class KnownJobs:
         return jobs
 
     def expire(self, job_id: int) -> None:
-        """The job is read again at the next look, whatever its state."""
+        """The job is read again at the next look, even if its state is the same."""
         self._states.pop(str(job_id), None)
 
     async def _read_all(self, states: dict[str, str]) -> tuple[list[SlurmJob], list[SlurmJob]]:

@@ -14,7 +14,15 @@ from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, QueueSettings, QueueState
 from placewise_core.domain.commands import AdmitCommand, PartitionCommand
-from placewise_core.domain.decision import Admission, AdmitDecision, AdmitPlan, Outcome, PartitionPlan, Verdict
+from placewise_core.domain.decision import (
+    Admission,
+    AdmitDecision,
+    AdmitPlan,
+    LearnedSpeed,
+    Outcome,
+    PartitionPlan,
+    Verdict,
+)
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job
 from placewise_core.partition.policy import PartitionContext
@@ -145,6 +153,26 @@ async def test_all_questions_of_a_slot_have_one_arm_and_slots_have_both(
         found.append(wanted)
         clock.advance(SLOT_S)
     assert set(found) == {"next", "default"}
+
+
+async def test_learned_speeds_are_those_that_the_arm_of_the_answer_read(
+    pair: tuple[Engine, Engine], clock: ManualClock
+) -> None:
+    engine, found = pair[0], set()
+    await engine.update_settings(CLUSTER, ClusterSettings(learn_throughput=True))
+    registry = engine._parts.registry
+    for name, policies in (
+        ("default", registry.policies_of(CLUSTER)),
+        ("next", registry.canaries[CLUSTER].serving.policies),
+    ):
+        known = LearnedSpeed("a", "V100", 1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, name)
+        object.__setattr__(policies, "learned_speed", lambda *_, known=known: known)
+    for _ in range(20):
+        meta = (await admit(engine, "a", is_dry_run=True)).meta
+        assert [speed.source for speed in meta.speeds] == [meta.bundle]
+        found.add(meta.bundle)
+        clock.advance(SLOT_S)
+    assert found == {"next", "default"}
 
 
 async def test_the_log_has_arm_and_mixture_of_a_partition(pair: tuple[Engine, Engine]) -> None:
