@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import yaml
 from tests.attack.attack import Attack, Figures
 from tests.attack.enclosed import enclosed
 from tests.attack.source import Service, Source
@@ -28,6 +29,13 @@ TITLE = "First steps of an operator"
 _CLI = ["-m", "placewise_service.cli"]
 _WATCH_S = 14.0  # ONNX Runtime asks 10 s after its import
 _LOADED = "print('loaded', flush=True); import time; time.sleep(600)"
+# Nobody answers there: the adapter goes on trying.
+_KUBECONFIG = {
+    "current-context": "c",
+    "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+    "clusters": [{"name": "k", "cluster": {"server": "http://127.0.0.1:9"}}],
+    "users": [{"name": "u", "user": {"token": "t"}}],
+}
 _AWAY_S = 2.0
 _SETTLE_S = 4.0
 
@@ -50,13 +58,26 @@ def _calls_home(source: Source) -> Figures:
         }
         if source.knows_setting("PLACEWISE_SERVER__HEALTH_PORT"):
             settings["PLACEWISE_SERVER__HEALTH_PORT"] = "0"
-        command = f"from placewise_service.cli import invoke; invoke(['doctor', '--json']); {_LOADED}"
+        kubernetes, kubeconfig = Path(folder, "kubernetes.yaml"), Path(folder, "kubeconfig")
+        kubernetes.write_text(
+            yaml.safe_dump(
+                {"cluster": "c", "service": {"targets": [f"http://127.0.0.1:{rest}"]}, "listen": {"port": free_port()}}
+            )
+        )
+        kubeconfig.write_text(yaml.safe_dump(_KUBECONFIG))
+        invoked = "from placewise_service.cli import invoke; invoke"
+        command = f"{invoked}(['doctor', '--json']); {_LOADED}"
+        begun = f"import {_trainer(source)}; print('begun', flush=True)"
+        train = f"{begun}; {invoked}(['train', 'stdm', '--out', {folder!r}])"
         programs = {
             "service": ([*_CLI, "serve"], '"ready"'),
             "command": (["-c", command], "loaded"),
-            "trainer": (["-c", f"import {_trainer(source)}; {_LOADED}"], "loaded"),
+            "trainer": (["-c", f"{train}; {_LOADED}"], "begun"),
             "adapter_of_slurm": (["-m", "placewise_slurm.main", "--config", str(config), "run"], "bridging"),
-            "adapter_of_kubernetes": (["-c", f"import placewise_kubernetes.app; {_LOADED}"], "loaded"),
+            "adapter_of_kubernetes": (
+                ["-m", "placewise_kubernetes.cli", "--config", str(kubernetes), "--kubeconfig", str(kubeconfig)],
+                "ready on port",
+            ),
         }
         found = enclosed(source, programs, settings, _WATCH_S)["programs"]
     names = {name for program in found.values() for name in program["lookups"]}

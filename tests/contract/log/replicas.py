@@ -74,6 +74,8 @@ class Host:
 
     nodes, gpus = NODES, GPUS
     options: Mapping[str, Any] = {}
+    deadlines_s = (10.0, 10.0, 0.01)
+    """Of policies that the clock may stop."""
 
     def __init__(self, replicas: Sequence[Engine], policy: str, seed: int) -> None:
         self.replicas = replicas
@@ -134,7 +136,7 @@ class Host:
         command = PlaceCommand(CLUSTER, jobs, policy=self.place_policy)
         command = replace(command, is_dry_run=self.draw.random() < 0.1, seed=self.draw.choice((None, None, 7)))
         started_s = engine._parts.clock.monotonic_s()
-        left_s = self.draw.choice((10.0, 10.0, 0.01)) if self.policy in ("search", EXPLORING) else 10.0
+        left_s = self.draw.choice(self.deadlines_s) if self.policy in ("search", EXPLORING) else 10.0
         pending = await engine.place(command, started_s + left_s)
         decision = await pending.settled()
         if not command.is_dry_run:

@@ -48,6 +48,9 @@ class FakeJob:
     comment: str = ""
     steps: dict[str, str] = field(default_factory=dict)
     """State by step, as slurmdbd has it; all of them on all nodes of the job."""
+    start_time_s: int = 1_800_000_001
+    end_time_s: int = 1_800_000_009
+    step_end_time_s: int = 1_800_000_009
 
     @property
     def key(self) -> str:
@@ -313,8 +316,8 @@ class FakeSlurm:
             "required_nodes": ",".join(job.required),
             "gres_detail": [f"gpu:{job.gpus}(IDX:0-{job.gpus - 1})" for _ in job.nodes] if not has_ended else [],
             "submit_time": self._wrap(1_800_000_000),
-            "start_time": self._wrap(1_800_000_001 if job.nodes else 0),
-            "end_time": self._wrap(1_800_000_009 if has_ended else 0),
+            "start_time": self._wrap(job.start_time_s if job.nodes else 0),
+            "end_time": self._wrap(job.end_time_s if has_ended else 0),
             "restart_cnt": job.restarts,
             "exit_code": 0 if is_plain else {"status": ["SUCCESS"], "return_code": self._wrap(0)},
         }
@@ -326,8 +329,8 @@ class FakeSlurm:
             "state": state if is_plain else [state],
             "nodes": {"list": job.nodes},
             "time": {
-                "start": self._wrap(1_800_000_001),
-                "end": self._wrap(0 if state == "RUNNING" else 1_800_000_009),
+                "start": self._wrap(job.start_time_s),
+                "end": self._wrap(0 if state == "RUNNING" else job.step_end_time_s),
             },
         }
 
