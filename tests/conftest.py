@@ -17,6 +17,9 @@ from hypothesis import settings
 
 import placewise_service  # noqa: F401 - switches ONNX Runtime's telemetry off before any test imports it
 
+# Their assertions show values, as those of test files do.
+pytest.register_assert_rewrite("tests.contract.adapters.adapter_conformance", "tests.contract.adapters.suite")
+
 settings.register_profile("placewise", deadline=None)
 settings.register_profile("fast", deadline=None, max_examples=settings.default.max_examples // 4)
 settings.load_profile("placewise")

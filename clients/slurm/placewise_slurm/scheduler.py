@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from placewise.v1.cluster_pb2 import Node
+from placewise.v1.job_pb2 import Job
 from placewise_client.adapter.native import (
     Applied,
     End,
@@ -32,7 +33,7 @@ from placewise_slurm.pokes import Hints, PokeListener
 from placewise_slurm.records import SlurmJob, SlurmNode
 from placewise_slurm.rest import RefusedError, SlurmRest
 from placewise_slurm.rest.known import KnownJobs
-from placewise_slurm.translate import SiteNames, gpus_per_node, gpus_per_task, key, stage, to_native, to_node
+from placewise_slurm.translate import SiteNames, gpus_per_node, gpus_per_task, key, stage, to_job, to_native, to_node
 from placewise_slurm.versions import Update
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,7 @@ class SlurmScheduler:
             raise HostUnreachableError(str(error)) from error
 
     async def apply(self, job: NativeJob, placement: Placement) -> Applied:
-        return await self._change(job, lambda slurm: self._apply_to(slurm, placement), placement)
+        return await self._change(job, lambda slurm: self._apply_to(job, slurm, placement), placement)
 
     async def release(self, job: NativeJob) -> Applied:
         return await self._change(job, self._release_it)
@@ -308,7 +309,11 @@ class SlurmScheduler:
         self._known.expire(job_id)  # it is about to change, or has
         return slurm if time.monotonic() - read_s < _FRESH_S else await self.rest.job(job_id)
 
-    async def _apply_to(self, job: SlurmJob, placement: Placement) -> Applied:
+    async def _apply_to(self, native: NativeJob, job: SlurmJob, placement: Placement) -> Applied:
+        if not _asks_for(to_job(job, self.names, self._types), native.job):
+            log.info("job %s was changed while it waited: it is decided again", native.key)
+            self._unstarted[job.id] = time.monotonic(), 0  # looked at next
+            return Applied.REFUSED
         if self.preparation is not None:
             await self.preparation(job, placement)
         return await self._update(job, Update(False, placement.nodes, self._gres(job, placement)))
@@ -366,6 +371,11 @@ def _waiting_others(jobs: Sequence[SlurmJob]) -> dict[str, int]:
             for partition in job.partition.split(","):
                 found[partition] = max(job.priority, found.get(partition, 0))
     return found
+
+
+def _asks_for(now: Job, decided: Job) -> bool:
+    """Whether the job still asks for what was decided about: its user may have changed it."""
+    return now.groups == decided.groups and now.elastic == decided.elastic
 
 
 def _is_placed(job: SlurmJob, placement: Placement) -> bool:

@@ -165,7 +165,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "unit": ("", "node/unit of a share or subtask; null for a whole job"),
         "subtask": ("", "subtask that ended; null for other events"),
         "actual_s": ("s", "time that the share or subtask took; null for other events"),
-        "reason": ("", "the host's words on a failure; null without"),
+        "reason": ("", "the host's words on a failure, or why a decision was not followed; null without"),
         "neighbours": ("", "jobs on its nodes when a job reported progress; null of other events, and if unknown"),
     },
     JOINED: {

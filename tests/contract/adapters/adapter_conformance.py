@@ -1,138 +1,26 @@
 """What every scheduler adapter must keep, as tests: subclass `AdapterConformance`, give it a `host` fixture.
 
-The host is the scheduler (a fake one with the real wire format, or a real one) with the adapter's native layer on it;
-the service is a real gRPC server. Time is a manual clock, passes are called one by one: nothing here sleeps.
+suite/ has two more parts, host_mistakes.py and learning_reports.py, and the stage on which all play, adapter_world.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any, Protocol
 
 import pytest
-from tests.fakes.servers.oracle import OracleServer, SmallService
-from tests.fakes.servers.oracle_http import OracleHttpServer
+from tests.contract.adapters.suite.adapter_world import SETTINGS, World
+from tests.contract.adapters.suite.host_mistakes import HostMistakes
+from tests.contract.adapters.suite.learning_reports import LearningReports
 
-from placewise.v1.cluster_pb2 import GetClusterRequest, JobEvent, Node
-from placewise_client import AsyncClient, RetryPolicy, StateUnavailableError
-from placewise_client.adapter.loop import AdapterLoop
-from placewise_client.adapter.native import AdapterSettings, End, NativeScheduler, Stage
-
-_RECONNECT = RetryPolicy(attempts=100, longest_delay_s=0.1)
-# The budget is generous so that a busy machine does not turn decisions into failures; one test shortens it.
-SETTINGS = AdapterSettings(
-    cluster="conformance", release_after_s=5.0, start_timeout_s=20.0, retry_s=1.0, decide_budget_s=10.0
-)
-
-Server = OracleServer | OracleHttpServer
+from placewise.v1.cluster_pb2 import JobEvent, Node
+from placewise_client import StateUnavailableError
+from placewise_client.adapter.native import AdapterSettings, End, Stage
 
 
-class Host(Protocol):
-    """A scheduler under test, seen from outside the adapter. Every node has `gpus` GPUs, every task its own node."""
-
-    changes: list[tuple[str, str]]
-    """("apply" | "release" | "withdraw", key) for everything that was changed on the host."""
-
-    @property
-    def native(self) -> NativeScheduler: ...
-    async def add_nodes(self, count: int, gpus: int) -> None: ...
-    async def submit(self, tasks: int, gpus: int, *, is_managed: bool = True) -> str: ...
-    async def occupy(self, node: str, gpus: int) -> None: ...
-    async def run_scheduler(self) -> None: ...
-    async def end(self, key: str, end: End) -> None: ...
-    async def set_node_state(self, node: str, state: Node.State) -> None: ...
-    async def set_reachable(self, is_reachable: bool) -> None: ...
-    async def where(self, key: str) -> list[str]: ...
-    async def stage(self, key: str) -> Stage: ...
-
-
-class Clock:
-    """Seconds that only move when told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def advance(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-class World:
-    """Host, service, clock and the adapter between them."""
-
-    def __init__(self, host: Host, server: Server, clock: Clock) -> None:
-        self.host = host
-        self.server = server
-        self.clock = clock
-        self.clients: list[AsyncClient] = []
-        self.loop = self.start_adapter()
-
-    @property
-    def oracle(self) -> SmallService:
-        return self.server.oracle
-
-    def start_adapter(self, settings: AdapterSettings = SETTINGS) -> AdapterLoop:
-        """A new life of the adapter: nothing is handed over."""
-        client = AsyncClient(self.server.target)
-        self.clients.append(client)
-        self.loop = AdapterLoop(self.host.native, client, settings, clock=self.clock, now=self.clock)
-        return self.loop
-
-    async def step(self, *, full: bool = True) -> None:
-        """The adapter passes, the host schedules, the adapter sees the result."""
-        await self.loop.run_pass(full)
-        await self.host.run_scheduler()
-        await self.loop.run_pass(full)
-
-    async def restart_service(self) -> None:
-        """Returns when the adapter's own connection is up again: the test is not about gRPC's dialling."""
-        await self.server.start()
-        await self.loop.client.get_cluster(GetClusterRequest(cluster="conformance"), retry=_RECONNECT)
-
-    def asked(self, name: str) -> list[Any]:
-        """Requests of one kind so far, in order; a Place inside AdmitOrWait counts as one, too."""
-        return [request for called, request in self.oracle.calls if called == name]
-
-    def decided_nodes(self, key: str) -> list[str]:
-        return sorted(assignment.node for assignment in self.oracle.decided[key][-1])
-
-    def events(self, key: str) -> list[JobEvent]:
-        return [event for event in self.oracle.events if event.job_id == key]
-
-    def kinds(self, key: str) -> list[str]:
-        return [JobEvent.Kind.Name(event.kind) for event in self.events(key)]
-
-
-class AdapterConformance:
+class AdapterConformance(HostMistakes, LearningReports):
     """Subclasses define `host`; they may add tests of their own."""
-
-    @pytest.fixture
-    async def host(self) -> Host:
-        raise NotImplementedError
-
-    @pytest.fixture
-    def clock(self) -> Clock:
-        return Clock()
-
-    @pytest.fixture(params=[OracleServer, OracleHttpServer])
-    async def server(self, request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Server]:
-        """The service, however it is asked."""
-        server = await request.param(SmallService(now=clock)).start()
-        yield server
-        await server.stop()
-
-    @pytest.fixture
-    async def world(self, host: Host, server: Server, clock: Clock) -> AsyncIterator[World]:
-        world = World(host, server, clock)
-        await host.add_nodes(4, 8)
-        yield world
-        for client in world.clients:
-            await client.close()
 
     # --- placing ------------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,11 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from tests.contract.adapters.adapter_conformance import SETTINGS, AdapterConformance, Clock, World
+from tests.contract.adapters.adapter_conformance import AdapterConformance
+from tests.contract.adapters.suite.adapter_world import SETTINGS, Clock, World
 from tests.fakes.schedulers.memory_host import MemoryHost
 from tests.fakes.servers.oracle import OracleServer, SmallService
 
@@ -17,6 +18,8 @@ from placewise_client.adapter.native import NativeJob, Stage
 
 
 class TestMemoryHost(AdapterConformance):
+    not_here: ClassVar = {"test_what_cannot_be_read_holds_up_nothing_else": "its jobs are objects in memory"}
+
     @pytest.fixture
     async def host(self) -> MemoryHost:
         return MemoryHost()

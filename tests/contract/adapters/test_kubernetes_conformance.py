@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
-from collections.abc import AsyncIterator
-from typing import Any, cast
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, ClassVar, cast
 
 import pytest
-from tests.contract.adapters.adapter_conformance import SETTINGS, AdapterConformance, Clock, Server, World
+from tests.contract.adapters.adapter_conformance import AdapterConformance
+from tests.contract.adapters.suite.adapter_world import SETTINGS, Clock, Server, World
 from tests.e2e.kubernetes.kubernetes_cluster import fake_node, gang, pod
 from tests.fakes.schedulers.kubernetes_api import FakeKube
 
@@ -25,7 +27,14 @@ from placewise_kubernetes.kube.client import KubeClient
 from placewise_kubernetes.kube.nodes import NodeReader
 
 RULES = GangRules()
+PODS = "/api/v1/namespaces/default/pods"
 PHASES = {End.FINISHED: "Succeeded", End.FAILED: "Failed"}
+# Cases about changes that an adapter makes to the host.
+CHANGES = (
+    "test_a_change_that_the_host_refuses_is_decided_again",
+    "test_a_change_whose_answer_is_lost_is_made_once",
+)
+BINDS = "to apply is to bind: after that nothing can start the gang elsewhere, or be taken back"
 
 
 class RecordedHost(KubernetesHost):
@@ -51,8 +60,11 @@ class RecordedHost(KubernetesHost):
 class KubernetesScheduler:
     """A cluster whose scheduler takes the first node that fits, after asking the extender as kube-scheduler does."""
 
+    host_type: ClassVar[type[RecordedHost]] = RecordedHost
+
     def __init__(self, scheduler: str) -> None:
         self.changes: list[tuple[str, str]] = []
+        self.user = "default"  # the namespace
         self.kube = FakeKube()
         self.rules = RULES
         self.native: RecordedHost
@@ -65,7 +77,7 @@ class KubernetesScheduler:
         """A new life of the native layer."""
         self.stop()
         reader = NodeReader(self.rules.gpu_resources)
-        self.native = RecordedHost(cast(KubeClient, self.kube), self.rules, reader)
+        self.native = self.host_type(cast(KubeClient, self.kube), self.rules, reader)
         self.native.changes = self.changes
         self._watching = asyncio.ensure_future(self.native.run())
 
@@ -87,16 +99,18 @@ class KubernetesScheduler:
             self.kube.add_pod(pod(f"{name}-{index}", gpus=gpus, labels=labels, annotations=notes, scheduler=scheduler))
             for index in range(tasks)
         ]
+        return await self._made(name if is_managed else f"{name}-0", made)
+
+    async def _made(self, name: str, pods: list[dict[str, Any]]) -> str:
         await self.kube.seen()
-        uid = made[0]["metadata"]["uid"][:UID_LENGTH]
-        key = f"default/{name}/{uid}" if is_managed else f"default/{name}-0/{uid}"
-        self._paths[key] = [f"/api/v1/namespaces/default/pods/{name}-{index}" for index in range(tasks)]
+        key = f"default/{name}/{pods[0]['metadata']['uid'][:UID_LENGTH]}"
+        self._paths[key] = [f"{PODS}/{document['metadata']['name']}" for document in pods]
         return key
 
     async def occupy(self, node: str, gpus: int) -> None:
         name = f"taken{next(self._number)}"
         made = self.kube.add_pod(pod(name, gpus=gpus))
-        self.kube.bind(f"/api/v1/namespaces/default/pods/{name}", node, made["metadata"])
+        self.kube.bind(f"{PODS}/{name}", node, made["metadata"])
         await self.kube.seen()
 
     async def run_scheduler(self) -> None:
@@ -118,14 +132,61 @@ class KubernetesScheduler:
                 self.kube.set_phase(path, PHASES[end])
         await self.kube.seen()
 
+    async def start_at(self, key: str, nodes: Sequence[str]) -> None:
+        for path, node in zip(self._paths[key], nodes, strict=True):
+            self.kube.bind(path, node, {})
+        await self.kube.seen()
+
+    async def shrink(self, key: str, tasks: int) -> None:
+        for path in self._paths[key][tasks:]:
+            self.kube.remove_pod(path)
+        self._paths[key] = self._paths[key][:tasks]
+        for path in self._paths[key]:
+            await self.kube.patch(path, {"metadata": {"annotations": {names.GANG: str(tasks)}}})
+        await self.kube.seen()
+
+    async def requeue(self, key: str) -> str:
+        """The gang is evicted, and its controller makes its pods again."""
+        documents = [copy.deepcopy(self.kube.pods[path]) for path in self._paths[key]]
+        await self.end(key, End.CANCELLED)
+        for document in documents:
+            del document["metadata"]["uid"], document["spec"]["nodeName"], document["status"]
+        return await self._made(key.split("/")[1], [self.kube.add_pod(document) for document in documents])
+
+    async def forget(self, key: str) -> None:
+        await self.set_reachable(False)
+        for path in self._paths[key]:
+            self.kube.remove_pod(path)
+        await self.set_reachable(True)
+
+    async def show_unreadable(self) -> None:
+        """A pod that runs, and a gang that waits."""
+        notes = {names.MODEL: "\ud800"}  # half a character, which no message can hold
+        alone = self.kube.add_pod(pod("alone", annotations=notes))
+        self.kube.bind(f"{PODS}/alone", "n1", alone["metadata"])
+        for document in gang("odd", 2, gpus=1, annotations=notes, scheduler=self._scheduler):
+            self.kube.add_pod(document)
+        await self.kube.seen()
+
+    def refuse_change(self) -> None:
+        self.kube.refusals += 1
+
+    def lose_answer(self) -> None:
+        self.kube.answers_to_lose += 1
+
     async def set_node_state(self, node: str, state: Node.State) -> None:
         self.kube.change_node(node, unschedulable=state == Node.State.DRAINING)
+        await self.kube.seen()
+
+    async def lose_node(self, node: str) -> None:
+        self.kube.remove_node(node)
         await self.kube.seen()
 
     async def set_reachable(self, is_reachable: bool) -> None:
         if not is_reachable:
             self.kube.lose_connections()
-            await asyncio.sleep(0)
+            while self.native.is_current():  # noqa: ASYNC110 - the watches notice it in their own time
+                await asyncio.sleep(0)
             return
         self.kube.is_reachable = True
         while not self.native.is_current():  # noqa: ASYNC110 the watch connects again after a pause of its own
@@ -144,16 +205,19 @@ class KubernetesScheduler:
 
     def _feasible(self, document: dict[str, Any]) -> list[str]:
         """What kube-scheduler's own filters leave over: nodes that take pods and have the GPUs."""
-        wanted = _gpus(document)
+        return [name for name, gpus in self.free().items() if gpus >= gpus_of(document)]
+
+    def free(self) -> dict[str, int]:
+        """GPUs by node that takes pods."""
         free = {name: 8 for name, node in self.kube.nodes.items() if not node.get("spec", {}).get("unschedulable")}
         for other in self.kube.pods.values():
             node = other["spec"].get("nodeName")
             if node in free and other["status"]["phase"] in ("Pending", "Running"):
-                free[node] -= _gpus(other)
-        return [name for name, gpus in free.items() if gpus >= wanted]
+                free[node] -= gpus_of(other)
+        return free
 
 
-def _gpus(document: dict[str, Any]) -> int:
+def gpus_of(document: dict[str, Any]) -> int:
     return int(document["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
 
 
@@ -185,20 +249,13 @@ class KubernetesConformance(AdapterConformance):
         for client in world.clients:
             await client.close()
 
-    async def test_what_cannot_be_read_holds_up_nothing_else(
+    async def test_what_cannot_be_read_holds_up_nothing_else(  # type: ignore[override]
         self, world: KubernetesWorld, caplog: pytest.LogCaptureFixture
     ) -> None:
+        await super().test_what_cannot_be_read_holds_up_nothing_else(world)
+        await world.step()
         kube = world.host.kube
-        notes = {names.MODEL: "\ud800"}  # half a character, which no message can hold
-        alone = kube.add_pod(pod("alone", annotations=notes))
-        kube.bind("/api/v1/namespaces/default/pods/alone", "n1", alone["metadata"])
-        for document in gang("odd", 2, gpus=1, annotations=notes, scheduler=self.scheduler):
-            kube.add_pod(document)
-        key = await world.host.submit(2, 8)
-        for _ in range(3):
-            await world.step()
-        assert await world.host.where(key) == world.decided_nodes(key) == ["n3", "n4"]
-        odd = [kube.pods[f"/api/v1/namespaces/default/pods/odd-{index}"] for index in range(2)]
+        odd = [kube.pods[f"{PODS}/odd-{index}"] for index in range(2)]
         assert all(document["spec"].get("nodeName") for document in odd)  # left to its scheduler, which has placed it
         said = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
         assert len(said) == len(set(said)) == 2
@@ -206,12 +263,18 @@ class KubernetesConformance(AdapterConformance):
 
 class TestExtender(KubernetesConformance):
     scheduler = "default-scheduler"
+    not_here: ClassVar = dict.fromkeys(CHANGES, "the adapter changes nothing here: kube-scheduler binds")
 
 
 class TestOwnScheduler(KubernetesConformance):
     """Here to apply is to bind: there is no time between the two."""
 
     scheduler = RULES.own_scheduler
+    not_here: ClassVar = {
+        "test_a_gang_that_the_host_starts_elsewhere_is_reported_where_it_runs": BINDS,
+        "test_a_start_elsewhere_says_so": BINDS,
+        "test_a_placement_that_is_taken_back_says_why": BINDS,
+    }
 
     async def test_applying_twice_is_applying_once(self, world: KubernetesWorld) -> None:  # type: ignore[override]
         key = await world.host.submit(2, 1)
@@ -240,7 +303,7 @@ class TestOwnScheduler(KubernetesConformance):
         key = await world.host.submit(1, 8)
         await world.loop.run_pass(full=True)
         foreign = world.host.kube.add_pod(pod("foreign", gpus=4))
-        world.host.kube.bind("/api/v1/namespaces/default/pods/foreign", "n1", foreign["metadata"])
+        world.host.kube.bind(f"{PODS}/foreign", "n1", foreign["metadata"])
         await world.host.kube.seen()
         job = world.loop.book.records[key].job
         assert await world.host.native.apply(job, placed_on("n1")) is Applied.REFUSED

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.contract.adapters.adapter_conformance import SETTINGS, Clock
+from tests.contract.adapters.suite.adapter_world import SETTINGS, Clock
 from tests.contract.adapters.test_kubernetes_conformance import KubernetesScheduler, KubernetesWorld
 from tests.e2e.kubernetes.kubernetes_cluster import gang
 from tests.fakes.schedulers.kubernetes_api import JOBS

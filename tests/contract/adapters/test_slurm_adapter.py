@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.adapters.adapter_conformance import SETTINGS, AdapterConformance, World
+from tests.contract.adapters.adapter_conformance import AdapterConformance
+from tests.contract.adapters.suite.adapter_world import SETTINGS, World
 from tests.fakes.counted import counted
 from tests.fakes.schedulers.slurmrestd import FakeSlurm
 from tests.unit.slurm.test_shares import FakeClient
 
-from placewise.v1.cluster_pb2 import Node
 from placewise_client.adapter.native import Applied, End, HostUnreachableError, Stage
 from placewise_slurm import scheduler
 from placewise_slurm.http import JsonHttp
@@ -214,20 +214,6 @@ class SlurmConformance(AdapterConformance):
         await world.step()
         assert host.changes == []
         assert host.jobs[1].state == "RUNNING"
-
-    async def test_a_requeued_job_is_a_new_question(self, world: World, host: FakeSlurm) -> None:
-        key = await host.submit(1, 8)
-        await world.step()
-        (node,) = await host.where(key)
-        await host.set_node_state(node, Node.DOWN)
-        again = host.requeue(key)
-        await world.step()
-        world.clock.advance(SETTINGS.start_timeout_s + 1)
-        await world.step()
-        await world.step()
-        assert await host.where(again) == world.decided_nodes(again) != [node]
-        assert world.kinds(again) == ["STARTED"]
-        assert key not in world.oracle.held
 
     async def test_shares_are_told_once_accounting_has_shown_their_steps(
         self, world: World, host: FakeSlurm, tmp_path: Path

@@ -30,8 +30,13 @@ class FakeKube:
         self.bound: list[tuple[str, str]] = []
         self.posted: list[str] = []
         self.is_reachable = True
+        self.refusals = 0
+        """So many of the next Bindings are refused."""
+        self.answers_to_lose = 0
+        """So many of the next Bindings are made, and their answers lost."""
         self._queues: list[tuple[str, asyncio.Queue[tuple[str, Document] | None]]] = []
         self._version = itertools.count(1)
+        self._last_version: dict[str, int] = {}
         self._uid = itertools.count(1)
 
     # --- what KubeClient offers ---------------------------------------------------------------------------------------
@@ -47,6 +52,8 @@ class FakeKube:
 
     async def watch(self, path: str, version: str) -> AsyncIterator[tuple[str, Document]]:
         self._check()
+        if int(version) < self._last_version.get(path, 0):
+            raise KubeError(410, "Expired", "too old: what has changed since is not told again")
         queue: asyncio.Queue[tuple[str, Document] | None] = asyncio.Queue()
         entry = (path, queue)
         self._queues.append(entry)
@@ -65,7 +72,7 @@ class FakeKube:
         self._check()
         self.posted.append(path)
         if path.endswith("/binding"):
-            self.bind(path.removesuffix("/binding"), body["target"]["name"], body["metadata"])
+            self._bind_for(path.removesuffix("/binding"), body)
         elif path.endswith("/events"):
             self.events.append(dict(body))
         return dict(body)
@@ -108,6 +115,9 @@ class FakeKube:
     def remove_job(self, name: str) -> None:
         self._tell(JOBS, "DELETED", self.jobs.pop(name))
 
+    def remove_node(self, name: str) -> None:
+        self._tell(NODES, "DELETED", self.nodes.pop(name))
+
     def change_node(self, name: str, **spec: Any) -> None:
         self.nodes[name].setdefault("spec", {}).update(spec)
         self._tell(NODES, "MODIFIED", self.nodes[name])
@@ -141,6 +151,15 @@ class FakeKube:
             await asyncio.sleep(0)
             await asyncio.gather(*(queue.join() for _, queue in self._queues))
 
+    def _bind_for(self, path: str, body: Mapping[str, Any]) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise KubeError(403, "Forbidden", "a policy of the cluster")
+        self.bind(path, body["target"]["name"], body["metadata"])
+        if self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise KubeUnreachableError("the answer is lost")
+
     def _found(self, path: str) -> Document:
         for store in (self.pods, self.groups):
             if path in store:
@@ -148,7 +167,8 @@ class FakeKube:
         raise KubeError(404, "NotFound", path)
 
     def _tell(self, path: str, kind: str, document: Document) -> None:
-        document["metadata"]["resourceVersion"] = str(next(self._version))
+        self._last_version[path] = next(self._version)
+        document["metadata"]["resourceVersion"] = str(self._last_version[path])
         for watched, queue in self._queues:
             if watched == path:
                 queue.put_nowait((kind, copy.deepcopy(document)))

@@ -7,6 +7,7 @@ and only when their resources are free.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Assignment, Node
@@ -31,6 +32,9 @@ class MemoryHost:
     changes: list[tuple[str, str]] = field(default_factory=list)
     is_reachable: bool = True
     explained: dict[str, str] = field(default_factory=dict)
+    user: str = "ada"
+    refusals: int = 0
+    answers_to_lose: int = 0
 
     @property
     def native(self) -> MemoryHost:
@@ -48,7 +52,7 @@ class MemoryHost:
         demand = Resources(cpu_cores=1, gpus=gpus)
         group = TaskGroup(role=TaskGroup.WORKER, count=tasks, demand=demand, max_per_node=1)
         stage = Stage.WAITING if is_managed else Stage.RELEASED
-        self.jobs[key] = NativeJob(key, Job(id=key, groups=[group]), stage, is_managed=is_managed)
+        self.jobs[key] = NativeJob(key, Job(id=key, user=self.user, groups=[group]), stage, is_managed=is_managed)
         return key
 
     async def occupy(self, node: str, gpus: int) -> None:
@@ -68,8 +72,38 @@ class MemoryHost:
     async def end(self, key: str, end: End) -> None:
         self._set(self.jobs[key], stage=Stage.ENDED, end=end)
 
+    async def start_at(self, key: str, nodes: Sequence[str]) -> None:
+        demand = self.jobs[key].job.groups[0].demand
+        placement = tuple(Assignment(node=node, demand=demand) for node in nodes)
+        self._set(self.jobs[key], stage=Stage.RUNNING, placement=placement)
+
+    async def shrink(self, key: str, tasks: int) -> None:
+        job = Job.FromString(self.jobs[key].job.SerializeToString())
+        job.groups[0].count = tasks
+        self.jobs[key] = dataclasses.replace(self.jobs[key], job=job)
+
+    async def requeue(self, key: str) -> str:
+        group = self.jobs[key].job.groups[0]
+        await self.end(key, End.FAILED)
+        return await self.submit(group.count, int(group.demand.gpus))
+
+    async def forget(self, key: str) -> None:
+        del self.jobs[key]
+
+    async def show_unreadable(self) -> None:
+        raise NotImplementedError
+
+    def refuse_change(self) -> None:
+        self.refusals += 1
+
+    def lose_answer(self) -> None:
+        self.answers_to_lose += 1
+
     async def set_node_state(self, node: str, state: Node.State) -> None:
         self.nodes[node].state = state
+
+    async def lose_node(self, node: str) -> None:
+        del self.nodes[node]
 
     async def set_reachable(self, is_reachable: bool) -> None:
         self.is_reachable = is_reachable
@@ -114,8 +148,14 @@ class MemoryHost:
         now = self.jobs.get(job.key)
         if now is None or now.stage is not Stage.WAITING:
             return Applied.GONE
+        if self.refusals:
+            self.refusals -= 1
+            return Applied.REFUSED
         self.changes.append((verb, job.key))
         self._set(now, stage=stage, placement=placement)
+        if self.answers_to_lose:
+            self.answers_to_lose -= 1
+            return Applied.UNREACHABLE
         return Applied.DONE
 
     def _set(self, job: NativeJob, **changes: object) -> None:
@@ -127,7 +167,8 @@ class MemoryHost:
 
     def _is_free(self, placement: tuple[Assignment, ...]) -> bool:
         return all(
-            self.nodes[a.node].state == Node.READY
+            a.node in self.nodes
+            and self.nodes[a.node].state == Node.READY
             and self._used(a.node) + a.demand.gpus <= self.nodes[a.node].capacity.gpus
             for a in placement
         )

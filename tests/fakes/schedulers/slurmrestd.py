@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class FakeJob:
     was_shrunk: bool = False
     aside: str = ""
     comment: str = ""
+    user: str = "ada"
     steps: dict[str, str] = field(default_factory=dict)
     """State by step, as slurmdbd has it; all of them on all nodes of the job."""
     start_time_s: int = 1_800_000_001
@@ -78,6 +79,7 @@ class FakeSlurm:
     is_accounting_up: bool = True
     served: list[str] | None = None
     """Versions that its OpenAPI document lists; None: its own."""
+    user: str = "ada"
     refuse_all: bool = False
     has_states: bool = False
     """Whether it serves `jobs/state`, and `resources/{job_id}`: releases of today do."""
@@ -117,6 +119,7 @@ class FakeSlurm:
 
     async def add_nodes(self, count: int, gpus: int) -> None:
         self.gpus = gpus
+        self.nodes_time_s += bool(self.nodes and self.nodes_time_s)
         self.nodes |= {f"n{number}": "idle" for number in range(1, count + 1)}
 
     async def submit(
@@ -156,8 +159,41 @@ class FakeSlurm:
         job.state = END_STATES[end]
         self.pokes.datagram_received(f"end {job.id} {job.state} - 0 0 0:0".encode(), ("127.0.0.1", 1))
 
+    async def start_at(self, key: str, nodes: Sequence[str]) -> None:
+        """Its user frees it, or the administrator does, and Slurm starts it there."""
+        job = self._job(key)
+        job.state, job.nodes, job.reason, job.is_held = "RUNNING", list(nodes), "None", False
+        self.pokes.datagram_received(f"start {job.id}".encode(), ("127.0.0.1", 1))
+
+    async def shrink(self, key: str, tasks: int) -> None:
+        self._job(key).min_nodes = tasks
+
+    async def requeue(self, key: str) -> str:
+        """A node failed: Slurm queues the job again, not held, with its node list."""
+        job = self._job(key)
+        job.state, job.nodes, job.restarts, job.reason = "PENDING", [], job.restarts + 1, "None"
+        return job.key
+
+    async def forget(self, key: str) -> None:
+        del self.jobs[self._job(key).id]
+
+    async def show_unreadable(self) -> None:
+        """The brackets of its nodes do not match."""
+        job = self._job(await self.submit(1, 1, is_managed=False))
+        job.state, job.nodes = "RUNNING", ["n["]
+
+    def refuse_change(self) -> None:
+        self.refuse.append(2014)
+
+    def lose_answer(self) -> None:
+        self.answers_to_lose = 2  # a kept connection that breaks is tried once more
+
     async def set_node_state(self, node: str, state: Node.State) -> None:
         self.nodes[node] = {Node.READY: "idle", Node.DRAINING: "drained", Node.DOWN: "down"}[state]
+        self.nodes_time_s += bool(self.nodes_time_s)
+
+    async def lose_node(self, node: str) -> None:
+        del self.nodes[node]
         self.nodes_time_s += bool(self.nodes_time_s)
 
     async def set_reachable(self, is_reachable: bool) -> None:
@@ -171,12 +207,6 @@ class FakeSlurm:
         now = stage(VERSIONS[self.version].job(self._job_json(self._job(key))))
         return Stage.RELEASED if now is None else now
 
-    def requeue(self, key: str) -> str:
-        """A node failed: Slurm queues the job again, not held, with its node list."""
-        job = self._job(key)
-        job.state, job.nodes, job.restarts, job.reason = "PENDING", [], job.restarts + 1, "None"
-        return job.key
-
     # --- scheduling ---------------------------------------------------------------------------------------------------
 
     def _job(self, key: str) -> FakeJob:
@@ -184,7 +214,7 @@ class FakeSlurm:
 
     def _is_free(self, node: str, job: FakeJob) -> bool:
         running = (other for other in self.jobs.values() if other.state == "RUNNING" and node in other.nodes)
-        return self.nodes[node] == "idle" and sum(other.gpus for other in running) + job.gpus <= self.gpus
+        return self.nodes.get(node) == "idle" and sum(other.gpus for other in running) + job.gpus <= self.gpus
 
     def _choice(self, job: FakeJob) -> list[str]:
         if len(job.required) > max(job.min_nodes, job.max_nodes):
@@ -268,6 +298,8 @@ class FakeSlurm:
             return _error(self.refuse.pop(0), "refused")
         listed = body.get("nodelist", body.get("required_nodes"))
         names = [name for name in (listed.split(",") if isinstance(listed, str) else listed or ()) if name]
+        if set(names) - self.nodes.keys():
+            return _error(2018, "Invalid node name specified")
         if job.state != "PENDING":
             job.was_shrunk |= bool(names) and job.state == "RUNNING"
             return _error(2021, "Job is no longer pending execution")
@@ -304,6 +336,7 @@ class FakeSlurm:
             "state_description": job.reason_text,
             "priority": self._wrap(0 if job.is_held else 4294901750),
             "partition": "main",
+            "user_name": job.user,
             "comment": job.comment,
             "admin_comment": f"placewise:held{job.aside}" if job.is_marked else "",
             "node_count": self._wrap(job.min_nodes),

@@ -53,6 +53,8 @@ class SmallService:
     ended: set[str] = field(default_factory=set)
     calls: list[tuple[str, Any]] = field(default_factory=list)
     events: list[JobEvent] = field(default_factory=list)
+    told: list[JobEvent] = field(default_factory=list)
+    """Every event that came, also repeats, and those of a placement that was withdrawn."""
     decided: dict[str, list[list[Assignment]]] = field(default_factory=dict)
     decisions: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, decision_pb2.PlaceResponse] = field(default_factory=dict)
@@ -70,6 +72,8 @@ class SmallService:
     """So many answers are worked out and then lost on the way."""
     blocked: asyncio.Event | None = None
     """Calls wait for it; a caller without a deadline of its own would wait for ever."""
+    spoil: Callable[[decision_pb2.PlaceResponse], None] | None = None
+    """Changes every placement on its way, also those inside an answer of AdmitOrWait."""
     questions: dict[str, bytes] = field(default_factory=dict)
     """The question of each request_id: another one under the same id is refused."""
     chosen_gpus: Callable[[Job], tuple[int, int]] | None = None
@@ -96,6 +100,9 @@ class SmallService:
         if request_id and self.questions.setdefault(request_id, question) != question:
             raise AlreadyExistsError("the request_id was used for another question")
         response = getattr(self, name)(request)
+        if self.spoil is not None and name in ("place", "admit_or_wait"):
+            response = type(response).FromString(response.SerializeToString())
+            self.spoil(response if name == "place" else response.placed)
         if self.lose_answers and (name == "place" or request_places(request)):
             self.lose_answers -= 1
             raise StateUnavailableError("the answer was lost")
@@ -204,6 +211,7 @@ class SmallService:
         return cluster_pb2.ReportNodesResponse(nodes=len(self.nodes))
 
     def report_job_events(self, request: cluster_pb2.ReportJobEventsRequest) -> cluster_pb2.ReportJobEventsResponse:
+        self.told.extend(request.events)
         applied = sum(self._take_event(event) for event in request.events)
         return cluster_pb2.ReportJobEventsResponse(applied=applied, ignored=len(request.events) - applied)
 

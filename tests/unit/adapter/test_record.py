@@ -42,7 +42,7 @@ def test_a_released_gang_is_not_asked_about_any_more() -> None:
     book = Book()
     book.update(HostState([job()]), 0.0)
     (record,) = book.waiting()
-    record.mark_released()
+    record.mark_released("left to the host: no_fit")
     assert (book.waiting(), book.find_waiting("j"), record.stage) == ([], None, Stage.RELEASED)
 
 

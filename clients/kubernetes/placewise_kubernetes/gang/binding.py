@@ -63,10 +63,18 @@ class GangBinder:
         has_tasks = all(gang.task_of(pod) is not None for pod in gang.waiting())
         task = self.bind(gang) if has_tasks else None
         if task is None and not (has_tasks and self._has_room(gang)):
-            gang.mark_waiting()
-            self._pods.book.touch(gang)
-            return Applied.REFUSED
-        return await task if task is not None and gang.is_complete() else Applied.DONE
+            return self._undecided(gang)
+        outcome = await task if task is not None and gang.is_complete() else Applied.DONE
+        if outcome is not Applied.REFUSED:
+            return outcome
+        # What is bound stays, and the rest is tried again.
+        return Applied.DONE if gang.is_bound_in_part() else self._undecided(gang)
+
+    def _undecided(self, gang: Gang) -> Applied:
+        """Its reservation is about to be freed: nothing may be bound by this decision any more."""
+        gang.mark_waiting()
+        self._pods.book.touch(gang)
+        return Applied.REFUSED
 
     async def bind_late(self) -> None:
         """Pods of our own scheduler name that the loop will not bring up again.

@@ -26,7 +26,7 @@ class Record:
     """One gang. Its stage is that of `job`; only the `mark_…` methods change it. Times are monotonic seconds.
 
     `verdict`, `admitted`, `asked_at_s` and `failing_since_s` belong to the question that is open while the gang waits.
-    `decided` is the placement that was applied.
+    `decided` is the placement that was applied. `left_because`: why the gang was left to the host, "" if it was not.
     """
 
     job: NativeJob
@@ -37,6 +37,7 @@ class Record:
     decided: Placement | None = None
     applied_at_s: float | None = None
     explained: str = ""
+    left_because: str = ""
 
     @property
     def key(self) -> str:
@@ -87,10 +88,10 @@ class Record:
         self.decided = found
         return True
 
-    def mark_released(self) -> None:
+    def mark_released(self, because: str) -> None:
         """The adapter has left the gang to the host."""
         self.close_question()
-        self.applied_at_s = None
+        self.applied_at_s, self.left_because = None, because
         self.job = dataclasses.replace(self.job, stage=Stage.RELEASED)
 
     def mark_withdrawn(self) -> None:

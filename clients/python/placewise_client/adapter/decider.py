@@ -141,7 +141,7 @@ class Decider:
             return
         self._unanswered = None
         self._read_admissions(gangs, response)
-        self._read_decisions(response.placed)
+        self._read_decisions(response.placed, [gang for gang in gangs if gang.admitted is not None])
 
     async def _admit(self, queue: str, gangs: list[Record], deadline_s: float) -> list[Record]:
         """The gangs that may start now, in the order the policy gave. An admission is asked for once and kept."""
@@ -218,7 +218,7 @@ class Decider:
             self._refuse(batch[0], error)
             return 0
         self._unanswered = None
-        return self._read_decisions(response)
+        return self._read_decisions(response, batch)
 
     def _placing(self) -> pb.PlaceRequest:
         """The settings of a placement, with a new request id, so that the question can be sent again."""
@@ -265,14 +265,19 @@ class Decider:
         (fewer if isinstance(fewer, pb.PlaceRequest) else fewer.place).request_id = self._placing().request_id
         return fewer
 
-    def _read_decisions(self, response: pb.PlaceResponse) -> int:
-        """Notes each answer; returns how many were placed."""
+    def _read_decisions(self, response: pb.PlaceResponse, expected: Iterable[Record] = ()) -> int:
+        """Notes each answer; returns how many were placed. A gang of `expected` that has none, or a place for a part of
+        its tasks alone, got no decision."""
         placed = 0
         for decision in response.decisions:
             gang = self.book.find_waiting(decision.job_id)
-            if gang is not None:
+            if gang is not None and decision.outcome == pb.PLACED and len(decision.assignments) < _tasks(gang):
+                self._fail([gang], "PLACE_INCOMPLETE")
+            elif gang is not None:
                 self._answer(gang, _verdict(decision, response.meta))
                 placed += isinstance(gang.verdict, Placed)
+        answered = {decision.job_id for decision in response.decisions}
+        self._fail([gang for gang in expected if gang.key not in answered], "PLACE_MISSING")
         return placed
 
     def _answer(self, gang: Record, verdict: Verdict) -> None:
@@ -284,6 +289,10 @@ class Decider:
         if left_s <= 0:
             raise DeadlineExceededError("the budget of this decision is used up", reason="BUDGET_SPENT")
         return await call(request, timeout_s=left_s, retry=None)
+
+
+def _tasks(gang: Record) -> int:
+    return sum(group.count for group in gang.job.job.groups) or 1
 
 
 def _shape(admission: pb.Admission) -> Shape | None:

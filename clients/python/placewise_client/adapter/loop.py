@@ -154,7 +154,7 @@ class AdapterLoop:
             elif record.stage is Stage.APPLIED:
                 self._take_over(record)
             elif record.stage is Stage.WAITING and item.before is Stage.APPLIED:
-                self._drop_decision(record)  # the host took it back by itself
+                self._drop_decision(record, "the host took it back")
             elif record.stage is Stage.ENDED:
                 has_freed |= self._note_end(record, item.before)
                 if record.key not in self.book.records:
@@ -165,7 +165,7 @@ class AdapterLoop:
 
     def _note_start(self, record: Record) -> None:
         self._take_over(record)
-        self.reporter.report_started(record.job, record.decided)
+        self.reporter.report_started(record.job, record.decided, left_because=record.left_because)
 
     def _take_over(self, record: Record) -> None:
         """The host shows that a verdict was carried out, although its answer may have been lost."""
@@ -181,7 +181,7 @@ class AdapterLoop:
             return False
         record.mark_taken_over()
         if record.job.placement and record.job.end is not End.CANCELLED and before is not Stage.RUNNING:
-            self.reporter.report_started(record.job, record.decided)
+            self.reporter.report_started(record.job, record.decided, left_because=record.left_because)
         self.reporter.report_ended(record.job, record.decided)
         return True
 
@@ -234,7 +234,8 @@ class AdapterLoop:
         self._are_nodes_due = True
         for record in self.book.records.values():
             if record.stage is Stage.RUNNING:
-                self.reporter.report_started(record.job, record.decided, in_full=True)
+                left_because = record.left_because
+                self.reporter.report_started(record.job, record.decided, left_because=left_because, in_full=True)
 
     async def _serve_waiting(self) -> None:
         waiting = self.book.waiting()
@@ -280,12 +281,12 @@ class AdapterLoop:
         record.close_question()
         record.decided = placement
         if result is Applied.REFUSED:
-            self._drop_decision(record)
+            self._drop_decision(record, "the host refused it")
 
-    def _drop_decision(self, record: Record) -> None:
+    def _drop_decision(self, record: Record, why: str) -> None:
         """The job will be decided again, so its reservation must go first."""
         if record.decided is not None:
-            self.reporter.report_withdrawn(record.job, record.decided)
+            self.reporter.report_withdrawn(record.job, record.decided, why)
         record.decided = None
 
     async def _release_by(self, gate: asyncio.Semaphore, record: Record, reason: str) -> None:
@@ -297,9 +298,10 @@ class AdapterLoop:
         if result is Applied.GONE:
             record.close_question()
         elif result is Applied.DONE:
-            record.mark_released()
+            why = reason + (detail and f" ({detail})")
+            record.mark_released(f"left to the host: {why}")
             self.metrics.released.labels(reason).inc()
-            log.info("job %s left to the host's own scheduling: %s%s", record.key, reason, detail and f" ({detail})")
+            log.info("job %s left to the host's own scheduling: %s", record.key, why)
 
     async def _explain(self, record: Record, text: str) -> None:
         self.reporter.report_submitted(record.job)
@@ -312,7 +314,7 @@ class AdapterLoop:
             if await self.native.withdraw(record.job) is Applied.DONE:
                 log.warning("job %s did not start in time on its nodes; it will be decided again", record.key)
                 self.metrics.withdrawn.inc()
-                self._drop_decision(record)
+                self._drop_decision(record, "it did not start in time")
                 record.mark_withdrawn()
                 if record.job.is_outranked:
                     await self._release(record, "outranked")
@@ -322,7 +324,7 @@ class AdapterLoop:
         for record in self.book.blocked():
             rule = record.job.blocked_by
             if await self.native.withdraw(record.job) is Applied.DONE:
-                self._drop_decision(record)
+                self._drop_decision(record, f"blocked ({rule})")
                 record.mark_withdrawn()
                 await self._release(record, "blocked", rule)
 

@@ -28,6 +28,8 @@ _MOST_QUEUED = 100_000
 _PER_REQUEST = 500
 _SEARCHED_AT_ONCE = 64
 _TIMEOUT_S = 2.0
+# Characters. The service refuses an event with a longer reason, or with one that cannot be printed.
+_MOST_REASON = 512
 # How the service names the node for which it refuses a report.
 _NODE_FIELD = re.compile(r"nodes\[(\d+)\]")
 
@@ -70,15 +72,21 @@ class OutcomeReporter:
         """The job waits for the service's answer."""
         self._add(JobEvent(job_id=job.key, kind=JobEvent.SUBMITTED, job=job.job, event_time=self._time(0)))
 
-    def report_started(self, job: NativeJob, decided: Placement | None, *, in_full: bool = False) -> None:
+    def report_started(
+        self, job: NativeJob, decided: Placement | None, *, left_because: str = "", in_full: bool = False
+    ) -> None:
         """The job runs. A placement other than the decided one is reported as an override by the host.
 
-        `in_full` repeats the placement although it is as decided, for a service that may have forgotten it.
+        `left_because`: why the adapter left the job to the host, if it did. `in_full` repeats the placement although it
+        is as decided, for a service that may have forgotten it.
         """
         event = JobEvent(job_id=job.key, kind=JobEvent.STARTED, event_time=self._time(job.start_time_s))
+        event.reason = _tellable(left_because)
         is_kept = decided is not None and is_as_decided(job, decided)
         if decided is not None:
             event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
+            if not is_kept:
+                event.reason = _tellable(f"started by the host elsewhere than on {', '.join(decided.nodes)}")
         if in_full or not is_kept:
             event.placement.extend(decided.assignments if decided and is_kept else job.placement)
             event.job.CopyFrom(job.job)
@@ -92,7 +100,7 @@ class OutcomeReporter:
             job_id=job.key,
             kind=_END_KINDS[job.end or End.FINISHED],
             event_time=self._time(job.end_time_s),
-            reason=job.end_reason,
+            reason=_tellable(job.end_reason),
         )
         if decided is not None:
             event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
@@ -107,11 +115,11 @@ class OutcomeReporter:
             event.share.CopyFrom(share)
             self.queue_event(event)
 
-    def report_withdrawn(self, job: NativeJob, decided: Placement) -> None:
+    def report_withdrawn(self, job: NativeJob, decided: Placement, why: str) -> None:
         """The placement will not be used: the service frees its resources. The job itself goes on waiting."""
         event = JobEvent(job_id=job.key, kind=JobEvent.CANCELLED, event_time=self._time(0))
         event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
-        event.reason = "placement withdrawn by the host's adapter"
+        event.reason = _tellable(f"placement withdrawn: {why}")
         self.queue_event(event)
 
     def queue_event(self, event: JobEvent) -> None:
@@ -341,6 +349,10 @@ def _gpus_by_node(assignments: Iterable[Assignment]) -> dict[str, float]:
         held = assignment.demand.gpus or len(assignment.gpu_indices)
         gpus[assignment.node] = gpus.get(assignment.node, 0.0) + held
     return gpus
+
+
+def _tellable(reason: str) -> str:
+    return "".join(letter if letter.isprintable() else " " for letter in reason[:_MOST_REASON])
 
 
 def _nodes_of(job: NativeJob) -> list[str]:

@@ -104,7 +104,8 @@ final class Reporter {
     }
   }
 
-  private synchronized List<ObjectNode> first(int most) {
+  /** The oldest of the events that wait. */
+  synchronized List<ObjectNode> first(int most) {
     List<ObjectNode> batch = new ArrayList<>();
     for (ObjectNode event : queue) {
       if (batch.size() == most) {

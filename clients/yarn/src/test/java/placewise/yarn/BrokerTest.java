@@ -3,6 +3,7 @@ package placewise.yarn;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashSet;
@@ -19,12 +20,13 @@ public final class BrokerTest {
   private final Ask ask = Fakes.ask(attempt, 2);
   private final Settings settings = new Settings(Fakes.configuration("http://127.0.0.1:1"));
   private final PlacewiseMetrics metrics = PlacewiseMetrics.registered();
+  private final Reporter reporter = new Reporter(metrics);
   private long now = 1_000_000;
   private Broker broker;
 
   @Before
   public void askForTwoContainers() {
-    broker = new Broker(settings, new Reporter(metrics), metrics, () -> now, () -> {});
+    broker = new Broker(settings, reporter, metrics, () -> now, () -> {});
     broker.asksChanged(attempt, new AppFacts(Fakes.app(Collections.emptyMap())), Collections.singleton(ask));
   }
 
@@ -76,6 +78,17 @@ public final class BrokerTest {
     broker.withdrawOverdue(node -> true);
     now += settings.retryMs + 1; // its back-off
     staysHeldForAWhile(theGang());
+  }
+
+  @Test
+  public void aWithdrawnGangSaysWhy() {
+    granted();
+    now += settings.startTimeoutMs + 1;
+    broker.withdrawOverdue(node -> true);
+    ObjectNode event = reporter.first(1).get(0);
+    assertEquals("CANCELLED", event.path("kind").asText());
+    assertEquals("decision", event.path("decisionId").asText());
+    assertTrue(event.path("reason").asText(), event.path("reason").asText().startsWith("withdrawn: "));
   }
 
   @Test
