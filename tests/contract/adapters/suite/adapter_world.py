@@ -43,7 +43,7 @@ class Host(Protocol):
     async def run_scheduler(self) -> None: ...
     async def end(self, key: str, end: End) -> None: ...
     async def start_at(self, key: str, nodes: Sequence[str]) -> None:
-        """The host starts it there, whatever it was told."""
+        """The host starts it there, also against the decision."""
 
     async def shrink(self, key: str, tasks: int) -> None:
         """Its user makes it smaller while it waits."""

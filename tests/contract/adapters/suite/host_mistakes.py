@@ -1,6 +1,6 @@
-"""The part of the adapters' conformance suite in which the host, or the service, does what it should not.
+"""Mistakes of the host and of the service: a part of the adapters' conformance suite.
 
-Whatever happens, the service ends up with what the host really has: nothing given out twice, nothing held for ever.
+After each the service holds the same resources as the host: none twice, none for ever.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def on_unknown_node(response: PlaceResponse) -> None:
 
 
 class HostMistakes(AdapterStage):
-    """Each case ends with what is true at the host."""
+    """Each case compares the service with the host at its end."""
 
     # --- starts that nobody asked for ---------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""The part of the adapters' conformance suite about what learning hears: the same from every adapter.
+"""Reports for learning, the same from every adapter: a part of the adapters' conformance suite.
 
-Starts, ends, where a gang really ran, whose it was, and why a decision was not followed.
+Starts, ends, the nodes on which a gang ran, its user, and the reason if a decision was not followed.
 """
 
 from __future__ import annotations
