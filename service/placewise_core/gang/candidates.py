@@ -95,15 +95,29 @@ class Candidates:
             self._begin(role)
         return True
 
+    def close_intolerant(self) -> None:
+        """Masks the nodes whose GPUs are too slow to share with the next task, as `take` would one by one."""
+        gang = self.gang
+        for role, turn in self.turns.items():
+            if gang.is_countable(turn.group) or not turn.mask.any():
+                continue
+            mask = np.zeros(gang.view.nodes.size, dtype=np.bool_)
+            mask[self.rows[turn.mask]] = True
+            turn.mask &= gang.takers(turn.group, mask)[self.at]
+            self.mask[self._half(role)] = turn.mask
+
+    def _half(self, role: Role) -> slice:
+        size = len(self.rows)
+        return slice(0, size) if role is Role.WORKER else slice(size, None)
+
     def _begin(self, role: Role) -> None:
         """The next group of the role, if there is one."""
-        half = slice(0, len(self.rows)) if role is Role.WORKER else slice(len(self.rows), None)
         if not self._waiting[role]:
             self.turns.pop(role, None)
-            self.mask[half] = False
+            self.mask[self._half(role)] = False
             return
         turn = self.turns[role] = Turn(self.gang, self._waiting[role][0], self.rows, self.at)
-        self.mask[half] = turn.mask
+        self.mask[self._half(role)] = turn.mask
 
     def _count(self, role: Role, turn: Turn, c: int, m: int) -> None:
         """Only the node that was just used has changed."""

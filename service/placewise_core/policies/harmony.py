@@ -301,7 +301,7 @@ class NetSteps:
         return node_odds(logits, mask)
 
     def take(self, action: int) -> None:
-        """Places the next task of a countable group."""
+        """Places the next task, on a node that takes it."""
         assert self._tokens is not None
         self.candidates.take(action)
         if self.candidates.gang.remaining:

@@ -114,20 +114,20 @@ class Retraced:
 def retraced(
     harmony: Harmony, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
 ) -> Retraced | None:
-    """None for gangs on shared GPUs, and where a node is not among the candidates. Raises the net's own errors."""
-    if not _is_countable(job, view, context):
-        return None
+    """Nodes whose GPUs are too slow to share have no part in the probabilities. None where a node is not among the
+    candidates. Raises the net's own errors."""
     steps = harmony.steps(job, view, context)
     gang, nodes = steps.candidates.gang, {a.task: view.nodes.index.get(a.node, -1) for a in assignments}
     tasks, tokens, chances = [], [], []
     while gang.remaining:
+        steps.candidates.close_intolerant()
         found = steps.odds()
         if found is None:
             return None
         first, odds = found
         task = gang.next_name(_group_of(steps, first))
         c = _candidate_of(steps, nodes.get(task, -1))
-        if c is None:
+        if c is None or not steps.candidates.mask[first + c]:
             return None
         tasks.append(task)
         tokens.append(steps.features.copy())

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.fakes.cluster import make_job
+from tests.fakes.cluster import make_job, make_node
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_place, logged, place, running_engine
 
 from placewise_core.basics.arrays import Float32
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings, RunningJob
-from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup
+from placewise_core.domain.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.inputs.cluster import STEP_FEATURES
 from placewise_core.inputs.reward import PartTokens
@@ -111,6 +111,21 @@ async def test_tasks_have_the_nets_probabilities_and_tokens() -> None:
         by_draws = harmony.probability(tasks, job, view, PlaceContext(1_000_000.0, 0))
     product = steps.probabilities[0] * steps.probabilities[1] * steps.probabilities[2]
     assert by_draws >= product - 1e-9, "by draws alone, and perhaps after one that ended them"
+
+
+async def test_tasks_on_shared_gpus_have_the_nets_probabilities_too() -> None:
+    sharing = GpuSharing(allowed=True, max_slowdown=4.0)
+    nodes = [make_node(f"n{i}", 1, max_jobs_per_gpu=2) for i in range(3)]
+    async with running_engine(nodes=3, gpus=1, alternatives_share=1.0) as engine:
+        await engine.report_nodes(CLUSTER, nodes, full=False)
+        await ask_place(engine, place(make_job("before", gpu_sharing=sharing)))
+        await answer_is_on_its_way()
+        await ask_place(engine, place(make_job("a", workers=2, gpu_sharing=sharing), policy="harmony"))
+        record = next(record for record in await records_of(engine) if record.jobs[0].id == "a")
+    (steps,) = record.steps
+    assert steps.tasks == ("worker-0", "worker-1")
+    assert all(0.0 < p <= 1.0 for p in steps.probabilities)
+    assert row_of(CLUSTER, "1-0", encode(record))[2]["job_task_probabilities"] == [list(steps.probabilities)]
 
 
 async def test_the_reward_models_inputs_give_its_forecasts_again() -> None:
