@@ -20,7 +20,7 @@ _SCORED = "null unless the job was scored, and the decision observed or explaine
 _SAMPLES = "samples/s if the job's epochs are unknown"
 _OLD = "the name is of schema 1, and states no unit"
 _UNITS = "of Place with scope NODE and of Partition"
-_STUDIED = "null without `alternatives`, without a net, and on shared GPUs"
+_STUDIED = "null without `alternatives`, without a net, and if a node is not among the net's candidates"
 _REPEAT = (
     "in the order of `job_ids`: of Place, the process was asked about the job before; of AdmitOrWait, the queue knew "
     "the job, null of a policy without Q and Z"
@@ -232,6 +232,14 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
                 "jobs",
                 f"Σ c_n/e_n over {minutes} min from its start, of the job and of those decided before it that ran then "
                 "on a node of any alternative; null without alternatives, until then, and if it cannot be known",
+            )
+            for minutes in HORIZONS_MIN
+        },
+        **{
+            f"placed_reward_{minutes}min": (
+                "jobs",
+                f"Σ c_n/e_n over {minutes} min from its start, of the job and of those decided before it that ran then "
+                "on its own nodes; null until then, and if it cannot be known",
             )
             for minutes in HORIZONS_MIN
         },

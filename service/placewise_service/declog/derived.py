@@ -7,6 +7,7 @@ import pyarrow as pa
 from placewise_core.domain.realised import HORIZONS_MIN
 
 REWARDS: Final = tuple(f"reward_{minutes}min" for minutes in HORIZONS_MIN)
+PLACED_REWARDS: Final = tuple(f"placed_{name}" for name in REWARDS)
 JOINED: Final = "joined"
 RUNS: Final = "runs"
 PROGRESS: Final = "progress"
@@ -59,7 +60,7 @@ JOINED_SCHEMA: Final = pa.schema(
         "is_washout": pa.bool_(),
         "arm": pa.string(),
         "mixed_propensity": pa.float64(),
-        **dict.fromkeys(REWARDS, pa.float64()),
+        **dict.fromkeys((*REWARDS, *PLACED_REWARDS), pa.float64()),
     }
 )
 RUNS_SCHEMA: Final = pa.schema(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from placewise_service.declog.derived import JOINED_SCHEMA, REWARDS, RUNS_SCHEMA
+from placewise_service.declog.derived import JOINED_SCHEMA, PLACED_REWARDS, REWARDS, RUNS_SCHEMA
 from placewise_service.declog.join.buckets import Buckets, count_for
 from placewise_service.declog.join.clock import LogClock
 from placewise_service.declog.join.flatten import (
@@ -181,10 +181,11 @@ def _with_rewards(found: pa.Table, rewarded: pa.Table) -> pa.Table:
     by_key: Mapping[tuple[str, str], Sequence[Any]] = {
         (decision_id, job_id): rewards for decision_id, job_id, *rewards in zip(*columns, strict=True)
     }
-    nothing = [None] * len(REWARDS)
+    names = (*REWARDS, *PLACED_REWARDS)
+    nothing = [None] * len(names)
     keys = zip(*(found.column(name).to_pylist() for name in ("decision_id", "job_id", "unit")), strict=True)
     rows = [nothing if unit else by_key.get((decision_id, job_id), nothing) for decision_id, job_id, unit in keys]
-    for i, name in enumerate(REWARDS):
+    for i, name in enumerate(names):
         found = found.append_column(JOINED_SCHEMA.field(name), pa.array([row[i] for row in rows], pa.float64()))
     return found
 

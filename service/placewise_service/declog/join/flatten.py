@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from placewise_core.domain.commands import JobEventKind, Scope
 from placewise_core.domain.decision import Outcome
 from placewise_log.record import ADMIT_OR_WAIT, PARTITION, PLACE
-from placewise_service.declog.derived import JOINED_SCHEMA, PROGRESS_SCHEMA, REWARDS
+from placewise_service.declog.derived import JOINED_SCHEMA, PLACED_REWARDS, PROGRESS_SCHEMA, REWARDS
 from placewise_service.declog.outcomes import Decided, Key, Report
 
 _OF_JOIN: Final = {
@@ -38,7 +38,7 @@ DECIDED: Final = pa.schema(
         *(pa.field(name, kind) for name, kind in _OF_JOIN.items()),
     ]
 )  # fmt: skip
-FOUND: Final = pa.schema([field for field in JOINED_SCHEMA if field.name not in REWARDS])
+FOUND: Final = pa.schema([field for field in JOINED_SCHEMA if field.name not in (*REWARDS, *PLACED_REWARDS)])
 REPORTED: Final = pa.schema(
     {
         "id": pa.string(),

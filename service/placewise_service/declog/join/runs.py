@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.realised import HORIZONS_MIN, Run, points_of, reward_h
-from placewise_service.declog.derived import REWARDS
+from placewise_service.declog.derived import PLACED_REWARDS, REWARDS
 from placewise_service.declog.join.clock import LogClock
 from placewise_service.declog.outcomes import Decided, Found, Status
 
@@ -22,7 +22,7 @@ REWARDED: Final = pa.schema(
     {
         "decision_id": pa.string(),
         "job_id": pa.string(),
-        **dict.fromkeys(REWARDS, pa.float64()),
+        **dict.fromkeys((*REWARDS, *PLACED_REWARDS), pa.float64()),
         "is_waiting": pa.bool_(),
     }
 )
@@ -90,27 +90,36 @@ class Sweep:
                 node.crowded_until_s = max(node.crowded_until_s, swept.gone_s)
 
     def _rewarded(self, swept: _Swept) -> tuple[Any, ...]:
-        neighbours = self._neighbours(swept)
+        rewards, is_waiting = list[float | None](), False
+        for nodes in (swept.alternative_nodes, sorted(swept.run.nodes)):
+            found, may_be_known = self._over(swept, nodes)
+            rewards += found
+            is_waiting |= may_be_known and None in found
+        return swept.decision_id, swept.run.job_id, *rewards, is_waiting
+
+    def _over(self, swept: _Swept, nodes: Sequence[str] | None) -> tuple[list[float | None], bool]:
+        """The rewards over the jobs on these nodes, and whether those that are None may be known later."""
+        neighbours = self._neighbours(swept, nodes)
         if neighbours is None:
-            return swept.decision_id, swept.run.job_id, *[None] * len(HORIZONS_MIN), False
+            return [None] * len(HORIZONS_MIN), False
         runs, now_s = [other.run for other in neighbours], self._clock.of(swept.cluster)
         rewards = [reward_h(swept.run, runs, 60.0 * minutes, now_s) for minutes in HORIZONS_MIN]
         is_open = any(each.is_open for each in (swept, *neighbours))
         is_early = math.isfinite(swept.run.end_s) and now_s < swept.run.start_s + 60.0 * max(HORIZONS_MIN)
-        return swept.decision_id, swept.run.job_id, *rewards, None in rewards and (is_open or is_early)
+        return rewards, is_open or is_early
 
-    def _neighbours(self, swept: _Swept) -> list[_Swept] | None:
-        """Those decided before it that are on a node of any alternative; None if not all of them are known.
+    def _neighbours(self, swept: _Swept, nodes: Sequence[str] | None) -> list[_Swept] | None:
+        """Those decided before it that are on one of the nodes; None if not all of them are known.
 
         Decision ids are in the order of time. Jobs of one request may be decided in any order: none counts.
         """
-        if swept.alternative_nodes is None:
+        if nodes is None:
             return None
         start_s = swept.run.start_s
-        nodes = [self._nodes.get((swept.cluster, name), _Node()) for name in swept.alternative_nodes]
-        if any(node.crowded_until_s > start_s for node in nodes):
+        there = [self._nodes.get((swept.cluster, name), _Node()) for name in nodes]
+        if any(node.crowded_until_s > start_s for node in there):
             return None
-        here = dict.fromkeys(other for node in nodes for other in node.runs)
+        here = dict.fromkeys(other for node in there for other in node.runs)
         return [other for other in here if other.gone_s > start_s and other.decision_id < swept.decision_id]
 
 

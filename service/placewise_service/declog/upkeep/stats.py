@@ -18,7 +18,7 @@ from placewise_log.manifest import NAME as MANIFEST
 from placewise_log.manifest import LogManifest, ManifestError
 from placewise_log.record import CorruptEntryError
 from placewise_log.views import SNAPSHOT
-from placewise_service.declog.derived import JOINED, REWARDS
+from placewise_service.declog.derived import JOINED, PLACED_REWARDS, REWARDS
 from placewise_service.declog.join.log import COUNTS_KEY
 from placewise_service.declog.outcomes import Status
 from placewise_service.declog.problems import FileProblemError, Problems
@@ -161,7 +161,7 @@ def _lost_gangs(directory: Path) -> set[str]:
     return lost
 
 
-_LABELS: Final = ("start_time_s", "end_time_s", "speed_epochs_per_s", *REWARDS)
+_LABELS: Final = ("start_time_s", "end_time_s", "speed_epochs_per_s", *REWARDS, *PLACED_REWARDS)
 _JOINED_COLUMNS: Final = ("rpc", "policy", "status", "propensity", "explorer", "is_explored", *_LABELS)
 
 

@@ -1,6 +1,7 @@
 """Rewards, runs and progress of an exported log."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from placewise_core.policies.studies.alternatives import Alternative
 from placewise_log.record import DecisionRecord, Entry
 
 COLUMNS = tuple(f"reward_{minutes}min" for minutes in HORIZONS_MIN)
+PLACED = tuple(f"placed_{name}" for name in COLUMNS)
 EPOCHS = 10.0
 
 
@@ -35,9 +37,9 @@ def life(
     return entries
 
 
-def rewards(directory: Path, job_id: str) -> list[object]:
+def rewards(directory: Path, job_id: str, columns: Sequence[str] = COLUMNS) -> list[object]:
     (row,) = job_rows(directory, job_id=job_id)
-    return [row[name] for name in COLUMNS]
+    return [row[name] for name in columns]
 
 
 async def test_a_job_has_the_progress_of_those_decided_before_it(tmp_path: Path) -> None:
@@ -52,6 +54,29 @@ async def test_a_job_has_the_progress_of_those_decided_before_it(tmp_path: Path)
     assert rewards(tmp_path, "j1") == pytest.approx([1 / 12, 1 / 3, 1.0])
     assert rewards(tmp_path, "j2") == pytest.approx([2 / 12, 2 / 3, 1.0 + 11 / 12])
     assert rewards(tmp_path, "j3") == pytest.approx([2 / 12, 2 / 3, 2.0])
+
+
+async def test_a_job_without_alternatives_has_the_progress_on_its_own_nodes(tmp_path: Path) -> None:
+    """On its node one was decided before it and one after it; another ended before it came, others run elsewhere."""
+    hour_s = 3600.0
+    ring = FakeRing(
+        *life(1, "a", NOON_S, NOON_S + hour_s),
+        *life(2, "a", NOON_S - 60, NOON_S + 30),
+        *life(3, "b", NOON_S, NOON_S + hour_s),
+        *life(4, "a", NOON_S + 60, NOON_S + 60 + hour_s),
+        *life(5, "a", NOON_S + 90, NOON_S + 90 + hour_s),
+        *life(6, "a", NOON_S + 120, NOON_S + 120 + hour_s, reachable="b"),
+    )
+    ring.now_s = NOON_S + 1810
+    await run(ring, tmp_path)
+    assert rewards(tmp_path, "j4", PLACED) == [pytest.approx(2 * 5 / 60), pytest.approx(2 * 20 / 60), None]
+    ring.now_s = NOON_S + 3 * hour_s
+    await run(ring, tmp_path)
+    assert rewards(tmp_path, "j1", PLACED) == pytest.approx([5 / 60, 20 / 60, 1.0])
+    assert rewards(tmp_path, "j4", PLACED) == pytest.approx([2 * 5 / 60, 2 * 20 / 60, 1.0 + 59 / 60])
+    assert rewards(tmp_path, "j6", PLACED) == pytest.approx([4 * 5 / 60, 4 * 20 / 60, 1.0 + (58 + 59 + 59.5) / 60])
+    assert rewards(tmp_path, "j6") == pytest.approx([2 * 5 / 60, 2 * 20 / 60, 1.0 + 58 / 60])
+    assert rewards(tmp_path, "j4") == [None] * 3
 
 
 async def test_the_neighbourhood_is_that_of_every_alternative_wherever_the_job_went(tmp_path: Path) -> None:
@@ -169,7 +194,7 @@ async def test_a_neighbour_that_still_runs_keeps_a_reward_open_until_it_reports(
     ring.now_s = NOON_S + 2 * 3600
     report = await run(ring, tmp_path)
     assert rewards(tmp_path, "j2") == [None] * 3
-    assert report.joined["WAITING"] == 1
+    assert report.joined["WAITING"] == 2, "of both jobs"
     ring.add(outcome(1, JobEventKind.PROGRESS, NOON_S + 3600, epochs_done=5.0))
     await run(ring, tmp_path)
     assert rewards(tmp_path, "j2") == pytest.approx([1.0 + 0.5 / 12, 1.0 + 2 / 12, 1.5])
