@@ -55,9 +55,9 @@ def context(seed: int = 0, **more: object) -> PlaceContext:
 
 
 def arrays(view: ClusterView) -> dict[str, np.ndarray]:
-    """A copy of every array of the view that claims may change, stamps aside."""
+    """A copy of every array of the view that claims may change, without stamps and what is worked out when asked."""
     return {
         name: value.copy()
         for name, value in (vars(view.nodes) | vars(view.usage)).items()
-        if isinstance(value, np.ndarray) and name != "node_stamp"
+        if isinstance(value, np.ndarray) and name not in ("node_stamp", "report_stamp", "report_number")
     }

@@ -6,13 +6,12 @@ that an event described. Both are about models, not jobs: a measurement of one j
 
 import copy
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from placewise_core.basics.bounded import Bounded
-from placewise_core.basics.cells import digest_of
+from placewise_core.basics.cells import digest_of, number_of
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.job import CoRun, Job
 from placewise_core.domain.model_names import canonical
@@ -233,7 +232,7 @@ def _holds(name: str, part: str) -> bool:
 
 def _digest_of_stated(stated: JobCoRuns) -> int:
     model, co_runs = stated
-    return zlib.crc32(repr((model, co_runs)).encode())
+    return number_of(repr((model, co_runs)).encode())
 
 
 def _stated(job: Job) -> JobCoRuns:

@@ -5,13 +5,16 @@ Layout: resource arrays are (R, M), GPU arrays (M, G), telemetry (T, M); M nodes
 
 import copy
 import math
+import struct
 from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
+from placewise_core.basics.cells import number_of
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Node, NodeState, NodeTelemetry
 from placewise_core.domain.job import Job, Resources, TaskGroup
@@ -39,12 +42,18 @@ class TelemetryRow(IntEnum):
 
 
 TELEMETRY_COLUMNS = tuple(row.name.lower() for row in TelemetryRow)
+_of_report = struct.Struct(f"<{len(TELEMETRY_COLUMNS) + 4}d").pack
 CELSIUS = slice(int(TelemetryRow.CPU_CELSIUS), TelemetryRow.LIMIT_CELSIUS + 1)  # of CPU and GPU, and their limit
+
+Words = NDArray[np.uint64]
 
 _CACHED_KINDS = 16_384
 _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
 # Written in place by reports that leave the layout as it is: a fork has its own.
-_REPORTED = ("telemetry", "hardware", "cpu_ghz", "rack", "is_ready", "is_hot", "observe_time_s")
+_REPORTED = (
+    *("telemetry", "hardware", "cpu_ghz", "rack", "is_ready", "is_hot", "observe_time_s"),
+    *("report_stamp", "report_number"),
+)
 
 
 @frozen
@@ -69,6 +78,7 @@ class NodeColumns:
     hardware: FloatArray
     telemetry: FloatArray
     observe_time_s: FloatArray
+    report_number: Words
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> "NodeColumns":
@@ -81,6 +91,7 @@ class NodeColumns:
             .reshape(-1, len(TELEMETRY_COLUMNS))
             .T,
             observe_time_s=np.array([node.telemetry.observe_time_s for node in nodes], dtype=np.float64),
+            report_number=np.array([number_of_report(node) for node in nodes], dtype=np.uint64),
         )
 
 
@@ -91,6 +102,9 @@ class Nodes:
         """`before`: the nodes of the cluster until some came, went or changed their capacity."""
         self.layout_stamp: int = 1 if before is None else before.layout_stamp + 1  # another for other nodes or GPUs
         self.telemetry_stamp: int = 0 if before is None else before.telemetry_stamp  # grows with every report
+        # (M,) of the node's last report: the stamp, and number_of_report or 0 if it was not worked out yet
+        self.report_stamp: IntArray = np.zeros(len(records), dtype=np.int64)
+        self.report_number: Words = np.zeros(len(records), dtype=np.uint64)
         self.records: list[Node] = list(records)
         self.size = len(records)  # M
         self.index: dict[str, int] = {node.id: m for m, node in enumerate(records)}
@@ -162,6 +176,7 @@ class Nodes:
     def report(self, m: int, node: Node) -> None:
         """Takes over a node's report, its layout aside."""
         self.telemetry_stamp += 1
+        self.report_stamp[m], self.report_number[m] = self.telemetry_stamp, 0
         self.records[m] = node
         self.is_ready[m] = node.state is NodeState.READY
         self.hardware[:, m] = (node.hardware.cpu_ghz, node.hardware.cache_mib, node.hardware.gpu_ghz)
@@ -181,6 +196,7 @@ class Nodes:
         for m, node in zip(rows.tolist(), columns.nodes, strict=True):
             self.records[m] = node
             self.rack[m] = self._rack_ids.setdefault(node.rack, len(self._rack_ids)) if node.rack else -1
+        self.report_stamp[rows], self.report_number[rows] = self.telemetry_stamp, columns.report_number
         self.is_ready[rows] = columns.is_ready
         self.hardware[:, rows] = columns.hardware
         self.cpu_ghz[rows] = columns.hardware[0]
@@ -314,3 +330,11 @@ def whole_gpus(demand: FloatArray) -> FloatArray:
 def telemetry_row(telemetry: NodeTelemetry) -> tuple[float, ...]:
     """(T,) in the order of TELEMETRY_COLUMNS; NaN where unknown."""
     return tuple(getattr(telemetry, name) for name in TELEMETRY_COLUMNS)
+
+
+def number_of_report(node: Node) -> int:
+    """64 bits over all that a node may report without changing its layout."""
+    hardware, labels = node.hardware, sorted(node.labels.items()) if node.labels else ""
+    numbers = (*telemetry_row(node.telemetry), node.telemetry.observe_time_s)
+    packed = _of_report(*numbers, hardware.cpu_ghz, hardware.cache_mib, hardware.gpu_ghz)
+    return number_of(f"{node.state.value}\n{node.rack}\n{labels}".encode() + packed)

@@ -28,6 +28,7 @@ class Renewal:
         merged.update((node.id, node) for node in change.nodes)
         records = ClusterRecords(view.cluster, view.version, view.epoch, tuple(merged.values()), self._jobs)
         self._fresh = ClusterView(records, view.stale_after_s)
+        self._fresh.digest()  # whose first time takes long
 
     def show(self) -> ClusterView:
         """The view with the report, and with the old one's changes meanwhile: itself, or another in its place."""
@@ -41,8 +42,5 @@ class Renewal:
         for job_id, running in old.jobs.items():
             if fresh.jobs.get(job_id) is not running:
                 fresh.add_job(running)
-        fresh.version, fresh.settings, fresh.host_time_s = old.version, old.settings, old.host_time_s
-        fresh.queues, fresh.heads = old.queues, old.heads
-        fresh.estimates, fresh.co_runs = old.estimates, old.co_runs
-        fresh.overheads, fresh.subtask_profiles = old.overheads, old.subtask_profiles
+        fresh.take_rest(old)
         return fresh

@@ -6,14 +6,14 @@ store refuses it. A view never does I/O and never decides.
 """
 
 import copy
-import itertools
-import zlib
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from placewise_core.basics.arrays import BoolArray
-from placewise_core.domain.cluster import HeadReservation, Node, QueueState, RunningJob
+from placewise_core.basics.cells import number_of
+from placewise_core.domain.cluster import ClusterSettings, HeadReservation, Node, QueueState, RunningJob
 from placewise_core.domain.events import (
     Change,
     ClockMoved,
@@ -31,6 +31,7 @@ from placewise_core.domain.events import (
 )
 from placewise_core.domain.job import JobId
 from placewise_core.speed.co_runs import CoRunBook, is_row
+from placewise_core.view.digest import JobDigest, NodeDigest, QueueDigest
 from placewise_core.view.estimates import Estimates
 from placewise_core.view.nodes import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, Nodes
 from placewise_core.view.slots import Slots
@@ -41,8 +42,7 @@ __all__ = ["CPU", "DEFAULT_STALE_AFTER_S", "GPUS", "GPU_MEMORY", "MEMORY", "NETW
 # A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
 DEFAULT_STALE_AFTER_S = 90.0
 
-_DIGESTED_NODES = 64
-_DIGESTED_JOBS = 8
+_packed = struct.Struct("<6Q?d").pack
 
 
 class ClusterView:
@@ -59,9 +59,11 @@ class ClusterView:
         self.estimates = Estimates(records.overheads, profiles)
         self.overheads, self.subtask_profiles = self.estimates.overheads, self.estimates.profiles
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
-        self._jobs_digest: int | None = None  # None once they are others, or in another order
         self.co_runs = CoRunBook(records.subtask_profiles, [running.job for running in records.jobs])
-        self._digested: tuple[tuple[int, ...], int] = ((), 0)  # stamps, and the digest at them
+        self._node_digest: NodeDigest | None = None
+        self._job_digest: JobDigest | None = None
+        self._queue_digest: QueueDigest | None = None
+        self._settings_digest: tuple[ClusterSettings, int] | None = None
         self.lineage = object()  # the same in a view and its forks
         # By policy: results kept for its next decision on this view. The policy checks that they still hold.
         self.notes: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
@@ -90,27 +92,38 @@ class ClusterView:
         return mask
 
     def digest(self) -> int:
-        """32 bits over what policies read, the same for equal views on any machine: usage and telemetry of some 64 to
-        128 nodes, which depend on the version, the number of jobs, the order of the last ones, estimates, co-runs."""
-        nodes = self.nodes
-        step = max(1, nodes.size // _DIGESTED_NODES)
-        first = self.version % step
-        if self._jobs_digest is None:
-            self._jobs_digest = _digest_of_last(self.jobs)
-        before = self._jobs_digest ^ self.estimates.digest ^ self.co_runs.digest
-        stamps = (self.usage.stamp, nodes.telemetry_stamp, nodes.layout_stamp, step, first, before)
-        if self._digested[0] != stamps:
-            self._digested = (stamps, self._digest_nodes(slice(first, None, step), before))
-        return self._digested[1]
+        """64 bits over nodes with their usage and reports, jobs in their order, queues, settings of exploration,
+        estimates and co-runs: the same for equal views on any machine. Its cost follows the changes since the last."""
+        if self._node_digest is None or not self._node_digest.serves(self.nodes, self.usage):
+            self._node_digest = NodeDigest(self.nodes, self.usage)
+        if self._job_digest is None:
+            self._job_digest = JobDigest(self.jobs)
+        if self._queue_digest is None:
+            self._queue_digest = QueueDigest(self.queues)
+        if self._settings_digest is None or self._settings_digest[0] is not self.settings:
+            self._settings_digest = self.settings, _digest_of_settings(self.settings)
+        parts = (
+            self._node_digest.value(),
+            self._job_digest.value(self.jobs),
+            self._queue_digest.value(self.queues, self.heads),
+            self._settings_digest[1],
+            self.estimates.digest,
+            self.co_runs.digest,
+        )
+        return number_of(_packed(*parts, self.host_time_s is None, self.host_time_s or 0.0))
 
-    def _digest_nodes(self, at: slice, found: int) -> int:
-        nodes, usage = self.nodes, self.usage
-        for columns in (usage.free, nodes.telemetry):
-            found = zlib.crc32(columns[:, at].tobytes(), found)
-        rows = (usage.gpu_tenant_count, usage.gpu_memory_free, usage.task_count, nodes.is_ready, nodes.observe_time_s)
-        for row in rows:
-            found = zlib.crc32(row[at].tobytes(), found)
-        return found
+    def _forget_digests(self) -> None:
+        self._node_digest = self._job_digest = self._queue_digest = None
+
+    def _note_job(self, job_id: JobId) -> None:
+        if self._job_digest is not None:
+            self._job_digest.note(job_id)
+            if self._job_digest.is_far_behind:
+                self._job_digest = None
+
+    def _note_queues(self, names: Iterable[str]) -> None:
+        if self._queue_digest is not None:
+            self._queue_digest.note(names)
 
     def add_job(self, running: RunningJob) -> None:
         """Claims the resources of the job's assignments; replaces earlier claims of the same id."""
@@ -125,16 +138,18 @@ class ClusterView:
 
     def _confirm(self, running: RunningJob) -> None:
         """As assumed, now with its expiry. Moves behind the jobs that came since, as on a view that was not asked."""
+        self._note_job(running.id)
         if next(reversed(self.jobs)) == running.id:
             self.jobs[running.id] = running
             return
         del self.jobs[running.id]
-        self.jobs[running.id], self._jobs_digest = running, None
+        self.jobs[running.id] = running
         self.usage.move_last(running.id, [task.node for task in running.assignments])
 
     def hold(self, running: RunningJob) -> None:
         """As add_job, for a new job whose assignments are claimed on this view already."""
-        self.jobs[running.id], self._jobs_digest = running, None
+        self.jobs[running.id] = running
+        self._note_job(running.id)
         if running.job.gpu_sharing.co_runs:
             self.co_runs.add(running.job)
 
@@ -142,7 +157,7 @@ class ClusterView:
         """Frees a job's resources; None if it holds nothing."""
         running = self.jobs.pop(job_id, None)
         if running is not None:
-            self._jobs_digest = None
+            self._note_job(job_id)
             self.usage.unclaim_all(running.job, running.assignments)
             if running.job.gpu_sharing.co_runs:
                 self.co_runs.remove(running.job)
@@ -180,10 +195,11 @@ class ClusterView:
                 self._apply_profile(change)
             case ClusterDeleted():
                 self.jobs.clear()
-                self._jobs_digest, self.co_runs = None, CoRunBook({}, ())
+                self.co_runs = CoRunBook({}, ())
                 self.queues.clear()
                 self.heads.clear()
                 self._replace_nodes(())
+                self._forget_digests()
 
     def _apply_nodes(self, change: NodesReported) -> None:
         if self.keeps_layout(change):
@@ -210,10 +226,14 @@ class ClusterView:
     def drop_heads(self, change: JobsEnded) -> None:
         """The heads of queues that ended keep no nodes; a job whose reservation expired still waits."""
         gone = () if change.is_expiry else change.job_ids
-        self.heads = {name: head for name, head in self.heads.items() if head.job not in gone}
+        held = {name: head for name, head in self.heads.items() if head.job not in gone}
+        if len(held) < len(self.heads):
+            self._note_queues(self.heads.keys() - held.keys())
+        self.heads = held
 
     def show_queue(self, queue: QueueState) -> None:
         """Replaces the state of a queue and its head; one of seq 0 is forgotten."""
+        self._note_queues((queue.queue,))
         if queue.seq:
             self.queues[queue.queue] = queue
         else:  # forgotten: as before its first question
@@ -227,6 +247,13 @@ class ClusterView:
         """True if no node comes, goes, or changes its capacity."""
         return not change.removed and all(self.nodes.has_layout_of(node) for node in change.nodes)
 
+    def take_rest(self, old: "ClusterView") -> None:
+        """Takes over all that an old view has but its nodes and jobs."""
+        self.version, self.settings, self.host_time_s = old.version, old.settings, old.host_time_s
+        self.queues, self.heads, self._queue_digest = old.queues, old.heads, None
+        self.estimates, self.co_runs = old.estimates, old.co_runs
+        self.overheads, self.subtask_profiles = old.overheads, old.subtask_profiles
+
     def fork(self) -> "ClusterView":
         """The view as it is now, for one decision alone: neither of the two sees later claims of the other. For
         deciding, not for applying events to."""
@@ -236,6 +263,7 @@ class ClusterView:
         other.slots = Slots(other.nodes, other.usage)  # not the kept ones: they are counted on in place
         other.jobs, other.co_runs = dict(self.jobs), self.co_runs.fork()
         other.notes = WeakKeyDictionary()
+        other._forget_digests()
         return other
 
     def is_as_forked(self, fork: "ClusterView", m: int) -> bool:
@@ -250,7 +278,8 @@ class ClusterView:
         Shares inventory with this view: for asking, not for applying events to.
         """
         other = copy.copy(self)
-        other.jobs, other._jobs_digest = {}, None
+        other.jobs = {}
+        other._forget_digests()
         other.co_runs = CoRunBook({}, ())
         other.nodes = self.nodes.all_ready()
         other.usage = Usage(other.nodes, self.usage.stamp)
@@ -258,6 +287,9 @@ class ClusterView:
         return other
 
 
-def _digest_of_last(jobs: dict[JobId, RunningJob]) -> int:
-    """32 bits over the number of jobs and the order of the last ones."""
-    return zlib.crc32("\n".join(itertools.islice(reversed(jobs), _DIGESTED_JOBS)).encode(), len(jobs))
+def _digest_of_settings(settings: ClusterSettings) -> int:
+    """64 bits over what a decision is drawn by, and what it learns from."""
+    explorers = [(explorer.policy, explorer.weight) for explorer in settings.explorers]
+    rates = (float(settings.exploration_rate), float(settings.admit_exploration_rate))
+    learns = (settings.learn_durations, settings.learn_throughput, settings.host_clock)
+    return number_of(repr((rates, explorers, learns)).encode())

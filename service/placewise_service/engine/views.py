@@ -15,7 +15,7 @@ import structlog
 from placewise_core.basics.clock import Clock
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.errors import DeadlineExceededError, NotFoundError, StaleSnapshotError, StateUnavailableError
-from placewise_core.domain.events import Event, JobsChanged, JobsEnded, NodesReported
+from placewise_core.domain.events import ClusterRecords, Event, JobsChanged, JobsEnded, NodesReported
 from placewise_core.domain.job import JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.landing import land
@@ -106,7 +106,7 @@ class LiveView:
             return False
         records, position = loaded
         is_large = len(records.nodes) + len(records.jobs) > _LARGE
-        build = partial(ClusterView, records, self._stale_telemetry_after_s)
+        build = partial(_built, records, self._stale_telemetry_after_s)
         self._view = await aside(build) if is_large else build()
         self._due.clear()
         self._position = position
@@ -358,6 +358,12 @@ class LiveView:
     def _note_heard(self) -> None:
         self._heard_s = self._clock.monotonic_s()
         self.is_lost = False
+
+
+def _built(records: ClusterRecords, stale_telemetry_after_s: float) -> ClusterView:
+    view = ClusterView(records, stale_telemetry_after_s)
+    view.digest()  # whose first time takes long
+    return view
 
 
 class Views:

@@ -1,23 +1,41 @@
 """The digest of a view: over all that policies read of it, and the same for a view that is rebuilt."""
 
+import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from tests.fakes.cluster import make_job, make_node
 from tests.fakes.declog import task_on
+from tests.fakes.quick.examples import examples
 
-from placewise_core.domain.cluster import RunningJob, RunState
+from placewise_core.domain.cluster import (
+    ClusterSettings,
+    HeadReservation,
+    Node,
+    NodeState,
+    NodeTelemetry,
+    QueueState,
+    RunningJob,
+    RunState,
+)
 from placewise_core.domain.events import (
     Change,
+    ClockMoved,
     ClusterRecords,
     Event,
     JobsChanged,
+    JobsEnded,
+    NodesReported,
     OverheadLearned,
+    QueueAdvanced,
+    SettingsChanged,
     SubtaskForgotten,
     SubtaskProfiled,
 )
-from placewise_core.domain.job import CoRun, GpuSharing
+from placewise_core.domain.job import CoRun, GpuSharing, JobId
 from placewise_core.speed.co_runs import row_kind, rows_of
+from placewise_core.view.renewal import Renewal
 from placewise_core.view.view import ClusterView
 from placewise_log.views import Snapshot
 
@@ -78,3 +96,143 @@ def test_what_is_forgotten_leaves_the_digest() -> None:
         apply(seen, SubtaskForgotten(kind))
     seen.remove_job(sharing("a").id)
     assert (seen.estimates.digest, seen.co_runs.digest) == (0, 0)
+
+
+def large(*changed: Node) -> ClusterView:
+    nodes = {f"n{i}": make_node(f"n{i}") for i in range(300)} | {node.id: node for node in changed}
+    return ClusterView(ClusterRecords("c", 0, "e", tuple(nodes.values())))
+
+
+OTHERS = {
+    "telemetry": make_node("n17", telemetry=NodeTelemetry(cpu_util=0.5)),
+    "capacity": make_node("n17", cpu_cores=31.0),
+    "state": make_node("n17", state=NodeState.DRAINING),
+    "labels": make_node("n17", labels={"zone": "a"}),
+    "rack": make_node("n17", rack="r1"),
+    "GPU model": make_node("n17", gpu_model="A100"),
+    "jobs on a GPU": make_node("n17", max_jobs_per_gpu=1),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_digest_of_a_large_view_is_over_every_node(name: str) -> None:
+    one, other, told = large(), large(OTHERS[name]), large()
+    told.digest()
+    told.apply(Event(1, "e", NodesReported((OTHERS[name],))))
+    for version in range(1, 6):  # whatever the version
+        one.version = other.version = told.version = version
+        assert one.digest() != other.digest() == told.digest()
+
+
+def test_what_is_taken_of_any_node_is_in_the_digest() -> None:
+    digests = []
+    for i in range(300):
+        seen = large()
+        seen.usage.claim(make_job("a"), task_on(f"n{i}", 0))
+        digests.append(seen.digest())
+    assert len({large().digest(), *digests}) == 301
+
+
+def test_the_order_of_all_jobs_is_in_the_digest() -> None:
+    names = [f"j{i}" for i in range(12)]
+    found = set()
+    for at in range(12):
+        seen = view()
+        for name in [*names[:at], *reversed(names[at : at + 2]), *names[at + 2 :]]:  # two are swapped, in the end none
+            seen.add_job(RunningJob(make_job(name), ()))
+        found.add(seen.digest())
+    assert len(found) == 12
+
+
+@pytest.mark.parametrize("field", ["speed", "epochs_done", "start_time_s"])
+def test_how_far_a_job_is_is_in_the_digest(field: str) -> None:
+    seen = view()
+    for name in ("a", "b", "c"):
+        seen.add_job(RunningJob(make_job(name), (task_on("n0", 0),), RunState.RUNNING))
+    before = seen.digest()
+    first = seen.jobs[JobId("a")]
+    changed = replace(first, **{field: 2.0})  # type: ignore[arg-type]
+    for job in (changed, *[seen.jobs[JobId(name)] for name in ("b", "c")]):
+        seen.add_job(job)  # which leaves their order
+    assert seen.digest() != before
+    for job in (first, *[seen.jobs[JobId(name)] for name in ("b", "c")]):
+        seen.add_job(job)
+    assert seen.digest() == before
+
+
+def test_queues_their_heads_and_exploration_are_in_the_digest() -> None:
+    seen = view()
+    head = HeadReservation("a", ("n0",), 1.0, 2.0, 3.0, 4.0)
+    found = [seen.digest()]
+    for change in (
+        QueueAdvanced(QueueState("q", seq=1)),
+        QueueAdvanced(QueueState("q", seq=1, backlog_s=5.0)),
+        QueueAdvanced(QueueState("q", seq=1, backlog_s=5.0, head=head)),
+        JobsEnded((JobId("a"),)),
+        SettingsChanged(ClusterSettings(exploration_rate=0.1)),
+        SettingsChanged(ClusterSettings(exploration_rate=0.1, host_clock=True)),
+        ClockMoved(7.0),
+    ):
+        apply(seen, change)
+        found.append(seen.digest())
+    assert len(set(found)) == len(found)
+    apply(seen, QueueAdvanced(QueueState("q")))
+    assert seen.digest() != found[0], "of a queue that was forgotten, but with other settings"
+
+
+class Walk:
+    """A view that changes at random."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw, self.asked = random.Random(seed), 0
+        self.view = ClusterView(ClusterRecords("c", 1, "e", nodes=tuple(map(self.node, range(5)))))
+
+    def node(self, i: int) -> Node:
+        draw, told = self.draw, {"cpu_util": self.draw.random(), "observe_time_s": 5.0}
+        rack, labels = draw.choice(("", "r1", "r2")), draw.choice(({}, {"zone": "a"}))
+        return make_node(f"n{i}", 4, telemetry=NodeTelemetry(**told), rack=rack, labels=labels, max_jobs_per_gpu=2)
+
+    def change(self) -> Change:
+        draw, jobs = self.draw, list(self.view.jobs.values())
+        kind = draw.randrange(8)
+        if kind == 0:
+            return NodesReported((self.node(draw.randrange(5)),))
+        if kind == 1:  # another layout
+            return NodesReported((make_node("n9", draw.choice((1, 2))),))
+        if kind == 2 and jobs:
+            return JobsEnded(tuple(job.id for job in draw.sample(jobs, 1)))
+        if kind == 3 and jobs:
+            return JobsChanged((replace(draw.choice(jobs), speed=draw.random(), state=RunState.RUNNING),))
+        if kind == 4 and jobs:
+            return JobsChanged((draw.choice(jobs),))
+        if kind == 5:
+            seq = draw.randrange(3)
+            head = HeadReservation(draw.choice(jobs).id, ("n1",), 1.0, 2.0, 3.0, 4.0) if jobs and seq else None
+            return QueueAdvanced(QueueState(draw.choice("pq"), seq=seq, head=head))
+        self.asked += 1
+        job = make_job(f"j{self.asked}", gpu_sharing=GpuSharing(True, 3.0, CO_RUNS[: draw.randrange(2)]))
+        tasks = tuple(task_on(f"n{draw.randrange(5)}", draw.randrange(4)) for _ in range(draw.choice((1, 1, 3))))
+        return JobsChanged((RunningJob(job, tasks, RunState.RESERVED),))
+
+    def step(self) -> None:
+        change = self.change()
+        if isinstance(change, NodesReported) and self.draw.random() < 0.5:
+            renewal = Renewal(self.view, change)
+            renewal.prepare()
+            version, self.view = self.view.version, renewal.show()
+            self.view.version = version + 1
+            return
+        apply(self.view, change)
+        if self.draw.random() < 0.2:
+            fork = self.view.fork()
+            fork.add_job(RunningJob(make_job("fork"), (task_on("n0", 0),)))
+            assert fork.digest() != self.view.digest()
+
+
+@pytest.mark.parametrize("seed", range(examples(40)))
+def test_a_digest_that_was_kept_up_is_that_of_the_view_made_anew(seed: int) -> None:
+    walk = Walk(seed)
+    for _ in range(60):
+        walk.step()
+        if walk.draw.random() < 0.5:
+            assert Snapshot.of("v", walk.view, 0.0, ()).shown().digest() == walk.view.digest()
