@@ -19,8 +19,8 @@ from tests.golden.net.seams import serving
 ROOT = Path(__file__).parents[2] / "service"
 MOST_ON_THE_WAY = 15
 # By family: files on the stack at the choice, and files run.
-FILES = {"load-balance": (8, 38), "random": (8, 39), "harmony": (10, 40), "search": (11, 40), "ldwp": (9, 40)}
-FILES_OF_SEARCH_AND_ITS_CANDIDATES = (23, 55)  # its candidates are placements by the other families
+FILES = {"load-balance": (8, 40), "random": (8, 41), "harmony": (10, 42), "search": (11, 42), "ldwp": (9, 42)}
+FILES_OF_SEARCH_AND_ITS_CANDIDATES = (23, 57)  # its candidates are placements by the other families
 # Objects that callees modify: the live view and its arrays count as one.
 HANDED_OVER = {"LiveView", "ClusterView", "Draft", "Gang"}
 # Memories: an answer is the same without them. A generator takes the place of its seed.
