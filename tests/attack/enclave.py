@@ -10,6 +10,7 @@ program its look-ups, its exit code (null: it ran until the end of the watch), a
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -56,7 +57,9 @@ class _Program:
         threading.Thread(target=self._resolve, args=(listening,), daemon=True).start()
         words = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/resolv.conf && exec "$@"', str(resolv)]
         with self._log.open("wb") as output:
-            self._popen = subprocess.Popen([*words, *program["argv"]], stdout=output, stderr=output)
+            self._popen = subprocess.Popen(
+                [*words, *program["argv"]], stdout=output, stderr=output, start_new_session=True
+            )
 
     def _resolve(self, listening: socket.socket) -> None:
         """Notes each question and answers that there is no such name."""
@@ -78,7 +81,8 @@ class _Program:
             self._popen.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(_END_S)
-            self._popen.kill()
+        with contextlib.suppress(ProcessLookupError):  # the program, and those that it started
+            os.killpg(self._popen.pid, signal.SIGKILL)
         is_begun = self._marker in self._text()
         return {"lookups": self.lookups, "code": code, "is_begun": is_begun, "text": self._text()[-1500:]}
 
