@@ -65,8 +65,8 @@ def test_bad_rows_are_named(folder: Path, file: str, text: str, message: str) ->
     assert message in str(error.value)
 
 
-def test_a_folder_with_neither_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"holds neither pairs\.csv nor steps\.csv"):
+def test_a_folder_with_none_of_the_files_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"holds none of pairs\.csv, steps\.csv, subtasks\.csv"):
         read_site_rows(tmp_path)
 
 

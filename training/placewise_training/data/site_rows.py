@@ -1,12 +1,13 @@
 """Reads a site's own measurements, which join the data that models are trained on. Fits nothing and guesses nothing.
 
-A folder holds one of these files or both, each with a header. Further columns are ignored.
+A folder holds one of these files or several, each with a header. Further columns are ignored.
 
 * `pairs.csv`: two jobs on one GPU, as `placewise profile --device cuda` writes it. Needs gpu_type, model_a, batch_a,
   model_b, batch_b, norm_a, norm_b (speed beside the other over speed alone, above 0 and at most 1.2); optional are
   tput_a_alone and tput_b_alone (steps per second).
 * `steps.csv`: steps of data-parallel jobs. Needs gpu_type, model, placement (GPUs per node, a digit for each node),
   local_batch, step_time_s; optional is params_millions.
+* `subtasks.csv`: metrics of kinds of subtasks. Needs kind, and one column of METRICS or more; an empty cell is unknown.
 """
 
 import csv
@@ -18,11 +19,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.model_names import canonical
 from placewise_core.domain.traces import TraceError
+from placewise_core.subtasks.metrics import METRICS, SPEEDUP
+from placewise_core.subtasks.scale import to_unit
 from placewise_training.data.measured import GpuPair
 
-PAIRS, STEPS, PROVENANCE = "pairs.csv", "steps.csv", "provenance.json"
+PAIRS, STEPS, SUBTASKS, PROVENANCE = "pairs.csv", "steps.csv", "subtasks.csv", "provenance.json"
 _PAIR_COLUMNS = ("gpu_type", "model_a", "batch_a", "model_b", "batch_b", "norm_a", "norm_b")
 _STEP_COLUMNS = ("gpu_type", "model", "placement", "local_batch", "step_time_s")
 _MOST_NORM = 1.2  # a job beside another may seem a little faster than alone, by the noise of short runs
@@ -47,16 +53,22 @@ class SiteStep:
 
 @dataclass(frozen=True, slots=True)
 class SiteRows:
-    """A site's rows. `alone_s` seconds per step alone of the jobs in `pairs`; `sha256` by name of file."""
+    """A site's rows. `alone_s` seconds per step alone of the jobs in `pairs`; `subtasks` metrics by name, of each kind
+    the means of its rows; `sha256` by name of file."""
 
     pairs: tuple[GpuPair, ...] = ()
     steps: tuple[SiteStep, ...] = ()
     alone_s: Mapping[Alone, float] = field(default_factory=dict)
+    subtasks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
 
     def data(self, file: str) -> dict[str, str]:
         """The hash of a file for a report, and by it for the manifest of a bundle; empty if the folder lacks it."""
         return {f"measured/{name}": found for name, found in self.sha256.items() if name in (file, PROVENANCE)}
+
+    def subtask_matrix(self) -> FloatArray:
+        """(kinds, METRICS) in [0, 1], NaN where unknown."""
+        return np.array([to_unit(metrics) for metrics in self.subtasks.values()]).reshape(-1, len(METRICS))
 
 
 NO_ROWS = SiteRows()
@@ -65,14 +77,14 @@ NO_ROWS = SiteRows()
 def read_site_rows(folder: Path | None) -> SiteRows:
     """Every row of the folder; none without a folder.
 
-    Raises TraceError, which names file, line and column, also for a folder that holds neither file, and for pairs that
-    were profiled on CPU cores; OSError.
+    Raises TraceError, which names file, line and column, also for a folder that holds none of the files, and for pairs
+    that were profiled on CPU cores; OSError.
     """
     if folder is None:
         return NO_ROWS
-    files = [name for name in (PAIRS, STEPS) if (folder / name).is_file()]
+    files = [name for name in (PAIRS, STEPS, SUBTASKS) if (folder / name).is_file()]
     if not files:
-        raise TraceError(str(folder), 1, 1, "", f"holds neither {PAIRS} nor {STEPS}")
+        raise TraceError(str(folder), 1, 1, "", f"holds none of {PAIRS}, {STEPS}, {SUBTASKS}")
     pairs: list[GpuPair] = []
     steps: list[SiteStep] = []
     alone_s: dict[Alone, float] = {}
@@ -83,9 +95,10 @@ def read_site_rows(folder: Path | None) -> SiteRows:
             alone_s |= _alone(row, pairs[-1])
     if STEPS in files:
         steps = [_step(row) for row in _rows(folder / STEPS, _STEP_COLUMNS)]
+    subtasks = _subtasks(folder / SUBTASKS) if SUBTASKS in files else {}
     kept = [*files, *([PROVENANCE] if (folder / PROVENANCE).is_file() else [])]
     hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in kept}
-    return SiteRows(tuple(pairs), tuple(steps), alone_s, hashes)
+    return SiteRows(tuple(pairs), tuple(steps), alone_s, subtasks, hashes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +117,19 @@ class _Row:
             raise self.error(column, "is empty")
         return self.values[column].strip()
 
-    def number(self, column: str, most: float = math.inf) -> float:
-        """Above 0, at most `most`. Raises TraceError."""
+    def number(self, column: str, most: float = math.inf, *, may_be_zero: bool = False) -> float:
+        """Above 0, or 0 if it may be; at most `most`. Raises TraceError."""
         text = self.text(column)
         try:
             value = float(text)
         except ValueError:
             raise self.error(column, f"{text!r} is not a number") from None
-        if not 0.0 < value <= most or not math.isfinite(value):
-            limit = "" if most == math.inf else f" and at most {most:g}"
-            raise self.error(column, f"{text} is not a finite number above 0{limit}")
+        if not 0.0 <= value <= most or (value == 0.0 and not may_be_zero) or not math.isfinite(value):
+            least, limit = (
+                "from 0 on" if may_be_zero else "above 0",
+                "" if most == math.inf else f" and at most {most:g}",
+            )
+            raise self.error(column, f"{text} is not a finite number {least}{limit}")
         return value
 
     def optional(self, column: str) -> float:
@@ -179,6 +195,19 @@ def _step(row: _Row) -> SiteStep:
         step_s=row.number("step_time_s"),
         params_millions=row.optional("params_millions"),
     )
+
+
+def _subtasks(path: Path) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in _rows(path, ("kind",)):
+        if not set(METRICS) & set(row.columns):
+            raise row.error("kind", f"the header has no metric; known: {', '.join(METRICS)}")
+        of_kind = found.setdefault(row.text("kind"), {})
+        for name in METRICS:
+            if row.values.get(name, "").strip():
+                most = math.inf if name == SPEEDUP else 1.0
+                of_kind.setdefault(name, []).append(row.number(name, most, may_be_zero=True))
+    return {kind: {name: sum(v) / len(v) for name, v in metrics.items()} for kind, metrics in found.items()}
 
 
 def _check_device(folder: Path) -> None:

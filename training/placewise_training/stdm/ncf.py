@@ -21,6 +21,7 @@ import torch
 from placewise_core.subtasks.metrics import GPU_METRICS, METRICS
 from placewise_core.subtasks.scale import from_unit, to_unit
 from placewise_models.ncf import NCF_MODEL, NCF_REPORT, ncf_columns
+from placewise_training.data.site_rows import NO_ROWS, SUBTASKS, SiteRows, read_site_rows
 from placewise_training.lab.traced import filled
 from placewise_training.stdm.data import Matrix, profile_rows, subtask_matrix, truth_matrix
 from placewise_training.stdm.from_log import LogMetrics, log_metrics, table_report
@@ -41,6 +42,7 @@ class Args:
     out: Path = field(default=Path("var/train/ncf"), metadata={"help": "Folder for checkpoint, report, model."})
     seed: int = field(default=0, metadata={"help": "Of every draw."})
     profiles: str = field(default="", metadata={"help": "JSON: kind → measured metrics; two random ones are enough."})
+    measured: Path | None = field(default=None, metadata={"help": "Folder with the site's own rows (subtasks.csv)."})
     start: str = field(default="", metadata={"help": "Earlier run, or bundle with its net, to go on from."})
     log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
     before_s: float = field(
@@ -80,11 +82,12 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     settings = StdmArgs(seed=args.seed, decay=args.decay, batch=args.batch)
     if args.only_log and not args.log:
         raise ValueError("--only-log needs a log (--log)")
+    own = read_site_rows(args.measured)
     logged = log_metrics(args.log, args.before_s) if args.log else None
     show("pre-training", 0, 3)
     begun = begin(args, settings, logged)
     show("stitching", 1, 3)
-    known = stitched(begun, new_rows(args, logged), args.gpus)
+    known = stitched(begun, new_rows(args, own, logged), args.gpus)
     before = _table(known)
     optimiser = torch.optim.SGD(known.net.parameters(), lr=args.sgd_rate)
     losses = fit(known.net, Cells.of(known.values, torch.device("cpu")), optimiser, args.sgd_steps, settings)
@@ -97,7 +100,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "kinds": list(known.kinds),
         "history_rows": known.history_rows,
         "columns": list(ncf_columns(known.gpus)),
-        "data": {"training": hashlib.sha256(known.values.tobytes()).hexdigest()},
+        "data": {"training": hashlib.sha256(known.values.tobytes()).hexdigest()} | own.data(SUBTASKS),
         "metrics": {"loss": {"first": losses[0], "last": losses[-1]}},
     }
     if logged:
@@ -140,9 +143,12 @@ def stitched(begun: Known, profiles: Mapping[str, Mapping[str, float]], gpus: in
     return Known(net, values, kinds, gpus)
 
 
-def new_rows(args: Args, logged: LogMetrics | None = None) -> dict[str, dict[str, float]]:
-    """Measured metrics by kind: of the file and the log, else two random ones of each kind of the training truth."""
+def new_rows(args: Args, own: SiteRows = NO_ROWS, logged: LogMetrics | None = None) -> dict[str, dict[str, float]]:
+    """Measured metrics by kind: of the file, the site's own rows and the log, else two random ones of each kind of the
+    training truth."""
     found: dict[str, dict[str, float]] = json.loads(Path(args.profiles).read_text("utf-8")) if args.profiles else {}
+    for kind, metrics in own.subtasks.items():
+        found[kind] = {**found.get(kind, {}), **metrics}
     if logged:
         for kind, row in zip(logged.kinds, logged.cells, strict=True):
             found[kind] = {**found.get(kind, {}), **from_unit(row)}

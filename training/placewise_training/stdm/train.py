@@ -23,6 +23,7 @@ from placewise_core.subtasks.completed_metrics import LEAST_KNOWN
 from placewise_core.subtasks.metrics import METRICS
 from placewise_models.folder import shipped_bundle
 from placewise_models.stdm import STDM_MODEL
+from placewise_training.data.site_rows import SUBTASKS, SiteRows, read_site_rows
 from placewise_training.lab.device import chosen_device
 from placewise_training.lab.judging import cpu_s, judged_all
 from placewise_training.lab.scalars import Scalars
@@ -41,7 +42,7 @@ from placewise_training.stdm.net import MetricCompletion, Ncf, loss, with_subtas
 
 SCHEMA = "placewise.stdm/1"
 CHECKPOINT, REPORT = "stdm.pt", "stdm.json"
-_ABOUT_THE_MACHINE = ("out", "device", "threads", "processes", "resume", "start")
+_ABOUT_THE_MACHINE = ("out", "device", "threads", "processes", "resume", "start", "measured")
 _FIRST_JUDGED_DRAW = 500
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
@@ -68,6 +69,7 @@ class Args:
     threads: int = field(default=1, metadata={"help": "CPU threads of each process."})
     processes: int = field(default=2, metadata={"help": "Settings judged at a time; changes no figure."})
     resume: bool = field(default=False, metadata={"help": "Go on from the finished part in `out`."})
+    measured: Path | None = field(default=None, metadata={"help": "Folder with the site's own rows (subtasks.csv)."})
     log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
     before_s: float = field(
         default=0.0, metadata={"help": "Learn from decisions before this time alone (seconds since 1970); 0: from all."}
@@ -90,9 +92,10 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     a log its later entries judge instead. Raises ValueError for a log that holds too little, LogError."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
+    own = read_site_rows(args.measured)
     args.out.mkdir(parents=True, exist_ok=True)
     if args.log or args.only_log:
-        return train_from_log(args, show)
+        return train_from_log(args, own, show)
     began, began_cpu = time.perf_counter(), cpu_s()
     settings = folds(args)
 
@@ -100,11 +103,12 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     judged = partial(judge, args=args)
     metrics = judged_all(settings, judged, args.out, _numbers(args), args.processes, args.resume, show)
 
-    # -- the one that ships: every kind, only draws of the training side --
+    # -- the one that ships: every kind, only draws of the training side, and the site's own rows --
     show("training the completion", len(settings), len(settings) + 1)
     everything = subtask_matrix(args.draws)
+    history = with_rows(everything.values, completable(own.subtask_matrix()))
     with Scalars(args.out) as write:
-        net, losses = train_completion(everything.values, args, args.out / CHECKPOINT, write)
+        net, losses = train_completion(history, args, args.out / CHECKPOINT, write)
     show("done", len(settings) + 1, len(settings) + 1)
     converged = convergence(settings["subtasks_unseen_kinds"][0], args)
     report = {
@@ -113,32 +117,52 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "args": _numbers(args),
         "columns": list(everything.columns),
         "parameters": sum(p.numel() for p in net.parameters()),
-        "data": {"training": hashlib.sha256(everything.values.tobytes()).hexdigest()},
-        "samples": {"training": len(everything.values)},
+        "data": {"training": hashlib.sha256(everything.values.tobytes()).hexdigest()} | own.data(SUBTASKS),
+        "samples": {"training": len(history)},
         "seconds": {"wall": round(time.perf_counter() - began, 1), "cpu": round(cpu_s() - began_cpu, 1)},
         "loss": {"first": losses[0], "last": losses[-1]},
         "convergence": converged,
         "metrics": metrics,
         "floors": floors(),
         "is_better": is_better(metrics["subtasks_unseen_kinds"]),
-    }
+    } | site_report(own)
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
 
 
-def train_from_log(args: Args, show: Show) -> dict[str, Any]:
-    """The completion on the kinds of a log of which three metrics are known, together as many rows as the drawn ones
-    are; with `only_log` on these alone."""
+def completable(rows: Matrix) -> Matrix:
+    """The kinds of which three metrics are known: two to complete from, and one to learn."""
+    found: Matrix = rows[(~np.isnan(rows)).sum(axis=1) > LEAST_KNOWN]
+    return found
+
+
+def with_rows(drawn: Matrix, rows: Matrix) -> Matrix:
+    """The drawn rows, and a site's: together as many as the drawn ones are."""
+    if not len(rows):
+        return drawn
+    joined: Matrix = np.concatenate([drawn, rows[np.arange(len(drawn)) % len(rows)]])
+    return joined
+
+
+def site_report(own: SiteRows) -> dict[str, Any]:
+    """The part of the report about a site's own kinds; empty without."""
+    used = len(completable(own.subtask_matrix()))
+    return {"site_rows": {"used": used, "too_few": len(own.subtasks) - used}} if own.subtasks else {}
+
+
+def train_from_log(args: Args, own: SiteRows, show: Show) -> dict[str, Any]:
+    """The completion on the kinds of a log, and the site's own rows, beside the drawn ones; with `only_log` on those of
+    the log alone."""
     if not args.log:
         raise ValueError("--only-log needs a log (--log)")
+    own = SiteRows() if args.only_log else own
     log = log_metrics(args.log, args.before_s)
-    rows = log.cells[(~np.isnan(log.cells)).sum(axis=1) > LEAST_KNOWN]
+    rows = completable(log.cells)
     if not len(rows):
         raise ValueError("the log has no kind of subtask of which three metrics are known")
     show("training the completion", 0, 1)
-    drawn = subtask_matrix(args.draws).values
-    half = rows[np.arange(len(drawn)) % len(rows)]
-    history = rows if args.only_log else np.concatenate([drawn, half])
+    site = np.concatenate([rows, completable(own.subtask_matrix())])
+    history = rows if args.only_log else with_rows(subtask_matrix(args.draws).values, site)
     with Scalars(args.out) as write:
         first = begun(args.start) if args.start else None
         net, losses = train_completion(history, args, args.out / CHECKPOINT, write, first)
@@ -150,12 +174,12 @@ def train_from_log(args: Args, show: Show) -> dict[str, Any]:
         "args": _numbers(args),
         "columns": list(METRICS),
         "parameters": sum(p.numel() for p in net.parameters()),
-        "data": {"training": hashlib.sha256(history.tobytes()).hexdigest()},
+        "data": {"training": hashlib.sha256(history.tobytes()).hexdigest()} | own.data(SUBTASKS),
         "samples": {"training": len(history)},
         "loss": {"first": losses[0], "last": losses[-1]},
         "metrics": {},
         "log": completion_report(args.log, log, partial(complete, before), partial(complete, net)),
-    }
+    } | site_report(own)
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
 
