@@ -1,6 +1,6 @@
 """Digests of the parts of a view, kept up change by change. Know no event and decide nothing.
 
-Each is a sum modulo 2^64 of pseudo-random numbers, so that what has changed is taken out and added anew: one for the
+Each is a sum modulo 2^64 of pseudo-random numbers, so that what has changed is taken out and added again: one for the
 usage and one for the report of each node, one for each two jobs that follow each other, one for each queue. Equal views
 have equal sums on any machine.
 """

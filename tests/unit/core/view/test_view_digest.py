@@ -230,7 +230,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(examples(40)))
-def test_a_digest_that_was_kept_up_is_that_of_the_view_made_anew(seed: int) -> None:
+def test_a_digest_that_was_kept_up_is_that_of_the_view_made_again(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(60):
         walk.step()
