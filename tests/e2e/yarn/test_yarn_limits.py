@@ -147,3 +147,77 @@ def admitted(world: YarnWorld, application: str) -> bool:
     url = f"http://127.0.0.1:{world.rest_port}/v1/clusters/{CLUSTER}/jobs:admitOrWait"
     (admission,) = send("POST", url, question)["admissions"]
     return bool(admission["verdict"] == "ADMIT")
+
+
+_MONITOR = "yarn.resourcemanager.monitor.capacity.preemption"
+_PREEMPTION = {
+    "placewise.decide-budget-ms": 3000,
+    "placewise.queues": "root.default",
+    "yarn.resourcemanager.scheduler.monitor.enable": "true",
+    f"{_MONITOR}.monitoring_interval": 500,
+    f"{_MONITOR}.max_wait_before_kill": 500,
+    f"{_MONITOR}.total_preemption_per_round": 1.0,
+    f"{_MONITOR}.natural_termination_factor": 1.0,
+}
+# `other` holds 28 of 32 GPUs, 12 more than its half; the gang wants the other half and has to wait.
+_HALVES = {
+    f"{_QUEUE}.queues": "default,other",
+    **{f"{_QUEUE}.{queue}.capacity": 50 for queue in ("default", "other")},
+    **{f"{_QUEUE}.{queue}.user-limit-factor": 4 for queue in ("default", "other")},
+}
+
+
+def greedy(world: YarnWorld, seconds: float) -> Driver:
+    driver = Driver(world, "greedy").start([gang("greedy", 4, 7, seconds, "other", tags=["placewise=off"])])
+    wait_for(lambda: sum(gpus for gpus, *_ in world.yarn.used().values()) == 28, "28 GPUs to be in use", 60)
+    return driver
+
+
+def preempted(world: YarnWorld) -> int:
+    return sum(app["numNonAMContainerPreempted"] for app in world.yarn.applications().values())
+
+
+def test_no_gang_is_held_back_in_a_queue_for_which_yarn_may_preempt() -> None:
+    with yarn_world(_PREEMPTION, _HALVES) as world:
+        other = greedy(world, 60)
+        driver = Driver(world, "default").start([gang("default", 4, 4, 0.5)])
+        wait_for(lambda: preempted(world) > 0, "YARN to pre-empt as it does without the adapter", 60)
+        found = account(world, driver.results(120))
+        assert len(found.let_go) == 1, found
+        assert not says(world, " waits: ")
+        assert says(world, "gangs of queue root.default are left to YARN: YARN may pre-empt containers of root.other")
+        assert "error" not in other.results(120)[0]
+        wait_for(world.is_quiet, "the service to hear that all containers are over", 30)
+
+
+def test_a_gang_that_waits_preempts_nobody() -> None:
+    """The monitor is on, and no other queue loses containers to that of the gang."""
+    with yarn_world(_PREEMPTION, {**_HALVES, f"{_QUEUE}.other.disable_preemption": "true"}) as world:
+        other = greedy(world, 25)
+        waiting = Driver(world, "default").start([gang("default", 4, 4, 0.5)])
+        wait_for(lambda: says(world, " waits: "), "the gang to wait", 60)
+        time.sleep(10)  # 20 looks of the monitor
+        assert preempted(world) == 0
+        assert sum(gpus for gpus, *_ in world.yarn.used().values()) == 28
+        check_all(world, [waiting])
+        assert "error" not in other.results(60)[0]
+        assert preempted(world) == 0
+
+
+def test_a_gang_runs_outside_its_blacklist() -> None:
+    """Two gangs refuse one half of the nodes each. A third one refuses nodes while it waits."""
+    with yarn_world(_SETTINGS, _QUEUES) as world:
+        halves = [["n1", "n2"], ["n3", "n4"]]
+        both = Driver(world, "both")
+        both.start([gang(f"both-{n}", 2, 8, 12, blacklist=refused) for n, refused in enumerate(halves)])
+        wait_for(lambda: len(world.as_decided()) == 2, "both gangs to run", 60)
+        late: Spec = gang("late", 1, 8, 0.5, blacklist=["n1", "n2", "n3"], blacklistAfterMs=3000)
+        drivers = [both, Driver(world, "late").start([late])]
+        wait_for(lambda: says(world, " waits: "), "the third gang to wait", 60)
+        check_all(world, drivers)
+        for result in [result for driver in drivers for result in driver.ended()]:
+            refused = late["blacklist"] if result["name"] == "late" else halves[int(result["name"][-1])]
+            nodes = set(world.yarn.containers(result["application"]).values())
+            assert nodes
+            assert not nodes & set(refused), result
+        assert not says(world, "is withdrawn")

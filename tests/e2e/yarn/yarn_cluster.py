@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from xml.sax.saxutils import escape
 
 from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, SHELL
@@ -25,7 +25,7 @@ NODES = ("n1", "n2", "n3", "n4")
 GPUS = 8
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k")
 _OPENED = ("lang", "lang.reflect", "util", "util.concurrent", "net", "io", "nio", "math", "text", "time")
-_RM = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
+RM = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
 _NM = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
 _MASTER = b"org.apache.hadoop.yarn.applications.distributedshell.ApplicationMaster"
 _LOG4J = """log4j.rootLogger=INFO,console
@@ -64,7 +64,12 @@ def _write(path: Path, properties: Mapping[str, object]) -> None:
 
 @dataclass
 class YarnCluster:
-    """Daemons, configuration and logs under `root`. `ports` are six free ones, `settings` further properties."""
+    """Daemons, configuration and logs under `root`. `ports` are PORTS free ones and that of the nodes.
+
+    `settings` are further properties of yarn-site.xml, `scheduler` of capacity-scheduler.xml.
+    """
+
+    PORTS: ClassVar[int] = 5
 
     root: Path
     ports: Sequence[int]
@@ -151,7 +156,7 @@ class YarnCluster:
         }
 
     def _node_site(self, node: str) -> dict[str, object]:
-        name, port = "yarn.nodemanager", self.ports[5]
+        name, port = "yarn.nodemanager", self.ports[-1]
         return {
             f"{name}.hostname": node,
             f"{name}.bind-host": node,
@@ -179,10 +184,10 @@ class YarnCluster:
             )
 
     def start_rm(self) -> None:
-        self._spawn("rm", [*self.java("rm", [JAR, f"{HADOOP}/*"], 256), _RM])
+        self._spawn("rm", [*self.java("rm", [JAR, f"{HADOOP}/*"], 256), RM])
 
     def start_node(self, node: str) -> None:
-        self._spawn(node, [*self.java(node, [f"{HADOOP}/*"], 256), _NM])
+        self._spawn(node, [*self.java(node, [JAR, f"{HADOOP}/*"], 256), _NM])
 
     def start(self) -> None:
         """Raises TimeoutError if not every node is running in time."""
@@ -271,6 +276,11 @@ class YarnCluster:
 
     def log(self, name: str) -> str:
         return (self.root / f"{name}.log").read_text(errors="replace")
+
+    def output(self, container: str) -> str:
+        """What a container wrote to its standard output, if it ended or not."""
+        (path,) = (self.root / "containers").glob(f"*/*/{container}/stdout")
+        return path.read_text()
 
     def containers(self, application: str) -> dict[str, str]:
         """Node of every container of the application that ran, from the NodeManagers' log folders."""

@@ -171,7 +171,7 @@ class YarnWorld:
     # --- applications -------------------------------------------------------------------------------------------------
 
     def submit_shell(
-        self, containers: int, gpus: int, command: str = "sleep 1", queue: str = "default"
+        self, containers: int, gpus: int, command: str = "sleep 1", queue: str = "default", tags: str = ""
     ) -> subprocess.Popen[bytes]:
         """A distributed shell with one container per task, by Hadoop's own client."""
         java = self.yarn.java("rm", [f"{SHELL}/*", f"{HADOOP}/*"], 128)
@@ -182,6 +182,7 @@ class YarnWorld:
             "--master_memory=128",
             f"--queue={queue}",
         ]
+        flags += [f"--application_tags={tags}"] if tags else []
         words = [part for flag in flags for part in flag.split("=", 1)]
         with (self.root / "client.log").open("ab") as log:
             client = subprocess.Popen(
@@ -196,22 +197,23 @@ def yarn_world(
     settings: Mapping[str, object] | None = None,
     scheduler: Mapping[str, object] | None = None,
     before: Callable[[int], None] = lambda rest_port: None,
+    kind: type[YarnCluster] = YarnCluster,
 ) -> Iterator[YarnWorld]:
     """`settings` are further properties of yarn-site.xml, `scheduler` of capacity-scheduler.xml.
 
     `before` is called with the service's port before anything starts.
     """
     root = Path(tempfile.mkdtemp(prefix="placewise-yarn-"))
-    ports = free_ports(8)
+    ports = free_ports(2 + kind.PORTS)
     base = {
         "yarn.resourcemanager.application-master-service.processors": "placewise.yarn.PlacewiseProcessor",
         "yarn.scheduler.app-placement-allocator.class": "placewise.yarn.PlacewiseAllocator",
-        "placewise.url": f"http://127.0.0.1:{ports[6]}",
+        "placewise.url": f"http://127.0.0.1:{ports[0]}",
         "placewise.cluster": CLUSTER,
         "placewise.queues": "root.default",
     }
-    yarn = YarnCluster(root, [*ports[:5], 28141], {**base, **(settings or {})}, scheduler or {})
-    world = YarnWorld(yarn, rest_port=ports[6], grpc_port=ports[7])
+    yarn = kind(root, [*ports[2:], 28141], {**base, **(settings or {})}, scheduler or {})
+    world = YarnWorld(yarn, rest_port=ports[0], grpc_port=ports[1])
     before(world.rest_port)
     try:
         world.start_service()

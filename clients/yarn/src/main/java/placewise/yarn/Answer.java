@@ -2,21 +2,44 @@ package placewise.yarn;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 /** Reads the service's answer about one gang. An answer that does not name a known node for every task is refused. */
 final class Answer {
   private Answer() {}
+
+  /** One container's place. */
+  static final class Task {
+    final String node;
+    private final Set<String> units = new LinkedHashSet<>();
+
+    Task(String node, JsonNode gpus) {
+      this.node = node;
+      gpus.forEach(index -> units.add(node + "/gpu" + index.asInt()));
+    }
+
+    /** Its GPUs, by the names that Partition has for them. */
+    Set<String> units() {
+      return units;
+    }
+  }
 
   /** Where the containers of each ask go. */
   static final class Placed {
     final Map<Ask, List<String>> byAsk = new LinkedHashMap<>();
     final String decisionId;
     final String reservationId;
+    /** In the gang's order. */
+    List<Task> tasks = Collections.emptyList();
+    /** The parts of a divisible task, in the order of `tasks`; empty if it is not split. */
+    List<Share> shares = Collections.emptyList();
 
     Placed(String decisionId, String reservationId) {
       this.decisionId = decisionId;
@@ -49,21 +72,22 @@ final class Answer {
     if (!assignments.isArray() || assignments.size() != size) {
       throw new ServiceException(0, "a place for " + assignments.size() + " of " + size + " containers");
     }
-    String[] nodes = new String[size];
+    Task[] tasks = new Task[size];
     for (JsonNode assignment : assignments) {
       int place = place(assignment.path("task").asText());
       String node = assignment.path("node").asText();
-      if (place < 0 || place >= size || nodes[place] != null || !known.contains(node)) {
+      if (place < 0 || place >= size || tasks[place] != null || !known.contains(node)) {
         throw new ServiceException(0, "task " + assignment.path("task") + " on node " + node + " is not usable");
       }
-      nodes[place] = node;
+      tasks[place] = new Task(node, assignment.path("gpuIndices"));
     }
     Placed placed = new Placed(decisionId, decision.path("reservationId").asText());
+    placed.tasks = Arrays.asList(tasks);
     int next = 0;
     for (Map.Entry<Ask, Integer> part : counts.entrySet()) {
       List<String> of = new ArrayList<>();
       for (int i = 0; i < part.getValue(); i++) {
-        of.add(nodes[next++]);
+        of.add(tasks[next++].node);
       }
       placed.byAsk.put(part.getKey(), of);
     }

@@ -17,6 +17,7 @@ final class Ask {
   final SchedulerRequestKey key;
   private final Map<String, Deque<Gang>> grants = new HashMap<>();
   private final Map<String, Deque<Gang>> taken = new HashMap<>();
+  private final boolean isDryRun;
   private boolean isManaged;
   private Resource resource;
   private String partition = "";
@@ -25,11 +26,14 @@ final class Ask {
   private int asked;
   private int granted;
   private int open;
+  private int early;
   private volatile String reason = "asking Placewise";
 
-  Ask(ApplicationAttemptId attempt, SchedulerRequestKey key) {
+  /** In a dry run no node is refused. */
+  Ask(ApplicationAttemptId attempt, SchedulerRequestKey key, boolean isDryRun) {
     this.attempt = attempt;
     this.key = key;
+    this.isDryRun = isDryRun;
   }
 
   /** `unacquired`: containers that YARN has allocated and the application has not heard of when it asked. */
@@ -58,7 +62,7 @@ final class Ask {
 
   /** Containers that no question covers yet; below 0 if the application wants fewer than were asked or granted. */
   synchronized int need() {
-    return outstanding - unacquired - asked - granted - open;
+    return outstanding - unacquired - asked - granted - open + early;
   }
 
   String reason() {
@@ -97,7 +101,9 @@ final class Ask {
 
   /** YARN may place so many containers where it likes. */
   synchronized void open(int count) {
-    open += count;
+    int placed = Math.min(early, count);
+    early -= placed;
+    open += count - placed;
   }
 
   synchronized void shut() {
@@ -106,7 +112,7 @@ final class Ask {
 
   /** The gate: whether a container may go to this node now. */
   synchronized boolean accepts(String node) {
-    return !isManaged || open > 0 || grants.containsKey(node);
+    return !isManaged || isDryRun || open > 0 || grants.containsKey(node);
   }
 
   synchronized boolean hasGrants() {
@@ -126,6 +132,8 @@ final class Ask {
       taken.computeIfAbsent(node, name -> new ArrayDeque<>()).add(gang);
     } else if (open > 0) {
       open--;
+    } else if (isDryRun) {
+      early++; // before the answer
     }
   }
 

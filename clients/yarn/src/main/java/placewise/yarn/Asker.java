@@ -155,7 +155,11 @@ final class Asker implements AutoCloseable {
     }
     broker.splitPartial(PARTIAL_MS);
     broker.withdrawOverdue(host::isUsable);
-    host.checkContainers(); // after these two: what they scatter is reported with what they end
+    host.lookForPreemption();
+    if (!settings.isDryRun) {
+      broker.releaseRefused(host::refusal);
+    }
+    host.checkContainers(); // after these: what they scatter is reported with what they end
     metrics.waiting.set(broker.waiting());
     Map<String, List<Gang>> due = broker.due();
     if (breaker.isOpen()) {
@@ -293,6 +297,7 @@ final class Asker implements AutoCloseable {
     switch (decision.path("outcome").asText()) {
       case "PLACED":
         Answer.Placed where = Answer.placed(gang, counts, decision, placeId, host.nodeNames());
+        split(gang, id, where);
         if (broker.granted(gang, id, where)) {
           host.nudge(where);
         }
@@ -302,6 +307,21 @@ final class Asker implements AutoCloseable {
         break;
       default:
         broker.waits(gang, id, Answer.reasons(decision.path("blockers")), placeId);
+    }
+  }
+
+  /** Asks how a divisible task is split over its containers. Without an answer they run without shares. */
+  private void split(Gang gang, String id, Answer.Placed placed) {
+    if (settings.isDryRun || !gang.app.tags.isDivisible()) {
+      return;
+    }
+    try {
+      JsonNode answer = service.partition(Share.question(gang.app.tags, id, placed), settings.decideBudgetMs);
+      placed.shares = Share.read(answer, placed.tasks);
+      LOG.info("Placewise: gang {} is split into {} shares, decision {}", id, answer.path("shares").size(),
+          answer.path("meta").path("decisionId").asText());
+    } catch (ServiceException error) {
+      LOG.warn("Placewise: gang {} gets no shares: {}", id, error.getMessage());
     }
   }
 }

@@ -1,6 +1,7 @@
 package placewise.yarn;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
@@ -11,6 +12,8 @@ final class Attempt {
   final Set<Ask> asks = new LinkedHashSet<>();
   final List<Gang> gangs = new ArrayList<>();
   int waves;
+  /** Hosts and racks that the application refuses. */
+  Set<String> blacklist = Collections.emptySet();
 
   Attempt(AppFacts app) {
     this.app = app;

@@ -167,7 +167,8 @@ final class Books {
     Set<ContainerId> ids = new HashSet<>();
     found.forEach(container -> ids.add(container.getContainerId()));
     return !ids.isEmpty()
-        && placewise.broker.takeOver(attempt, placewise.facts(attempt), id.substring(slash + 1), ids);
+        && placewise.broker.takeOver(attempt, placewise.facts(attempt), id.substring(slash + 1), ids,
+            "RUNNING".equals(job.path("state").asText()));
   }
 
   private List<RMContainer> live(ApplicationAttemptId attempt) {

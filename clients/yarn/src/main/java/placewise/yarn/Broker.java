@@ -2,17 +2,17 @@ package placewise.yarn;
 
 import java.util.ArrayList;
 import java.util.Collection;
-import java.util.Comparator;
 import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.function.BiPredicate;
+import java.util.function.Function;
 import java.util.function.LongSupplier;
 import java.util.function.Predicate;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.slf4j.Logger;
@@ -24,9 +24,6 @@ import org.slf4j.LoggerFactory;
  */
 final class Broker {
   private static final Logger LOG = LoggerFactory.getLogger(Broker.class);
-  private static final long FIRST_BACKOFF_MS = 1_000;
-  private static final long LONGEST_BACKOFF_MS = 60_000;
-  private static final Pattern NAME = Pattern.compile("w(\\d{1,9})\\.(\\d{1,9})\\.(\\w+)");
   private final Settings settings;
   private final Reporter reporter;
   private final PlacewiseMetrics metrics;
@@ -62,6 +59,23 @@ final class Broker {
     wake.run();
   }
 
+  /** The attempt refuses these hosts and racks from now on. Its gangs that wait are another question then. */
+  synchronized void blacklistChanged(ApplicationAttemptId id, AppFacts app, Set<String> blacklist) {
+    Attempt attempt = attempts.computeIfAbsent(id, key -> new Attempt(app));
+    if (attempt.blacklist.equals(blacklist)) {
+      return;
+    }
+    attempt.blacklist = blacklist;
+    for (Gang gang : attempt.gangs) {
+      gang.blacklist = blacklist;
+      if (gang.isHeldBack()) {
+        forgetQuestion(gang, "the application refuses other nodes");
+        gang.askedStamp = -1; // at once
+      }
+    }
+    wake.run();
+  }
+
   /** Takes up to `surplus` containers out of the youngest gang of this ask. False if no gang has any to give. */
   private boolean drop(Attempt attempt, Ask ask, int surplus) {
     for (int i = attempt.gangs.size() - 1; i >= 0; i--) {
@@ -69,7 +83,7 @@ final class Broker {
       if (!gang.counts.containsKey(ask)) {
         continue;
       }
-      if (gang.stage == Gang.Stage.WAITING || gang.stage == Gang.Stage.INCOMPLETE) {
+      if (gang.isHeldBack()) {
         shrink(attempt, gang, ask, Math.min(surplus, gang.counts.get(ask)));
         return true;
       }
@@ -134,6 +148,7 @@ final class Broker {
       }
     }
     Gang gang = new Gang(id, attempt.app, ++attempt.waves, run, clock.getAsLong());
+    gang.blacklist = attempt.blacklist;
     attempt.gangs.add(gang);
     return gang;
   }
@@ -234,15 +249,10 @@ final class Broker {
         }
       }
     }
-    due.values().removeIf(gangs -> gangs.stream().noneMatch(gang -> isDue(gang, now)));
-    due.values().forEach(gangs -> gangs.sort(ORDER));
+    due.values().removeIf(gangs -> gangs.stream().noneMatch(gang -> gang.isDue(now, stamp, settings.retryMs)));
+    due.values().forEach(gangs -> gangs.sort(Gang.ORDER));
     return due;
   }
-
-  private static final Comparator<Gang> ORDER =
-      Comparator.<Gang>comparingInt(gang -> -gang.app.priority())
-          .thenComparing(gang -> gang.attempt.getApplicationId())
-          .thenComparingInt(gang -> gang.wave);
 
   private void complete(Gang gang, long now) {
     if (gang.stage == Gang.Stage.INCOMPLETE && now - gang.bornMs >= settings.gangTimeoutMs) {
@@ -252,19 +262,12 @@ final class Broker {
     }
   }
 
-  private boolean isDue(Gang gang, long now) {
-    return !gang.wasAnswered || gang.failingSinceMs >= 0 || gang.askedStamp < stamp
-        || now - gang.askedMs >= settings.retryMs;
-  }
-
   /** Marks those that are still to be asked about, and returns them. */
   synchronized List<Gang> sending(List<Gang> gangs) {
     List<Gang> sent = new ArrayList<>();
     for (Gang gang : gangs) {
       if (gang.stage == Gang.Stage.WAITING && sent.size() < settings.batch) {
-        gang.isInFlight = true;
-        gang.askedMs = clock.getAsLong();
-        gang.askedStamp = stamp;
+        gang.sent(clock.getAsLong(), stamp);
         sent.add(gang);
       }
     }
@@ -282,27 +285,11 @@ final class Broker {
       release(gang, "dry run");
       return false;
     }
-    answered(gang);
-    gang.stage = Gang.Stage.GRANTED;
-    gang.grantedMs = clock.getAsLong();
-    gang.decisionId = placed.decisionId;
-    gang.reservationId = placed.reservationId;
-    gang.nodes = placed.nodes();
-    gang.explain("Placewise: runs on " + placed.nodes());
-    gang.counts.forEach((ask, count) -> {
-      ask.addAsked(-count);
-      ask.grant(gang, placed.byAsk.get(ask));
-    });
+    gang.grant(placed, clock.getAsLong());
     metrics.admitted.incr();
     LOG.info("Placewise: gang {} of {} containers goes to {}, decision {}", jobId, gang.size(), placed.nodes(),
         placed.decisionId);
     return true;
-  }
-
-  private void answered(Gang gang) {
-    gang.isInFlight = false;
-    gang.wasAnswered = true;
-    gang.failingSinceMs = -1;
   }
 
   /** The service holds the gang back. */
@@ -310,7 +297,7 @@ final class Broker {
     if (gang.stage != Gang.Stage.WAITING || !gang.id().equals(jobId)) {
       return;
     }
-    answered(gang);
+    gang.answered();
     if (settings.isDryRun) {
       LOG.info("Placewise dry run: gang {} would wait: {}, decision {}", jobId, why, decisionId);
       release(gang, "dry run");
@@ -328,7 +315,7 @@ final class Broker {
     if (gang.stage != Gang.Stage.WAITING || !gang.id().equals(jobId)) {
       return;
     }
-    answered(gang);
+    gang.answered();
     gang.explain("impossible here: " + why);
     if (settings.isNoFitReleased || settings.isDryRun) {
       release(gang, "impossible here: " + why);
@@ -362,23 +349,29 @@ final class Broker {
   }
 
   private void release(Gang gang, String why) {
-    gang.stage = Gang.Stage.RELEASED;
-    gang.counts.forEach((ask, count) -> {
-      ask.addAsked(-count);
-      ask.open(count);
-    });
-    gang.explain("left to YARN: " + why);
+    gang.release(why);
     metrics.released.incr();
     LOG.info("Placewise: gang {} is left to YARN: {}", gang.id(), why);
   }
 
-  /** Takes back grants that were not used in time, or that lie on nodes that `isUsable` refuses. */
-  synchronized void withdrawOverdue(Predicate<String> isUsable) {
+  /** Leaves to YARN the gangs that must not be held back; `refusal` gives the reason, or "". */
+  synchronized void releaseRefused(Function<Gang, String> refusal) {
+    for (Gang gang : select(Gang::isHeldBack)) {
+      String why = refusal.apply(gang);
+      if (!why.isEmpty()) {
+        forgetQuestion(gang, "left to YARN");
+        release(gang, why);
+      }
+    }
+  }
+
+  /** Takes back grants that were not used in time, or that lie on a node that `isUsable` refuses for this blacklist. */
+  synchronized void withdrawOverdue(BiPredicate<Set<String>, String> isUsable) {
     long latest = clock.getAsLong() - settings.startTimeoutMs;
     for (Gang gang : select(gang -> gang.stage == Gang.Stage.GRANTED)) {
       boolean isLate = gang.grantedMs < latest;
-      if (isLate || !gang.nodes.stream().allMatch(isUsable)) {
-        askAnew(gang, isLate ? "not started in time" : "a node of the decision is lost", isLate);
+      if (isLate || !gang.nodes.stream().allMatch(node -> isUsable.test(gang.blacklist, node))) {
+        askAnew(gang, isLate ? "not started in time" : "a node of the decision is lost or blacklisted", isLate);
       }
     }
   }
@@ -387,15 +380,9 @@ final class Broker {
     Attempt attempt = attempts.get(gang.attempt);
     dissolve(attempt, gang, why);
     form(gang.attempt, attempt);
-    backOff(attempt, gang.withdrawals + 1, isLate);
-  }
-
-  private void backOff(Attempt attempt, int withdrawals, boolean isLate) {
-    for (Gang gang : attempt.gangs) {
-      if (gang.stage == Gang.Stage.WAITING && gang.withdrawals == 0) {
-        gang.withdrawals = withdrawals;
-        long pause = Math.min(LONGEST_BACKOFF_MS, FIRST_BACKOFF_MS << Math.min(withdrawals - 1, 6));
-        gang.notBeforeMs = isLate ? clock.getAsLong() + pause : Long.MIN_VALUE;
+    for (Gang next : attempt.gangs) {
+      if (next.stage == Gang.Stage.WAITING && next.withdrawals == 0) {
+        next.backOff(gang.withdrawals + 1, isLate, clock.getAsLong());
       }
     }
   }
@@ -431,20 +418,19 @@ final class Broker {
   }
 
   /** A gang of an earlier ResourceManager, all of whose containers live. `name` is its job id after the attempt's. */
-  synchronized boolean takeOver(ApplicationAttemptId id, AppFacts app, String name, Set<ContainerId> live) {
-    Matcher parts = NAME.matcher(name);
-    if (app == null || !parts.matches()) {
+  synchronized boolean takeOver(ApplicationAttemptId id, AppFacts app, String name, Set<ContainerId> live,
+      boolean isStartKnown) {
+    Gang gang = Gang.takenOver(id, app, name, live, clock.getAsLong());
+    if (gang == null) {
       return false;
     }
     Attempt attempt = attempts.computeIfAbsent(id, key -> new Attempt(app));
-    Gang gang = new Gang(id, app, Integer.parseInt(parts.group(1)), parts.group(3), clock.getAsLong());
-    gang.epoch = Integer.parseInt(parts.group(2));
-    gang.stage = Gang.Stage.RUNNING;
-    gang.live.addAll(live);
     live.forEach(container -> containers.put(container, gang));
     attempt.waves = Math.max(attempt.waves, gang.wave);
     attempt.gangs.add(gang);
-    reporter.started(gang);
+    if (!isStartKnown) {
+      reporter.started(gang);
+    }
     return true;
   }
 
@@ -465,6 +451,24 @@ final class Broker {
     return new LinkedHashSet<>(containers.keySet());
   }
 
+  /** The share of a divisible task that a container on this node has; null if it has none. */
+  synchronized Share share(ContainerId container, Ask ask, String node) {
+    Attempt attempt = attempts.get(ask.attempt);
+    return attempt == null ? null : attempt.gangs.stream().map(gang -> gang.share(container, ask, node))
+        .filter(Objects::nonNull).findFirst().orElse(null);
+  }
+
+  /** Blacklists of attempts that have gangs. */
+  synchronized Set<Set<String>> blacklists() {
+    Set<Set<String>> lists = new LinkedHashSet<>();
+    attempts.values().forEach(attempt -> {
+      if (!attempt.blacklist.isEmpty() && !attempt.gangs.isEmpty()) {
+        lists.add(attempt.blacklist);
+      }
+    });
+    return lists;
+  }
+
   /** Ids of the jobs that the service should know, with their gangs. */
   synchronized Map<String, Gang> running() {
     Map<String, Gang> running = new HashMap<>();
@@ -482,7 +486,7 @@ final class Broker {
   }
 
   synchronized int waiting() {
-    return select(gang -> gang.stage == Gang.Stage.WAITING || gang.stage == Gang.Stage.INCOMPLETE).size();
+    return select(Gang::isHeldBack).size();
   }
 
   private List<Gang> select(Predicate<Gang> wanted) {

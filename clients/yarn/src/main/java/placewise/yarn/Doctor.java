@@ -31,6 +31,10 @@ public final class Doctor {
     String calculator = configuration.get("yarn.scheduler.capacity.resource-calculator", "");
     check(calculator.endsWith("DominantResourceCalculator"), "scheduler: counts GPUs",
         "yarn.scheduler.capacity.resource-calculator must be DominantResourceCalculator, or YARN does not count GPUs");
+    if (Preemption.isOn(configuration)) {
+      out.println("note: the pre-emption monitor is on: gangs of queues for which YARN may pre-empt are left to YARN"
+          + " (README, Pre-emption); the ResourceManager's log names them at start");
+    }
     check(configuration.get("yarn.resource-types", "").contains(Questions.GPU), "resource type " + Questions.GPU,
         "yarn.resource-types does not name " + Questions.GPU);
     service();

@@ -1,16 +1,33 @@
 package placewise.yarn;
 
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Collections;
+import java.util.Comparator;
+import java.util.Deque;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 
 /** Containers that are decided together. Guarded by the Broker's monitor. Times are milliseconds of its clock. */
 final class Gang {
+  /** YARN's order within a queue. */
+  static final Comparator<Gang> ORDER =
+      Comparator.<Gang>comparingInt(gang -> -gang.app.priority())
+          .thenComparing(gang -> gang.attempt.getApplicationId())
+          .thenComparingInt(gang -> gang.wave);
+  private static final long FIRST_BACKOFF_MS = 1_000;
+  private static final long LONGEST_BACKOFF_MS = 60_000;
+  private static final Pattern NAME = Pattern.compile("w(\\d{1,9})\\.(\\d{1,9})\\.(\\w+)");
+
   enum Stage {
     /** Not every container has been asked for yet. */
     INCOMPLETE,
@@ -33,6 +50,8 @@ final class Gang {
   final Set<ContainerId> live = new HashSet<>();
   final long bornMs;
   final String run;
+  private final Map<Ask, Map<String, Deque<Share>>> shares = new HashMap<>();
+  private final Map<ContainerId, Share> shared = new HashMap<>();
   int epoch = 1;
   Stage stage = Stage.WAITING;
   int bound;
@@ -49,6 +68,8 @@ final class Gang {
   String decisionId = "";
   String reservationId = "";
   Collection<String> nodes = new ArrayList<>();
+  /** Hosts and racks that the application refuses. */
+  Set<String> blacklist = Collections.emptySet();
   Reporter.End end = Reporter.End.FINISHED;
   String endReason = "all containers are over";
 
@@ -58,6 +79,19 @@ final class Gang {
     this.wave = wave;
     this.run = run;
     this.bornMs = bornMs;
+  }
+
+  /** A gang of an earlier ResourceManager that runs. `name` is its job id after the attempt's; null if it is strange. */
+  static Gang takenOver(ApplicationAttemptId attempt, AppFacts app, String name, Set<ContainerId> live, long nowMs) {
+    Matcher parts = NAME.matcher(name);
+    if (app == null || !parts.matches()) {
+      return null;
+    }
+    Gang gang = new Gang(attempt, app, Integer.parseInt(parts.group(1)), parts.group(3), nowMs);
+    gang.epoch = Integer.parseInt(parts.group(2));
+    gang.stage = Stage.RUNNING;
+    gang.live.addAll(live);
+    return gang;
   }
 
   /**
@@ -82,8 +116,87 @@ final class Gang {
     return wasAnswered || withdrawals > 0;
   }
 
+  boolean isHeldBack() {
+    return stage == Stage.WAITING || stage == Stage.INCOMPLETE;
+  }
+
   void explain(String text) {
     reason = text;
     counts.keySet().forEach(ask -> ask.explain(text));
+  }
+
+  boolean isDue(long nowMs, long stamp, long retryMs) {
+    return !wasAnswered || failingSinceMs >= 0 || askedStamp < stamp || nowMs - askedMs >= retryMs;
+  }
+
+  /** A question about it is on its way. */
+  void sent(long nowMs, long stamp) {
+    isInFlight = true;
+    askedMs = nowMs;
+    askedStamp = stamp;
+  }
+
+  void answered() {
+    isInFlight = false;
+    wasAnswered = true;
+    failingSinceMs = -1;
+  }
+
+  /** Its containers may go there. */
+  void grant(Answer.Placed placed, long nowMs) {
+    answered();
+    stage = Stage.GRANTED;
+    grantedMs = nowMs;
+    decisionId = placed.decisionId;
+    reservationId = placed.reservationId;
+    nodes = placed.nodes();
+    split(placed);
+    explain("Placewise: runs on " + nodes);
+    counts.forEach((ask, count) -> {
+      ask.addAsked(-count);
+      ask.grant(this, placed.byAsk.get(ask));
+    });
+  }
+
+  /** YARN may place its containers where it likes. */
+  void release(String why) {
+    stage = Stage.RELEASED;
+    counts.forEach((ask, count) -> {
+      ask.addAsked(-count);
+      ask.open(count);
+    });
+    explain("left to YARN: " + why);
+  }
+
+  /** It was withdrawn so many times. After one that came too late it waits before it is asked about again. */
+  void backOff(int times, boolean isLate, long nowMs) {
+    withdrawals = times;
+    long pause = Math.min(LONGEST_BACKOFF_MS, FIRST_BACKOFF_MS << Math.min(times - 1, 6));
+    notBeforeMs = isLate ? nowMs + pause : Long.MIN_VALUE;
+  }
+
+  /** Keeps the shares of a divisible task until its containers come. */
+  private void split(Answer.Placed placed) {
+    if (placed.shares.isEmpty()) {
+      return;
+    }
+    int next = 0;
+    for (Map.Entry<Ask, List<String>> part : placed.byAsk.entrySet()) {
+      Map<String, Deque<Share>> byNode = shares.computeIfAbsent(part.getKey(), ask -> new HashMap<>());
+      for (String node : part.getValue()) {
+        byNode.computeIfAbsent(node, name -> new ArrayDeque<>()).add(placed.shares.get(next++));
+      }
+    }
+  }
+
+  /** The share of this container, the same each time; null if it has none. */
+  Share share(ContainerId container, Ask ask, String node) {
+    Deque<Share> left = shares.getOrDefault(ask, Collections.emptyMap()).get(node);
+    Share known = shared.get(container);
+    if (known == null && left != null && !left.isEmpty()) {
+      known = left.poll();
+      shared.put(container, known);
+    }
+    return known;
   }
 }

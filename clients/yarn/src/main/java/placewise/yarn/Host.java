@@ -4,11 +4,13 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
+import java.util.TreeMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.ha.HAServiceProtocol.HAServiceState;
 import org.apache.hadoop.yarn.api.records.NodeId;
@@ -17,11 +19,13 @@ import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeUpdateSchedulerEvent;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** The ResourceManager as the Asker's thread sees it: nodes, containers, limits. No other thread calls it but isReady. */
+/** The ResourceManager as the Asker's thread sees it: nodes, containers, limits. Others call isReady and name. */
 final class Host {
   private static final Logger LOG = LoggerFactory.getLogger(Host.class);
   private static final long LOOK_MS = 250;
@@ -36,6 +40,9 @@ final class Host {
   private long sentMs = Long.MIN_VALUE / 2;
   private Map<AppFacts, String> shown = new HashMap<>();
   private boolean hasOutcomes;
+  private Set<Set<String>> blacklists = Collections.emptySet();
+  private Map<String, String> refusals = Collections.emptyMap();
+  private long refusalsMs = Long.MIN_VALUE / 2;
 
   Host(RMContext context, Configuration configuration, Placewise placewise) {
     this.context = context;
@@ -68,8 +75,44 @@ final class Host {
     books.compare(service, budgetMs);
   }
 
+  /** Why YARN would not allocate the gang now, or "". */
   String limit(Gang gang) {
+    if (!isLabelled(gang)) {
+      return "the service does not know its blacklist yet";
+    }
     return Limits.passed(gang, context.getScheduler());
+  }
+
+  /** Whether the last report of the nodes says which of them the application refuses. */
+  private boolean isLabelled(Gang gang) {
+    return gang.blacklist.isEmpty() || blacklists.contains(gang.blacklist);
+  }
+
+  /** Why the gang must not be held back, or "". */
+  String refusal(Gang gang) {
+    if (!isLabelled(gang) && blacklists.size() == Blacklists.MOST) {
+      return "more than " + Blacklists.MOST + " different blacklists";
+    }
+    if (refusals.isEmpty()) {
+      return "";
+    }
+    CSQueue queue = ((CapacityScheduler) context.getScheduler()).getQueue(gang.app.queue());
+    return queue == null ? "" : refusals.getOrDefault(queue.getQueuePath(), "");
+  }
+
+  /** Queues and their settings may change while the ResourceManager runs. */
+  void lookForPreemption() {
+    long now = System.nanoTime() / 1_000_000;
+    if (now - refusalsMs < LOOK_MS) {
+      return;
+    }
+    refusalsMs = now;
+    Map<String, String> found = Preemption.refusals(context.getScheduler());
+    if (!found.equals(refusals)) {
+      refusals = found;
+      new TreeMap<>(found)
+          .forEach((queue, why) -> LOG.warn("Placewise: gangs of queue {} are left to YARN: {}", queue, why));
+    }
   }
 
   /** Changed reasons go into the diagnostics of their applications. The caller holds no lock that YARN's threads need. */
@@ -91,10 +134,12 @@ final class Host {
   void reportNodes(ServiceClient service, long budgetMs) throws ServiceException {
     long now = System.nanoTime() / 1_000_000;
     boolean isOld = now - sentMs >= placewise.settings.nodeRefreshMs;
-    if (!isOld && now - lookedMs < LOOK_MS) {
+    Set<Set<String>> lists = Blacklists.chosen(blacklists, placewise.broker.blacklists());
+    if (!isOld && now - lookedMs < LOOK_MS && lists.equals(blacklists)) {
       return;
     }
     lookedMs = now;
+    blacklists = lists;
     Map<String, ObjectNode> seen = look();
     if (!isOld && seen.equals(sent)) {
       return;
@@ -129,7 +174,7 @@ final class Host {
     for (RMNode node : context.getRMNodes().values()) {
       String name = name(node);
       found.put(name, node);
-      seen.put(name, node(node, name));
+      seen.put(name, node(node, name, blacklists));
     }
     nodes = found;
     return seen;
@@ -140,7 +185,7 @@ final class Host {
     return known == null ? node.getHostName() : known.getNodeName();
   }
 
-  private static ObjectNode node(RMNode node, String name) {
+  private static ObjectNode node(RMNode node, String name, Set<Set<String>> blacklists) {
     ObjectNode entry = JsonNodeFactory.instance.objectNode().put("id", name);
     entry.set("capacity", Questions.resources(node.getTotalCapability()));
     ArrayNode gpus = entry.putArray("gpus");
@@ -150,7 +195,12 @@ final class Host {
     entry.put("maxJobsPerGpu", 1).put("state", state(node.getState())).put("rack", node.getRackName());
     Set<String> labels = node.getNodeLabels();
     String partition = labels == null || labels.isEmpty() ? "" : labels.iterator().next();
-    entry.putObject("labels").put(Questions.PARTITION_LABEL, Questions.labelOf(partition));
+    ObjectNode own = entry.putObject("labels").put(Questions.PARTITION_LABEL, Questions.labelOf(partition));
+    for (Set<String> list : blacklists) {
+      if (!Blacklists.hasNode(list, name, node)) {
+        own.put(Blacklists.label(list), Blacklists.OTHER);
+      }
+    }
     return entry;
   }
 
@@ -175,10 +225,10 @@ final class Host {
     return nodes.keySet();
   }
 
-  /** Whether a container could start on the node. */
-  boolean isUsable(String name) {
+  /** Whether a container of an application with this blacklist could start on the node. */
+  boolean isUsable(Set<String> blacklist, String name) {
     RMNode node = nodes.get(name);
-    return node != null && node.getState() == NodeState.RUNNING;
+    return node != null && node.getState() == NodeState.RUNNING && !Blacklists.hasNode(blacklist, name, node);
   }
 
   /**
@@ -200,6 +250,10 @@ final class Host {
   @SuppressWarnings("unchecked") // the dispatcher's handler takes every event
   private void handle(NodeUpdateSchedulerEvent event) {
     context.getDispatcher().getEventHandler().handle(Objects.requireNonNull(event));
+  }
+
+  String name(NodeId id) {
+    return name(scheduler(), id);
   }
 
   /** The name by which decisions know the node. */

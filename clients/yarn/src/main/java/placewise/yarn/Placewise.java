@@ -1,12 +1,17 @@
 package placewise.yarn;
 
 import java.util.Collection;
+import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerApplicationAttempt;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -20,6 +25,7 @@ final class Placewise {
   final Broker broker;
   final PlacewiseMetrics metrics;
   private final Asker asker;
+  private final Host host;
   private final ServiceClient service;
   private final RMContext context;
   private final Map<ApplicationAttemptId, AppFacts> facts = new ConcurrentHashMap<>();
@@ -32,7 +38,7 @@ final class Placewise {
     reporter = new Reporter(metrics);
     service = new ServiceClient(settings);
     broker = new Broker(settings, reporter, metrics, Placewise::milliseconds, this::wake);
-    Host host = new Host(context, configuration, this);
+    host = new Host(context, configuration, this);
     asker = new Asker(settings, service, broker, host, reporter, metrics, Placewise::milliseconds);
   }
 
@@ -72,7 +78,7 @@ final class Placewise {
 
   Ask ask(ApplicationAttemptId attempt, SchedulerRequestKey key) {
     return asks.computeIfAbsent(attempt, id -> new ConcurrentHashMap<>())
-        .computeIfAbsent(key, name -> new Ask(attempt, name));
+        .computeIfAbsent(key, name -> new Ask(attempt, name, settings.isDryRun));
   }
 
   /** The ask under this key, or null if the attempt has none. */
@@ -111,6 +117,27 @@ final class Placewise {
     AppFacts app = facts(attempt);
     if (app != null) {
       broker.asksChanged(attempt, app, changed);
+    }
+  }
+
+  /** Tells the Broker of the hosts and racks that the attempt refuses now. */
+  void blacklistChanged(ApplicationAttemptId attempt) {
+    SchedulerApplicationAttempt known =
+        ((AbstractYarnScheduler<?, ?>) context.getScheduler()).getApplicationAttempt(attempt);
+    AppFacts app = facts(attempt);
+    if (known != null && app != null) {
+      broker.blacklistChanged(attempt, app, new HashSet<>(known.getBlacklistedNodes()));
+    }
+  }
+
+  /** Puts the shares of a divisible task into the tokens of the containers that the application is handed. */
+  void share(ApplicationAttemptId attempt, List<Container> containers) {
+    for (Container container : containers) {
+      Ask ask = findAsk(attempt, SchedulerRequestKey.extractFrom(container));
+      Share share = ask == null ? null : broker.share(container.getId(), ask, host.name(container.getNodeId()));
+      if (share != null) {
+        TaggedTokens.tag(container, share.tags(), context.getContainerTokenSecretManager());
+      }
     }
   }
 

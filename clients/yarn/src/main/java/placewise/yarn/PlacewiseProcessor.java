@@ -1,6 +1,7 @@
 package placewise.yarn;
 
 import java.io.IOException;
+import java.util.Collection;
 import java.util.LinkedHashSet;
 import java.util.Set;
 import org.apache.hadoop.yarn.ams.ApplicationMasterServiceContext;
@@ -12,11 +13,13 @@ import org.apache.hadoop.yarn.api.protocolrecords.FinishApplicationMasterRespons
 import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterRequest;
 import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterResponse;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
+import org.apache.hadoop.yarn.api.records.ResourceBlacklistRequest;
 import org.apache.hadoop.yarn.exceptions.YarnException;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 
 /**
- * Sees which asks an application sends in one call: they are one gang. Changes no request and waits for nothing.
+ * Sees which asks an application sends in one call: they are one gang. Changes no request and waits for nothing. The
+ * containers of a divisible task get their shares in the answer.
  * `yarn.resourcemanager.application-master-service.processors` names it.
  */
 public final class PlacewiseProcessor implements ApplicationMasterServiceProcessor {
@@ -46,8 +49,10 @@ public final class PlacewiseProcessor implements ApplicationMasterServiceProcess
   public void allocate(ApplicationAttemptId attempt, AllocateRequest request, AllocateResponse response)
       throws YarnException {
     Placewise placewise = Placewise.current();
-    if (request.getAskList() == null || request.getAskList().isEmpty()
-        || !placewise.isManaged(placewise.facts(attempt))) {
+    AppFacts app = placewise.facts(attempt);
+    boolean isBlacklistNew = changesBlacklist(request.getResourceBlacklistRequest());
+    boolean isNews = isBlacklistNew || !isEmpty(request.getAskList());
+    if (app == null || !(isNews || app.tags.isDivisible()) || !placewise.isManaged(app)) {
       next.allocate(attempt, request, response);
       return;
     }
@@ -57,10 +62,25 @@ public final class PlacewiseProcessor implements ApplicationMasterServiceProcess
       next.allocate(attempt, request, response);
     } finally {
       CHANGED.remove();
+      if (!changed.isEmpty() || isBlacklistNew) {
+        placewise.blacklistChanged(attempt);
+      }
       if (!changed.isEmpty()) {
         placewise.asksChanged(attempt, changed);
       }
     }
+    if (app.tags.isDivisible()) {
+      placewise.share(attempt, response.getAllocatedContainers());
+    }
+  }
+
+  private static boolean changesBlacklist(ResourceBlacklistRequest request) {
+    return request != null
+        && !(isEmpty(request.getBlacklistAdditions()) && isEmpty(request.getBlacklistRemovals()));
+  }
+
+  private static boolean isEmpty(Collection<?> list) {
+    return list == null || list.isEmpty();
   }
 
   @Override

@@ -83,7 +83,11 @@ final class Questions {
     for (Map.Entry<Ask, Integer> part : gang.counts.entrySet()) {
       ObjectNode group = groups.addObject().put("role", "WORKER").put("count", part.getValue());
       group.set("demand", resources(part.getKey().resource()));
-      group.putObject("nodeSelector").put(PARTITION_LABEL, labelOf(part.getKey().partition()));
+      ObjectNode selector = group.putObject("nodeSelector");
+      selector.put(PARTITION_LABEL, labelOf(part.getKey().partition()));
+      if (!gang.blacklist.isEmpty()) {
+        selector.put(Blacklists.label(gang.blacklist), Blacklists.OTHER);
+      }
     }
     return job;
   }

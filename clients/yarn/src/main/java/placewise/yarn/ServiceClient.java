@@ -62,6 +62,10 @@ final class ServiceClient implements AutoCloseable {
     return call("POST", "/jobs:admitOrWait", question, budgetMs);
   }
 
+  JsonNode partition(JsonNode question, long budgetMs) throws ServiceException {
+    return call("POST", "/tasks:partition", question, budgetMs);
+  }
+
   JsonNode reportEvents(JsonNode events, long budgetMs) throws ServiceException {
     return call("POST", "/jobs:reportEvents", events, budgetMs);
   }

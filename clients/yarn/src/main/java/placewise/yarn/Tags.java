@@ -64,7 +64,17 @@ final class Tags {
     return words.getOrDefault("model", "");
   }
 
-  /** A positive number by its name (epochs, batch, samples, iterations, gpu-seconds); 0 if absent. */
+  /** Whether the application is one task that Partition splits over its containers. */
+  boolean isDivisible() {
+    return number("divisible") > 0;
+  }
+
+  /** Kind of the divisible task. */
+  String kind() {
+    return words.getOrDefault("kind", "");
+  }
+
+  /** A positive number by its name (epochs, batch, samples, iterations, gpu-seconds, …); 0 if absent. */
   double number(String name) {
     try {
       double value = Double.parseDouble(words.getOrDefault(name, "0"));

@@ -1,6 +1,7 @@
 package placewise.yarn;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertNotEquals;
 import static org.junit.Assert.assertTrue;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
@@ -8,6 +9,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.Resource;
@@ -17,7 +19,7 @@ import org.junit.Test;
 /** What a failing service may do to gangs that it has decided before. */
 public final class BrokerTest {
   private final ApplicationAttemptId attempt = Fakes.attempt(1);
-  private final Ask ask = Fakes.ask(attempt, 2);
+  private final Ask ask = Fakes.ask(attempt, 2, false);
   private final Settings settings = new Settings(Fakes.configuration("http://127.0.0.1:1"));
   private final PlacewiseMetrics metrics = PlacewiseMetrics.registered();
   private final Reporter reporter = new Reporter(metrics);
@@ -75,7 +77,7 @@ public final class BrokerTest {
   public void aWithdrawnGangStaysHeldThroughOneFailure() {
     granted();
     now += settings.startTimeoutMs + 1;
-    broker.withdrawOverdue(node -> true);
+    broker.withdrawOverdue((blacklist, node) -> true);
     now += settings.retryMs + 1; // its back-off
     staysHeldForAWhile(theGang());
   }
@@ -94,7 +96,7 @@ public final class BrokerTest {
   @Test
   public void aGangOfALostNodeStaysHeldThroughOneFailure() {
     granted();
-    broker.withdrawOverdue(node -> !node.equals("n2"));
+    broker.withdrawOverdue((blacklist, node) -> !node.equals("n2"));
     staysHeldForAWhile(theGang());
   }
 
@@ -102,6 +104,66 @@ public final class BrokerTest {
   public void aGangThatTheServiceHasForgottenStaysHeldThroughOneFailure() {
     broker.lost(granted());
     staysHeldForAWhile(theGang());
+  }
+
+  @Test
+  public void anotherBlacklistIsAnotherQuestionAtOnce() {
+    Gang gang = theGang();
+    broker.sending(Collections.singletonList(gang));
+    broker.waits(gang, gang.id(), "INSUFFICIENT_GPU", "decision");
+    assertTrue(broker.due().isEmpty());
+    String before = gang.id();
+    Set<String> refused = Collections.singleton("n1");
+    broker.blacklistChanged(attempt, gang.app, refused);
+    assertEquals(gang, theGang());
+    assertNotEquals(before, gang.id());
+    assertEquals(Blacklists.OTHER, Questions.job(gang, "root.gpu").path("groups").path(0).path("nodeSelector")
+        .path(Blacklists.label(refused)).asText());
+    staysHeldForAWhile(gang);
+  }
+
+  @Test
+  public void aGrantOnANodeThatIsRefusedNowIsAskedForAnew() {
+    Gang before = granted();
+    broker.blacklistChanged(attempt, before.app, Collections.singleton("n2"));
+    broker.withdrawOverdue((blacklist, node) -> !blacklist.contains(node));
+    assertEquals(Gang.Stage.ENDED, before.stage);
+    assertTrue(!ask.hasGrants());
+    assertEquals(Collections.singleton("n2"), theGang().blacklist);
+  }
+
+  @Test
+  public void aGangThatMustNotBeHeldBackIsLeftToYarn() {
+    Gang gang = theGang();
+    broker.releaseRefused(one -> "YARN may pre-empt");
+    assertEquals(Gang.Stage.RELEASED, gang.stage);
+    assertTrue(ask.accepts("n1"));
+  }
+
+  @Test
+  public void aDryRunRefusesNoNodeAndCountsWhatYarnPlacesBeforeTheAnswer() {
+    Ask dry = Fakes.ask(attempt, 3, true);
+    dry.addAsked(3);
+    assertTrue(dry.accepts("n1"));
+    dry.take("n1");
+    assertEquals(0, dry.need());
+    dry.addAsked(-3);
+    dry.open(3);
+    dry.take("n2");
+    dry.take("n3");
+    assertEquals(0, dry.need());
+  }
+
+  @Test
+  public void theStartOfAGangThatIsTakenOverIsReportedOnce() {
+    Reporter reporter = new Reporter(metrics);
+    broker = new Broker(settings, reporter, metrics, () -> now, () -> {});
+    AppFacts app = new AppFacts(Fakes.app(Collections.emptyMap()));
+    Set<ContainerId> live = Collections.singleton(ContainerId.newContainerId(attempt, 1));
+    assertTrue(broker.takeOver(attempt, app, "w1.1.run", live, true));
+    assertTrue(reporter.isEmpty());
+    assertTrue(broker.takeOver(attempt, app, "w2.1.run", live, false));
+    assertTrue(!reporter.isEmpty());
   }
 
   private void staysHeldForAWhile(Gang gang) {

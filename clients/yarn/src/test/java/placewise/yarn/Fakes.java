@@ -51,9 +51,10 @@ final class Fakes {
   }
 
   /** An ask for `count` containers that the service decides. */
-  static Ask ask(ApplicationAttemptId attempt, int count) {
+  static Ask ask(ApplicationAttemptId attempt, int count, boolean isDryRun) {
     Ask ask = new Ask(attempt, SchedulerRequestKey.create(
-        ResourceRequest.newInstance(Priority.newInstance(1), ResourceRequest.ANY, Resource.newInstance(64, 1), count)));
+        ResourceRequest.newInstance(Priority.newInstance(1), ResourceRequest.ANY, Resource.newInstance(64, 1), count)),
+        isDryRun);
     ask.setManaged(true);
     ask.update(Resource.newInstance(64, 1), "", count, 0);
     return ask;

@@ -38,7 +38,9 @@ import org.apache.hadoop.yarn.conf.YarnConfiguration;
 /**
  * Many unmanaged ApplicationMasters in one JVM, on YARN's ordinary clients. Reads a JSON array of applications, prints one
  * JSON line for each that ends:
- * {"name": …, "delayMs": …, "tags": […], "queue": …, "waves": [[{"count": 2, "gpus": 4}]], "seconds": 1.5}.
+ * {"name": …, "delayMs": …, "tags": […], "queue": …, "waves": [[{"count": 2, "gpus": 4}]], "seconds": 1.5}. Hosts in
+ * "blacklist" are refused from "blacklistAfterMs" on. With "showsTags" a container prints its environment, to which its
+ * allocation tags are added.
  */
 public final class GangDriver {
   private static final ObjectMapper JSON = new ObjectMapper();
@@ -49,6 +51,8 @@ public final class GangDriver {
   private final Map<ContainerId, Container> running = new HashMap<>();
   private final Set<ContainerId> ended = new HashSet<>();
   private NMClient nodes;
+  private List<String> blacklist = new ArrayList<>();
+  private long blacklistMs;
 
   private GangDriver(JsonNode spec) {
     this.spec = spec;
@@ -127,6 +131,8 @@ public final class GangDriver {
     nodes.init(configuration);
     nodes.start();
     scheduler.registerApplicationMaster("localhost", 0, "");
+    spec.path("blacklist").forEach(host -> blacklist.add(host.asText()));
+    blacklistMs = System.currentTimeMillis() + spec.path("blacklistAfterMs").asLong();
     ArrayNode waves = result.putArray("waves");
     for (JsonNode wave : spec.path("waves")) {
       waves.add(wave(scheduler, wave));
@@ -177,6 +183,10 @@ public final class GangDriver {
 
   private List<Container> poll(AMRMClient<ContainerRequest> scheduler) throws Exception {
     Thread.sleep(POLL_MS);
+    if (!blacklist.isEmpty() && System.currentTimeMillis() >= blacklistMs) {
+      scheduler.updateBlacklist(blacklist, null);
+      blacklist = new ArrayList<>();
+    }
     AllocateResponse response = scheduler.allocate(0);
     for (ContainerStatus status : response.getCompletedContainersStatuses()) {
       ended.add(status.getContainerId());
@@ -187,8 +197,15 @@ public final class GangDriver {
 
   private void launch(Container container) throws Exception {
     String command = "sleep " + spec.path("seconds").asText("1");
+    Map<String, String> environment = new HashMap<>();
+    if (spec.path("showsTags").asBoolean()) {
+      command = "env 1><LOG_DIR>/stdout; " + command;
+      for (String tag : container.getAllocationTags()) {
+        environment.put(tag.substring(0, tag.indexOf('=')), tag.substring(tag.indexOf('=') + 1));
+      }
+    }
     ContainerLaunchContext context = ContainerLaunchContext.newInstance(Collections.emptyMap(),
-        Collections.emptyMap(), Collections.singletonList(command), Collections.emptyMap(), (ByteBuffer) null,
+        environment, Collections.singletonList(command), Collections.emptyMap(), (ByteBuffer) null,
         Collections.emptyMap());
     nodes.startContainer(container, context);
     running.put(container.getId(), container);
