@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 import pytest
 from tests.e2e.slurm.slurm_cluster import free_ports
 from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
-from tests.e2e.yarn.yarn_cluster import wait_for
+from tests.e2e.yarn.yarn_cluster import YarnCluster, wait_for
 from tests.e2e.yarn.yarn_faults import FaultyWay
 from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account, mixed
+from tests.e2e.yarn.yarn_ha import RMS, PairedCluster
 from tests.e2e.yarn.yarn_world import YarnWorld, yarn_world
 
 _LACKING = missing() or ("" if JAR.exists() and HADOOP.exists() else "run make e2e-yarn, which builds the jar")
@@ -44,11 +45,16 @@ def world() -> Iterator[YarnWorld]:
 
 
 @contextlib.contextmanager
-def spoilt_world(settings: Mapping[str, object]) -> Iterator[tuple[YarnWorld, FaultyWay]]:
+def spoilt_world(
+    settings: Mapping[str, object], kind: type[YarnCluster] = YarnCluster
+) -> Iterator[tuple[YarnWorld, FaultyWay]]:
     """A YARN of two queues whose way to the service can be spoilt."""
     (port,) = free_ports(1)
     own = {"placewise.url": f"http://127.0.0.1:{port}", "placewise.queues": "root.default,root.held"}
-    with contextlib.closing(FaultyWay(port)) as way, yarn_world({**own, **settings}, _TWO_QUEUES, way.lead_to) as world:
+    with (
+        contextlib.closing(FaultyWay(port)) as way,
+        yarn_world({**own, **settings}, _TWO_QUEUES, way.lead_to, kind) as world,
+    ):
         yield world, way
 
 
@@ -134,6 +140,28 @@ def check_ran_where_some_decision_said(world: YarnWorld, found: Account) -> None
     assert (found.let_go, found.never_decided) == ([], [])
     for line in found.elsewhere:
         assert line.split(" wave ")[0] in world.decisions()
+
+
+def test_two_resource_managers_take_turns() -> None:
+    """Each is active twice. No event is told twice, and no thread is left of an earlier turn."""
+    with spoilt_world(_PATIENT, PairedCluster) as (world, way):
+        pair = world.yarn
+        assert isinstance(pair, PairedCluster)
+        gangs = Driver(world).start([gang(f"gang-{n}", 2 + n % 3, 3, 12, 5000 * n) for n in range(12)])
+        for active in ("rm2", "rm1", "rm2"):
+            started = len(world.as_decided())
+            wait_for(lambda started=started: len(world.as_decided()) > started, "another gang to run", 60)
+            pair.turn_to(active)
+            wait_for(world.agrees, "the service to count what YARN counts", 60)
+            for rm in RMS:
+                counts = pair.threads(rm)
+                assert (counts["placewise-asker"], counts["placewise-clock"]) == (1, 1), rm
+        results = gangs.results(240)
+        assert [result.get("error") for result in results] == [None] * 12
+        check_ran_where_some_decision_said(world, account(world, results))
+        check_end(world)
+        assert len([job for job, kind in way.events if kind == "STARTED" and "/w" in job]) >= 12
+        assert [event for event, count in way.events.items() if count > 1] == []
 
 
 def test_node_lost_while_gangs_run_and_wait(world: YarnWorld) -> None:

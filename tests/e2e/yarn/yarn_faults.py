@@ -57,13 +57,14 @@ class FaultyWay:
     The service has always decided: answers are spoilt on their way.
 
     `fault` is a key of SPOILS or "". `hits` counts spoilt answers by fault, and good ones under "". `placed` is called
-    before a good answer that places a gang is handed on.
+    before a good answer that places a gang is handed on. `events` counts what the service was told, by job and kind.
     """
 
     def __init__(self, port: int) -> None:
         self._service = 0
         self.fault = ""
         self.hits: Counter[str] = Counter()
+        self.events: Counter[tuple[str, str]] = Counter()
         self.placed: Callable[[], None] | None = None
         way = self
 
@@ -78,6 +79,8 @@ class FaultyWay:
             def _hand_on(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 status, answer = way.ask(self.command, self.path, body)
+                if self.path.endswith("jobs:reportEvents") and status == 200:
+                    way.events.update((event["jobId"], event["kind"]) for event in json.loads(body)["events"])
                 if self.path.endswith("jobs:admitOrWait") and status == 200:
                     status, answer = way.spoilt(answer)
                 try:
