@@ -143,7 +143,7 @@ def check_ran_where_some_decision_said(world: YarnWorld, found: Account) -> None
 
 
 def test_two_resource_managers_take_turns() -> None:
-    """Each is active twice. No event is told twice, and no thread is left of an earlier turn."""
+    """Each is active twice. No event is reported twice, and no thread is left of an earlier turn."""
     with spoilt_world(_PATIENT, PairedCluster) as (world, way):
         pair = world.yarn
         assert isinstance(pair, PairedCluster)

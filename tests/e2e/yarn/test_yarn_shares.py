@@ -1,6 +1,6 @@
 """Shares of a divisible task in real containers of a real YARN. `make e2e-yarn` runs this.
 
-What a container got is read from what it wrote, what it should get from the service's record of the decision.
+The variables are read from the containers' output, the shares from the service's record of the decision.
 """
 
 from __future__ import annotations

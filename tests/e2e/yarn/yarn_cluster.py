@@ -278,7 +278,7 @@ class YarnCluster:
         return (self.root / f"{name}.log").read_text(errors="replace")
 
     def output(self, container: str) -> str:
-        """What a container wrote to its standard output, if it ended or not."""
+        """Standard output of a container that runs or has ended."""
         (path,) = (self.root / "containers").glob(f"*/*/{container}/stdout")
         return path.read_text()
 

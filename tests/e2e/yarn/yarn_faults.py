@@ -57,7 +57,7 @@ class FaultyWay:
     The service has always decided: answers are spoilt on their way.
 
     `fault` is a key of SPOILS or "". `hits` counts spoilt answers by fault, and good ones under "". `placed` is called
-    before a good answer that places a gang is handed on. `events` counts what the service was told, by job and kind.
+    before a good answer that places a gang is handed on. `events` counts the reported events by job and kind.
     """
 
     def __init__(self, port: int) -> None:
