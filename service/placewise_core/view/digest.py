@@ -15,7 +15,7 @@ from placewise_core.basics.arrays import IntArray
 from placewise_core.basics.cells import number_of
 from placewise_core.domain.cluster import HeadReservation, Node, QueueState, RunningJob
 from placewise_core.domain.job import JobId
-from placewise_core.view.nodes import Nodes, Words, number_of_report
+from placewise_core.view.nodes import Nodes, Words, number_of_report, telemetry_row
 from placewise_core.view.usage import Usage
 
 _MASK: Final = 2**64 - 1
@@ -71,7 +71,8 @@ class NodeDigest:
         """(N,) of the last reports of N nodes."""
         nodes = self._nodes
         for m in rows[nodes.report_number[rows] == 0].tolist():
-            nodes.report_number[m] = number_of_report(nodes.records[m])
+            node = nodes.records[m]
+            nodes.report_number[m] = number_of_report(node, telemetry_row(node.telemetry))
         return self._names[rows] * (nodes.report_number[rows] ^ np.uint64(_TURN))
 
 

@@ -82,16 +82,15 @@ class NodeColumns:
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> "NodeColumns":
+        rows = [telemetry_row(node.telemetry) for node in nodes]
         hardware = [(node.hardware.cpu_ghz, node.hardware.cache_mib, node.hardware.gpu_ghz) for node in nodes]
         return cls(
             nodes=tuple(nodes),
             is_ready=np.array([node.state is NodeState.READY for node in nodes], dtype=np.bool_),
             hardware=np.array(hardware, dtype=np.float64).reshape(-1, 3).T,
-            telemetry=np.array([telemetry_row(node.telemetry) for node in nodes], dtype=np.float64)
-            .reshape(-1, len(TELEMETRY_COLUMNS))
-            .T,
+            telemetry=np.array(rows, dtype=np.float64).reshape(-1, len(TELEMETRY_COLUMNS)).T,
             observe_time_s=np.array([node.telemetry.observe_time_s for node in nodes], dtype=np.float64),
-            report_number=np.array([number_of_report(node) for node in nodes], dtype=np.uint64),
+            report_number=np.array([*map(number_of_report, nodes, rows)], dtype=np.uint64),
         )
 
 
@@ -332,9 +331,9 @@ def telemetry_row(telemetry: NodeTelemetry) -> tuple[float, ...]:
     return tuple(getattr(telemetry, name) for name in TELEMETRY_COLUMNS)
 
 
-def number_of_report(node: Node) -> int:
-    """64 bits over all that a node may report without changing its layout."""
+def number_of_report(node: Node, row: tuple[float, ...]) -> int:
+    """64 bits over all that a node may report without changing its layout. `row`: its telemetry_row."""
     hardware, labels = node.hardware, sorted(node.labels.items()) if node.labels else ""
-    numbers = (*telemetry_row(node.telemetry), node.telemetry.observe_time_s)
-    packed = _of_report(*numbers, hardware.cpu_ghz, hardware.cache_mib, hardware.gpu_ghz)
-    return number_of(f"{node.state.value}\n{node.rack}\n{labels}".encode() + packed)
+    named = f"{node.state.value}\n{node.rack}\n{labels}".encode()
+    rest = (node.telemetry.observe_time_s, hardware.cpu_ghz, hardware.cache_mib, hardware.gpu_ghz)
+    return number_of(named + _of_report(*row, *rest))

@@ -35,6 +35,7 @@ from placewise_core.domain.events import (
 )
 from placewise_core.domain.job import CoRun, GpuSharing, JobId
 from placewise_core.speed.co_runs import row_kind, rows_of
+from placewise_core.view import digest
 from placewise_core.view.renewal import Renewal
 from placewise_core.view.view import ClusterView
 from placewise_log.views import Snapshot
@@ -236,3 +237,14 @@ def test_a_digest_that_was_kept_up_is_that_of_the_view_made_again(seed: int) -> 
         walk.step()
         if walk.draw.random() < 0.5:
             assert Snapshot.of("v", walk.view, 0.0, ()).shown().digest() == walk.view.digest()
+
+
+def test_a_digest_that_fell_far_behind_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "_MOST_CHANGED", 3)
+    seen = view()
+    seen.digest()
+    for i in range(9):
+        seen.add_job(RunningJob(make_job(f"j{i}"), (task_on("n0", 0),)))
+    assert seen._job_digest is None
+    seen.remove_job(JobId("j4"))
+    assert seen.digest() == Snapshot.of("v", seen, 0.0, ()).shown().digest()

@@ -73,6 +73,41 @@ async def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_joined(
     assert bad.read_bytes() == before
 
 
+def bytes_within_changed(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[4 : len(data) // 3] = bytes(len(data) // 3 - 4)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (truncated, "not a whole Parquet file"),
+        (not_parquet, "not a whole Parquet file"),
+        (foreign, "no table of a decision log"),
+        (bytes_within_changed, "damaged: "),
+    ],
+)
+async def test_a_file_of_outcomes_that_cannot_be_read_is_named_and_the_rest_is_joined(
+    tmp_path: Path, damage: Callable[[Path], None], said: str
+) -> None:
+    ends = [outcome(n, JobEventKind.FINISHED, NOON_S + 9) for n in (1, 2)]
+    await run(FakeRing(decision(1), decision(2)), tmp_path)
+    await run(FakeRing(*ends), tmp_path, batch=1)
+    bad, good = files(tmp_path, "outcomes/*/*.parquet")
+    (kept,) = pq.read_table(good, partitioning=None)["decision_id"].to_pylist()
+    damage(bad)
+    before = bad.read_bytes()
+    report = await run(FakeRing(decision(3)), tmp_path)
+    (line,) = report.problems
+    assert line.startswith(f"{bad}: ")
+    assert said in line
+    assert "\n" not in line
+    statuses = {row["decision_id"]: row["status"] for row in job_rows(tmp_path)}
+    assert statuses == {decision_id(n): "OPEN" for n in (1, 2, 3)} | {kept: "OBSERVED"}
+    assert bad.read_bytes() == before
+
+
 def drawn(n: int, propensity: float) -> DecisionRecord:
     made = decision(n)
     assert made.place is not None
