@@ -252,6 +252,14 @@ class PartitionHost(Host):
         return "consolidate"
 
 
+class ExploringHost(Host):
+    """On a cluster that explores, with a policy in force that each request names."""
+
+    @property
+    def is_exploring(self) -> bool:
+        return True
+
+
 class SlicedHost(Host):
     """Requests that take too long for one go: large gangs, many jobs, of which some share GPUs."""
 
@@ -279,6 +287,7 @@ def draw_of(host: Host) -> tuple[Engine, random.Random]:
 def cases() -> dict[str, tuple[str, type[Host]]]:
     """Policy and host by name of the case."""
     found: dict[str, tuple[str, type[Host]]] = {f"place {name}": (name, Host) for name in POLICIES}
+    found |= {f"exploring {name}": (name, ExploringHost) for name in POLICIES if name != EXPLORING}
     found |= {f"sliced {name}": (name, SlicedHost) for name in POLICIES}
     found |= {f"node {name}": (name, NodeHost) for name in subtask_schedulers()}
     found |= {f"partition {name}": (name, PartitionHost) for name in ("heat-island", "heat-island-paper")}

@@ -86,10 +86,14 @@ class Host:
 
     def settings(self) -> ClusterSettings:
         """The cluster's."""
-        if self.policy != EXPLORING:
+        if not self.is_exploring:
             return ClusterSettings()
         named = ("harmony-sample", "random", "load-balance", "search")
         return ClusterSettings(exploration_rate=0.6, explorers=tuple(ExplorerSettings(name) for name in named))
+
+    @property
+    def is_exploring(self) -> bool:
+        return self.policy == EXPLORING
 
     @property
     def place_policy(self) -> str:
@@ -136,7 +140,7 @@ class Host:
         command = PlaceCommand(CLUSTER, jobs, policy=self.place_policy)
         command = replace(command, is_dry_run=self.draw.random() < 0.1, seed=self.draw.choice((None, None, 7)))
         started_s = engine._parts.clock.monotonic_s()
-        left_s = self.draw.choice(self.deadlines_s) if self.policy in ("search", EXPLORING) else 10.0
+        left_s = self.draw.choice(self.deadlines_s) if self.is_exploring or self.policy == "search" else 10.0
         pending = await engine.place(command, started_s + left_s)
         decision = await pending.settled()
         if not command.is_dry_run:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.log.calls import LearningHost, SlicedHost, cases
+from tests.contract.log.calls import ExploringHost, LearningHost, SlicedHost, cases
 from tests.contract.log.replicas import EXPLORING, POLICIES, CrowdedHost, check, write_log
 from tests.fakes.declog import rows
 from tests.fakes.servers.redis_server import RedisServer
@@ -36,6 +36,23 @@ async def test_the_view_the_seed_and_the_policy_give_the_logged_answer(
     assert found.problems == []
     assert found.same >= RECORDS
     assert found.in_flight > 0, "nobody decided beside a gang in flight"
+
+
+@pytest.mark.parametrize("policy", ["search", "ldwp"])
+async def test_explored_decisions_are_made_again_whichever_policy_is_in_force(
+    policy: str, server: RedisServer, tmp_path: Path
+) -> None:
+    server.client().flushall()
+    replicas = await write_log(server.url, policy, RECORDS, tmp_path, host_type=ExploringHost)
+    log = ExportedLog(tmp_path)
+    found, explored = (
+        check(log, replicas[0]),
+        [record for record in log.records() if any(d.explorer for d in record.draws)],
+    )
+    for engine in replicas:
+        await engine.close()
+    assert found.problems == []
+    assert explored
 
 
 async def test_decisions_after_conflicts_are_made_again(server: RedisServer, tmp_path: Path) -> None:
