@@ -53,6 +53,12 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "view": ("", "the replica's view that was read, as in the table of views; null if views are not logged"),
         "view_version": ("", "version of that view; of a request that was decided in slices, at its first job"),
         "view_assumed": ("", "reservations of the gangs on it that no event told of yet; null if views are not logged"),
+        "job_stopped": (
+            "",
+            "policies that the clock stopped, of the one in force and the explorers: a search after so many proposers "
+            "(`asked`), or one without time for its net (`is_late`); P(a) and π(a) are given this; of Place, in the "
+            "order of `job_ids`, null for a job that it did not place",
+        ),
         "scope": ("", "CLUSTER or NODE of a Place; null of other calls"),
         "node_id": ("", "node of a Place with scope NODE; null otherwise"),
         "propensity": ("1", "product of the jobs' P(a)"),

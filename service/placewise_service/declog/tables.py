@@ -17,6 +17,7 @@ from placewise_log.record import (
     AdmitSeen,
     CorruptEntryError,
     DecisionRecord,
+    Draw,
     OutcomeRecord,
     PlaceSeen,
     decision_time_s,
@@ -49,6 +50,7 @@ _ALTERNATIVE: Final = pa.struct(
     }
 )
 
+_STOP: Final = pa.struct({"policy": pa.string(), "asked": pa.int64(), "is_late": pa.bool_()})
 _SHAPE: Final = pa.struct(
     {"nodes": pa.int64(), "gpus_per_node": pa.int64(), "latency_s": pa.float64(), "cer": pa.float64()}
 )
@@ -146,6 +148,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "job_mixed_propensities": pa.list_(pa.float64()),
             "job_mixtures_unknown": pa.list_(pa.string()),
             "view_assumed": pa.list_(pa.string()),
+            "job_stopped": pa.list_(pa.list_(_STOP)),
         }
     ),
     OUTCOMES: pa.schema(
@@ -304,7 +307,12 @@ def _draw_columns(record: DecisionRecord) -> dict[str, Any]:
         "job_guards": [draw and draw.guard for draw in draws],
         "job_fallback_reasons": [draw and draw.fallback_reason for draw in draws],
         "job_seeds": [draw and draw.seed for draw in draws],
+        "job_stopped": [draw and _stopped(draw) for draw in draws],
     }
+
+
+def _stopped(draw: Draw) -> list[dict[str, Any]]:
+    return [{"policy": name, "asked": stop.asked, "is_late": stop.is_late} for name, stop in draw.stops.items()]
 
 
 def _admit_draw_columns(plan: AdmitPlan) -> dict[str, Any]:

@@ -28,11 +28,12 @@ from placewise_core.policies.explore import Stop
 from placewise_log.coverage import Coverage
 from placewise_log.reading import ExportedLog, view_at
 from placewise_log.rebuilding import NotRebuiltError
-from placewise_log.record import DecisionRecord
+from placewise_log.record import DecisionRecord, encode
 from placewise_log.repeating import Policies, decide_again
 from placewise_log.repeating_calls import admit_again
 from placewise_service.declog.export import export
 from placewise_service.declog.problems import Problems
+from placewise_service.declog.tables import row_of
 from placewise_service.declog.upkeep.stats import stats_of
 from placewise_service.engine import Engine
 
@@ -133,6 +134,8 @@ async def test_an_explorer_that_the_clock_stopped_is_stopped_again(
             assert (again.tasks, again.propensity) == (given.assignments or None, given.propensity)
             stop = asked.draws[0].stops["search"]
             assert stop.is_late is is_late
+            shown = {"policy": "search", "asked": stop.asked, "is_late": is_late}
+            assert row_of(CLUSTER, "1-0", encode(asked))[2]["job_stopped"] == [[shown]]
             unaware, older = (replaced_stops(asked, stops) for stops in ({"nobody": stop}, {}))
             (other,) = decide_again(unaware, log.views_of(asked), policies_of(engine))
             (before,) = decide_again(older, log.views_of(asked), policies_of(engine))
