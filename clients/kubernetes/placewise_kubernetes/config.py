@@ -13,6 +13,7 @@ import yaml
 
 from placewise_client.adapter.native import AdapterSettings
 from placewise_client.adapter.sections import ConfigError, read_section
+from placewise_kubernetes.gang.owners import DEFAULT_OWNERS, OwnerLabels
 from placewise_kubernetes.gang.spec import PRIORITIES, GangRules, Manage
 from placewise_kubernetes.kube.paths import is_label, is_name
 
@@ -136,6 +137,7 @@ def _section(kind: type[T], values: object, name: str) -> T:
 
 def _rules(values: object) -> GangRules:
     rules = _section(GangRules, values, "rules")
+    rules = dataclasses.replace(rules, owners=_owners(values.get("owners") if isinstance(values, Mapping) else None))
     try:
         rules = dataclasses.replace(rules, manage=Manage(rules.manage))
     except ValueError as error:
@@ -144,6 +146,20 @@ def _rules(values: object) -> GangRules:
         if word not in PRIORITIES:
             raise ConfigError(f"rules.priority_classes.{name}: give one of {', '.join(PRIORITIES)}")
     return rules
+
+
+def _owners(values: object) -> Mapping[str, OwnerLabels]:
+    """The shipped table with the site's rows; null takes a row out."""
+    if not isinstance(values, Mapping | None):
+        raise ConfigError("rules.owners: give a section of controllers")
+    site = {
+        str(kind): _section(OwnerLabels, row, f"rules.owners.{kind}") if row is not None else None
+        for kind, row in (values or {}).items()
+    }
+    for kind, row in site.items():
+        if row is not None and not row.name:
+            raise ConfigError(f"rules.owners.{kind}.name: give the labels that name a gang")
+    return {kind: row for kind, row in {**DEFAULT_OWNERS, **site}.items() if row is not None}
 
 
 def _check_listen(listen: ListenConfig) -> None:

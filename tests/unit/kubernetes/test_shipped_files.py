@@ -21,6 +21,13 @@ CLUSTER_RULES = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": ["scheduling.x-k8s.io"], "resources": ["podgroups"], "verbs": ["get"]},
     {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["get"]},
+    {"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": ["get"]},
+    {
+        "apiGroups": ["kubeflow.org"],
+        "resources": ["pytorchjobs", "tfjobs", "xgboostjobs", "paddlejobs", "jaxjobs", "mpijobs"],
+        "verbs": ["get"],
+    },
+    {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "verbs": ["get"]},
 ]
 LEASE = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
 NAMESPACE_RULES = [

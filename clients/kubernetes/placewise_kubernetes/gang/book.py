@@ -11,6 +11,7 @@ import logging
 from placewise_client.adapter.bounded import Bounded
 from placewise_client.adapter.native import NativeJob, Stage
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang, native_job
+from placewise_kubernetes.gang.owners import owner_uid
 from placewise_kubernetes.gang.spec import GangRef, GangRules, GroupFacts, Source, single
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.objects import Pod
@@ -179,7 +180,8 @@ class GangBook:
         reference = self.rules.reference(pod)
         is_own = pod.scheduler == self.rules.own_scheduler
         is_of_job = pod.owner is not None and pod.owner.kind == "Job" and reference.source is Source.LABEL
-        uids = (pod.owner.uid, pod.uid) if pod.owner is not None and is_of_job else (pod.uid,)
+        owner = owner_uid(pod) if pod.gang else pod.owner.uid if pod.owner is not None and is_of_job else ""
+        uids = (owner, pod.uid) if owner else (pod.uid,)
         gang = self.open(reference, *uids, is_own=is_own, group=self.rules.group_object(pod))
         if gang.has_room_for(pod):
             return gang

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from placewise_kubernetes.gang.owners import OBJECTS
 from placewise_kubernetes.gang.spec import DEFAULT_ROLE, MOST_COUNT, GangRef, GroupFacts, Source
 from placewise_kubernetes.kube.client import KubeClient, KubeError, KubeUnreachableError
 from placewise_kubernetes.kube.objects import parse_time
@@ -30,13 +31,14 @@ async def read_group(client: KubeClient, reference: GangRef) -> GroupFacts | Non
     Raises:
         KubeUnreachableError: the API did not answer.
     """
-    root, kind = _KINDS[reference.source]
+    owner = OBJECTS.get(reference.kind)
+    root, kind = (owner.root, owner.plural) if owner is not None else _KINDS[reference.source]
     try:
         document = await client.get(object_path(root, reference.namespace, kind, reference.name))
     except (KubeError, BadNameError) as error:
         log.warning("%s %r/%r: %s", reference.source.value, reference.namespace, reference.name, error)
         return None
-    return facts_of(reference.source, document)
+    return facts_of(reference.source, document, reference.kind)
 
 
 class GroupLookup:
@@ -64,12 +66,12 @@ class GroupLookup:
             self._under_way -= 1
 
 
-def facts_of(source: Source, document: Mapping[str, Any]) -> GroupFacts:
-    """Facts of a group object as the API gives it."""
+def facts_of(source: Source, document: Mapping[str, Any], kind: str = "") -> GroupFacts:
+    """Facts of a group object as the API gives it; `kind` of an owner's."""
     metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
     return GroupFacts(
         uid=metadata.get("uid", ""),
-        roles=_roles(source, spec),
+        roles=_owner_roles(kind, spec) if source is Source.OWNER else _roles(source, spec),
         queue=spec.get("queue") or "",
         priority_class=spec.get("priorityClassName") or "",
         created_s=parse_time(metadata.get("creationTimestamp")),
@@ -94,6 +96,16 @@ def _roles(source: Source, spec: Mapping[str, Any]) -> dict[str, int]:
     if by_task and sum(by_task.values()) >= total:
         return by_task
     return {DEFAULT_ROLE: total} if total else {}
+
+
+def _owner_roles(kind: str, spec: Mapping[str, Any]) -> dict[str, int]:
+    """Empty if the spec is not of the shape that we know: its schema may be another release's."""
+    try:
+        roles = OBJECTS[kind].roles(spec)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        log.warning("the size of a gang cannot be read from its %s", kind)
+        return {}
+    return {role: count for role, number in roles.items() if (count := _count(number))}
 
 
 def _count(number: Any) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from placewise_kubernetes.gang.book import GangBook
 from placewise_kubernetes.gang.gang import Gang
 from placewise_kubernetes.gang.groups import facts_of
+from placewise_kubernetes.gang.owners import described
 from placewise_kubernetes.gang.spec import GangRules, Source, role_of
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.objects import Pod, parse_pod
@@ -56,9 +57,9 @@ class JobMirror:
         self._give_up(item["metadata"]["uid"])
 
     def _open(self, uid: str, item: Mapping[str, Any]) -> Gang | None:
-        pod = template_of(item)
-        if names.JOB not in pod.labels or not self._rules.is_managed(pod):
-            return None
+        pod = described(template_of(item), self._rules.owners)
+        if names.JOB not in pod.labels or pod.gang or not self._rules.is_managed(pod):
+            return None  # a Job of a JobSet is a part of its gang
         reference = self._rules.reference(pod)
         is_own = pod.scheduler == self._rules.own_scheduler
         generation = str(item["metadata"].get("generation", ""))  # another one after a suspension

@@ -17,7 +17,7 @@ from placewise_kubernetes.gang.gpus import GpuLedger
 from placewise_kubernetes.gang.passed import PassedPods
 from placewise_kubernetes.gang.spec import GangRules, GroupFacts, Source, build_job, role_of
 from placewise_kubernetes.kube.nodes import NodeReader, tellable
-from placewise_kubernetes.kube.objects import Pod, parse_pod
+from placewise_kubernetes.kube.objects import Pod
 from placewise_kubernetes.kube.quantity import add_amounts
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class PodMirror:
         self._node_of: dict[str, str] = {}
 
     def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
-        pods = [pod for item in items if (pod := _parsed(item)) is not None]
+        pods = [pod for item in items if (pod := self._parsed(item)) is not None]
         seen = {pod.uid for pod in pods}
         known = set(self.others) | {uid for gang in self.book.gangs.values() for uid in gang.pods}
         for uid in known - seen:
@@ -114,10 +114,17 @@ class PodMirror:
         self._notify()
 
     def change(self, item: Mapping[str, Any]) -> None:
-        pod = _parsed(item)
+        pod = self._parsed(item)
         if pod is not None:
             self.put(pod)
             self._notify_if_news(pod)
+
+    def _parsed(self, item: Mapping[str, Any]) -> Pod | None:
+        try:
+            return self._rules.pod(item)
+        except (ValueError, KeyError) as error:
+            log.warning("a pod is ignored, its object cannot be read: %s", error)
+            return None
 
     def remove(self, item: Mapping[str, Any]) -> None:
         self._drop(item["metadata"]["uid"])
@@ -285,11 +292,3 @@ class PodMirror:
 
 def _ended(pod: Pod) -> Pod:
     return dataclasses.replace(pod, is_gone=True)
-
-
-def _parsed(item: Mapping[str, Any]) -> Pod | None:
-    try:
-        return parse_pod(item)
-    except (ValueError, KeyError) as error:
-        log.warning("a pod is ignored, its object cannot be read: %s", error)
-        return None

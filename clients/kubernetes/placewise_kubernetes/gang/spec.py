@@ -9,13 +9,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Job, TaskGroup
+from placewise_kubernetes.gang.owners import DEFAULT_OWNERS, OwnerLabels, described, owner_object
 from placewise_kubernetes.kube import names
-from placewise_kubernetes.kube.objects import Pod
+from placewise_kubernetes.kube.objects import Pod, parse_pod
 from placewise_kubernetes.kube.quantity import raise_amounts, resources_from
 
 PARAMETER_SERVER_ROLES = ("ps", "parameter-server", "parameterserver", "server")
@@ -40,6 +42,7 @@ class Source(enum.Enum):
     POD_GROUP = "pod-group"
     VOLCANO = "volcano"
     BATCH_JOB = "batch-job"
+    OWNER = "owner"
     SINGLE = "single"
 
 
@@ -61,6 +64,8 @@ class GangRef:
     source: Source
     namespace: str
     name: str
+    kind: str = ""
+    """Of the object of an owner: a key of owners.OBJECTS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,8 @@ class GangRules:
     own_scheduler: str = "placewise"
     default_queue: str = "default"
     priority_classes: Mapping[str, str] = field(default_factory=dict)
+    owners: Mapping[str, OwnerLabels] = field(default_factory=lambda: DEFAULT_OWNERS)
+    """Controllers whose pods are gangs, by their labels."""
     is_bound_early: bool = True
     """Pods of our own scheduler name that a controller makes are bound as they come, once all of the gang is reserved;
     False: none is bound before all exist."""
@@ -104,18 +111,27 @@ class GangRules:
             return True
         return self.manage is Manage.GPU and any(pod.requests.get(name) for name in self.gpu_resources)
 
+    def pod(self, document: Mapping[str, Any]) -> Pod:
+        """A v1.Pod, with what its controller's labels tell of its gang. Raises ValueError and KeyError as parse_pod."""
+        return described(parse_pod(document), self.owners)
+
     def reference(self, pod: Pod) -> GangRef:
         """The gang of a pod; a pod without one is a gang of its own."""
         if names.JOB in pod.labels:
             return GangRef(Source.LABEL, pod.namespace, pod.labels[names.JOB])
-        return _pod_group(pod) or single(pod)
+        return _pod_group(pod) or (GangRef(Source.OWNER, pod.namespace, pod.gang) if pod.gang else single(pod))
 
     def group_object(self, pod: Pod) -> GangRef | None:
         """The object that has to be read for the gang's size; None if the pod gives the size, or is alone."""
         if pod.setting(names.GANG):
             return None
+        if names.JOB not in pod.labels and (group := _pod_group(pod)) is not None:
+            return group
+        if (names.JOB in pod.labels or pod.gang) and (found := owner_object(pod)) is not None:
+            kind, name = found
+            return GangRef(Source.OWNER, pod.namespace, name, kind)
         if names.JOB not in pod.labels:
-            return _pod_group(pod)
+            return None
         if pod.owner is not None and pod.owner.kind == "Job":
             return GangRef(Source.BATCH_JOB, pod.namespace, pod.owner.name)
         return None

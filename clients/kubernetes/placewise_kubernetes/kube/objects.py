@@ -17,6 +17,7 @@ class Owner:
     kind: str
     name: str
     uid: str
+    api: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class Pod:
     is_unschedulable: bool = False
     priority_class: str = ""
     owner: Owner | None = None
+    gang: str = ""
+    """Name of its controller's gang, by the table of owners (gang/owners.py)."""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -119,7 +122,7 @@ def _is_unschedulable(status: Mapping[str, Any]) -> bool:
 def _owner(metadata: Mapping[str, Any]) -> Owner | None:
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller"):
-            return Owner(reference.get("kind", ""), reference.get("name", ""), reference.get("uid", ""))
+            return Owner(*(reference.get(key) or "" for key in ("kind", "name", "uid", "apiVersion")))
     return None
 
 
