@@ -78,6 +78,7 @@ class SlurmScheduler:
     _types: tuple[str, ...] = ()
     _completing: set[int] = field(default_factory=set)
     _left_to_slurm: set[int] = field(default_factory=set)
+    """Watched jobs of a dry run that have been answered for."""
     _has_looked: bool = False
     _late_looks: int = 0
     _missing: int = 0
@@ -87,6 +88,8 @@ class SlurmScheduler:
     _others: dict[str, int] = field(default_factory=dict)
     """Highest priority by partition of the jobs that wait there and are not ours."""
     _inventory: tuple[Sequence[SlurmNode], Sequence[Node]] = ((), ())
+    _queued_again: list[NativeJob] = field(default_factory=list)
+    """Earlier runs of jobs that Slurm has queued again since the last look."""
     _unstarted: dict[int, tuple[float, int]] = field(default_factory=dict)
     """When a released job is looked at, and the number of looks at it."""
 
@@ -229,9 +232,9 @@ class SlurmScheduler:
             if self.preparation is not None:
                 self.preparation.see(job)
             (self._completing.add if job.state == "COMPLETING" else self._completing.discard)(job.id)
-        ordered = sorted((job for job in jobs if job.id not in self._left_to_slurm), key=lambda job: job.id)
-        native = [self._native(job) for job in ordered]
-        return HostState([job for job in native if job is not None], late=self._late())
+        native = [self._native(job) for job in sorted(jobs, key=lambda job: job.id)]
+        ended, self._queued_again = self._queued_again, []
+        return HostState([*ended, *(job for job in native if job is not None)], late=self._late())
 
     def _until_unstarted_s(self) -> list[float]:
         """Seconds until the first of the released jobs is looked at."""
@@ -258,6 +261,10 @@ class SlurmScheduler:
     def _native(self, job: SlurmJob) -> NativeJob | None:
         """One job that cannot be understood must not hide all the others."""
         read, native = self._natives.get(job.id, (None, None))
+        job = _still_on_nodes(job, read)
+        if read is not None and read.restarts < job.restarts and native is not None and native.stage is Stage.RUNNING:
+            again = replace(native, stage=Stage.ENDED, end=End.CANCELLED, end_reason="queued again by Slurm")
+            self._queued_again.append(again)
         if read is not job:
             try:
                 native = to_native(job, self.names, self._types)
@@ -269,6 +276,8 @@ class SlurmScheduler:
             native = replace(
                 native, is_outranked=False
             )  # Slurm has not looked at it yet, or other jobs of ours come first
+        if native is not None and native.stage is Stage.WAITING and job.id in self._left_to_slurm:
+            native = replace(native, stage=Stage.RELEASED)
         if native is not None and native.end is End.FINISHED and self.preparation is not None:
             self.preparation.finish(job)
         return native
@@ -362,6 +371,12 @@ class SlurmScheduler:
         """Slurm refuses to turn an untyped request into a typed one; without a request, or with a typed one, it may."""
         asked = {entry.type for entry in gres.gpu_entries(job.tres_per_node)}
         return bool(self._types) and asked <= set(self._types)
+
+
+def _still_on_nodes(job: SlurmJob, read: SlurmJob | None) -> SlurmJob:
+    """A job that Slurm queues again counts as such before it has left its nodes: until then it is the run before."""
+    earlier = job.restarts - 1 if read is None else read.restarts
+    return replace(job, restarts=earlier) if job.state == "COMPLETING" and earlier < job.restarts else job
 
 
 def _waiting_others(jobs: Sequence[SlurmJob]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from tests.fakes.counted import counted
 from tests.fakes.schedulers.slurmrestd import FakeSlurm
 from tests.unit.slurm.test_shares import FakeClient
 
+from placewise.v1.cluster_pb2 import JobEvent
 from placewise_client.adapter.native import Applied, End, HostUnreachableError, Stage
 from placewise_slurm import scheduler
 from placewise_slurm.http import JsonHttp
@@ -31,6 +32,11 @@ class SlurmConformance(AdapterConformance):
         slurm = await FakeSlurm(tmp_path / "rest.sock", self.version).start()
         yield slurm
         await slurm.stop()
+
+    async def test_a_gang_of_a_dry_run_is_told_as_the_host_ran_it(self, world: World) -> None:
+        world.host.is_watching = True  # type: ignore[attr-defined]
+        await super().test_a_gang_of_a_dry_run_is_told_as_the_host_ran_it(world)
+        assert world.host.changes == []
 
     # --- what only Slurm has ------------------------------------------------------------------------------------------
 
@@ -214,6 +220,23 @@ class SlurmConformance(AdapterConformance):
         await world.step()
         assert host.changes == []
         assert host.jobs[1].state == "RUNNING"
+
+    async def test_a_job_that_leaves_its_nodes_to_be_queued_again_has_not_started_again(
+        self, world: World, host: FakeSlurm
+    ) -> None:
+        """A node failed: Slurm counts the restart at once, and shows the nodes that the job has yet to leave."""
+        key = await host.submit(4, 2)
+        await world.step()
+        again = await host.requeue(key)
+        host.jobs[1].state, host.jobs[1].nodes = "COMPLETING", ["n2", "n3", "n4"]
+        for full in (False, True):
+            await world.loop.run_pass(full)
+            assert (world.kinds(key), world.kinds(again)) == (["STARTED"], [])
+        host.jobs[1].state, host.jobs[1].nodes = "PENDING", []
+        await world.loop.run_pass(full=True)
+        assert (world.kinds(key), world.kinds(again)) == (["STARTED", "CANCELLED"], [])
+        assert world.reasons(key, JobEvent.CANCELLED) == ["queued again by Slurm"]
+        assert world.oracle.held == {}
 
     async def test_shares_are_told_once_accounting_has_shown_their_steps(
         self, world: World, host: FakeSlurm, tmp_path: Path

@@ -80,6 +80,8 @@ class FakeSlurm:
     served: list[str] | None = None
     """Versions that its OpenAPI document lists; None: its own."""
     user: str = "ada"
+    is_watching: bool = False
+    """The submit hook holds nothing, as in a dry run."""
     refuse_all: bool = False
     has_states: bool = False
     """Whether it serves `jobs/state`, and `resources/{job_id}`: releases of today do."""
@@ -125,7 +127,9 @@ class FakeSlurm:
     async def submit(
         self, tasks: int, gpus: int, *, is_managed: bool = True, max_nodes: int = 0, is_announced: bool = True
     ) -> str:
-        job = FakeJob(len(self.jobs) + 1, tasks, gpus, is_managed, is_managed, max_nodes=max_nodes)
+        job = FakeJob(
+            len(self.jobs) + 1, tasks, gpus, is_managed, is_managed and not self.is_watching, max_nodes=max_nodes
+        )
         request = f"gres:gpu:{gpus}"
         # The submit hook's work for typed GPUs.
         job.gres, job.aside = ("", f" gres={request}") if self.types else (request, "")
@@ -338,7 +342,9 @@ class FakeSlurm:
             "partition": "main",
             "user_name": job.user,
             "comment": job.comment,
-            "admin_comment": f"placewise:held{job.aside}" if job.is_marked else "",
+            "admin_comment": f"{'placewise:watched' if self.is_watching else 'placewise:held'}{job.aside}"
+            if job.is_marked
+            else "",
             "node_count": self._wrap(job.min_nodes),
             "max_nodes": self._wrap(job.max_nodes),
             "cpus": self._wrap(job.min_nodes),

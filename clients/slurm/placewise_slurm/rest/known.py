@@ -66,9 +66,14 @@ class KnownJobs:
         self._states.pop(str(job_id), None)
 
     async def _read_all(self, states: dict[str, str]) -> tuple[list[SlurmJob], list[SlurmJob]]:
-        jobs = await self._with_layouts(await self.rest.jobs())
+        jobs = [self._kept(job) for job in await self._with_layouts(await self.rest.jobs())]
         self._jobs, self._states, self._whole_at_s = {job.id: job for job in jobs}, states, self.clock()
         return jobs, jobs
+
+    def _kept(self, job: SlurmJob) -> SlurmJob:
+        """The same object as before for a job that has not changed: nothing is worked out for it again."""
+        known = self._jobs.get(job.id)
+        return known if known is not None and known == job else job
 
     async def _read(self, groups: Iterable[int]) -> list[SlurmJob]:
         found = await asyncio.gather(*(self.rest.group(number) for number in sorted(groups)))

@@ -5,6 +5,8 @@ Starts, ends, the nodes on which a gang ran, its user, and the reason if a decis
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.contract.adapters.suite.adapter_world import SETTINGS, AdapterStage, World
 
 from placewise.v1.cluster_pb2 import JobEvent, Node
@@ -75,3 +77,15 @@ class LearningReports(AdapterStage):
         (started,) = world.events(key)
         assert started.reason == "left to the host: no_decision"
         assert [task.node for task in started.placement] == await world.host.where(key)
+
+    async def test_a_gang_of_a_dry_run_is_told_as_the_host_ran_it(self, world: World) -> None:
+        world.start_adapter(replace(SETTINGS, is_dry_run=True))
+        key = await world.host.submit(1, 2)
+        for _ in range(2):
+            await world.step()
+        await world.host.end(key, End.FINISHED)
+        await world.step()
+        started, ended = world.events(key)
+        assert (started.kind, ended.kind) == (JobEvent.STARTED, JobEvent.FINISHED)
+        assert [(task.node, task.demand.gpus) for task in started.placement] == [("n1", 2)]
+        assert (started.decision_id, started.reason) == ("", "left to the host: dry_run")

@@ -26,6 +26,11 @@ _NO_UPDATE = "the adapter changes nothing at YARN: it refuses nodes, and a call 
 _GATE = "the gate lets a container of a decided gang go to its decided node alone"
 _REFUSED = "not shown yet: no test has the service refuse a part of a question or of a report"
 
+_SINGLY = (
+    "a gang that is left to YARN becomes containers of their own, which are reported one by one; the reason stands "
+    "in the ResourceManager's log"
+)
+
 SHOWN: Mapping[str, str] = {
     "test_a_gang_runs_exactly_where_the_service_said": _UNDER_CONTENTION,
     "test_nothing_is_given_out_twice": _UNDER_CONTENTION,
@@ -94,8 +99,6 @@ NOT_HERE: Mapping[str, str] = {
     ),
     "test_a_change_that_the_host_refuses_is_decided_again": _NO_UPDATE,
     "test_a_change_whose_answer_is_lost_is_made_once": _NO_UPDATE,
-    "test_a_gang_that_is_left_to_the_host_says_why": (
-        "a gang that is left to YARN becomes containers of their own, which are reported one by one; the reason stands "
-        "in the ResourceManager's log"
-    ),
+    "test_a_gang_that_is_left_to_the_host_says_why": _SINGLY,
+    "test_a_gang_of_a_dry_run_is_told_as_the_host_ran_it": _SINGLY,
 }
