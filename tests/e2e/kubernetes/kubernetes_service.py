@@ -42,6 +42,10 @@ class PlacewiseServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def state_dir(self) -> Path:
+        return self._root / "state"
+
+    @property
     def target(self) -> str:
         return f"127.0.0.1:{self._port}"
 
@@ -61,7 +65,7 @@ class PlacewiseServer:
             "--rest-port",
             str(self._rest_port),
             "--state-dir",
-            str(self._root / "state"),
+            str(self.state_dir),
             "--log-format",
             "json",
         ]

@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import statistics
+from collections.abc import Callable
 
 import pytest
 from tests.e2e.kubernetes.cpu_requests import are_kept
@@ -52,7 +53,11 @@ def adapter(plane: ControlPlane) -> AdapterProcess:
 
 @pytest.mark.parametrize("asks", ["AdmitOrWait and Place", "Place"])
 async def test_added_latency_per_pod(
-    asks: str, adapter: AdapterProcess, placewise: PlacewiseServer, watched: Watched
+    asks: str,
+    adapter: AdapterProcess,
+    placewise: PlacewiseServer,
+    watched: Watched,
+    record_property: Callable[[str, object], None],
 ) -> None:
     plane = adapter.plane
     settings = {"ask_admission": asks != "Place"}
@@ -74,7 +79,13 @@ async def test_added_latency_per_pod(
     adapter.stop()
     others = {"decide_mean_ms": round(decided_ms / decisions, 2), "stolen_pct": round(stolen_pct(before), 1)}
     others |= {"carrier": CARRIER, "cpu_requests": are_kept()}
-    print(json.dumps({"asks": asks} | _summary(figures) | _last_pods(of_gangs) | others))
+    summary = _summary(figures)
+    added = ", ".join(f"{way} {summary[f'{way}_added_p50_ms']:+.1f}" for way in WAYS if way != "alone")
+    record_property(
+        "added time",
+        f"{asks}: creation to binding, p50 in ms against {PLAIN} alone: {added} (n {len(figures['alone'])})",
+    )
+    print(json.dumps({"asks": asks} | summary | _last_pods(of_gangs) | others))
     assert all(len(values) == ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG for values in figures.values())
 
 

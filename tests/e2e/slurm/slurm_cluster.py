@@ -193,9 +193,12 @@ class SlurmCluster:
         self.before(self)
         self.start_controller(clean=True)
         for name in self.names:
-            self.spawn(f"slurmd-{name}", ["slurmd", "-D", "-f", str(self.conf), "-N", name])
+            self.start_node(name)
         self.start_rest()
         self.wait_for(lambda: self.idle_nodes() == self.nodes, "nodes to become idle", 60)
+
+    def start_node(self, name: str) -> None:
+        self.spawn(f"slurmd-{name}", ["slurmd", "-D", "-f", str(self.conf), "-N", name])
 
     def start_controller(self, clean: bool = False) -> None:
         self.spawn("slurmctld", ["slurmctld", "-D", *(["-c"] if clean else []), "-f", str(self.conf)])
@@ -245,6 +248,10 @@ class SlurmCluster:
         daemon = self._daemons.pop(name)
         daemon.send_signal(sign)
         daemon.wait(timeout=30)
+
+    def signal(self, name: str, sign: int) -> None:
+        """SIGSTOP or SIGCONT to one daemon by name."""
+        self._daemons[name].send_signal(sign)
 
     def stop(self) -> None:
         with contextlib.suppress(subprocess.SubprocessError):

@@ -19,7 +19,7 @@ from pathlib import Path
 BINARIES = ("slurmctld", "slurmd", "slurmrestd", "sbatch", "scontrol", "squeue")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 OLD_REST = "v0.0.38"
-_SERIES = re.compile(r"\d\d\.\d\d")
+_VERSION = re.compile(r"\d\d\.\d\d(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,14 @@ class Release:
         return Release(Path(root) if root else None, environ.get("PLACEWISE_TEST_SLURM_REST", ""))
 
     @property
+    def version(self) -> str:
+        """ "24.11.5"; "" if Slurm is not installed."""
+        return _version(self.root)
+
+    @property
     def series(self) -> str:
         """ "24.11"; "" if Slurm is not installed."""
-        return _series(self.root)
+        return self.version[:5]
 
     @property
     def is_old(self) -> bool:
@@ -98,10 +103,10 @@ def _path(root: Path | None) -> str:
 
 
 @functools.cache
-def _series(root: Path | None) -> str:
+def _version(root: Path | None) -> str:
     if shutil.which("slurmctld", path=_path(root)) is None:
         return ""
     enter = [] if root is None else ["chroot", str(root)]
     done = subprocess.run([*enter, "slurmctld", "-V"], capture_output=True, text=True, check=True, env={"PATH": PATH})
-    found = _SERIES.search(done.stdout)
+    found = _VERSION.search(done.stdout)
     return found[0] if found else ""

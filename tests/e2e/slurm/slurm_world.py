@@ -24,17 +24,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pyarrow import parquet
+from tests.e2e.hosts.decision_log import PLACEWISE, DecisionLog, export, read_log, rows
+from tests.e2e.hosts.faulty_way import FaultyWay
 from tests.e2e.slurm.slurm_accounting import Accounting
 from tests.e2e.slurm.slurm_cluster import SlurmCluster, free_ports
 
 from placewise.v1.bundle_pb2 import GetDecisionRequest
-from placewise.v1.cluster_pb2 import Assignment, Cluster, GetClusterRequest
+from placewise.v1.cluster_pb2 import Assignment, Cluster, GetClusterRequest, Node
 from placewise_client import Client, NotFoundError, PlacewiseError
 from placewise_slurm import config
 from placewise_slurm.hooks import write_hooks
 
-PLACEWISE = str(Path(sys.executable).parent / "placewise")
 ROOT = Path(__file__).parents[3]
 CLUSTER = "slurm-e2e"
 
@@ -96,12 +96,21 @@ class SlurmWorld:
             except PlacewiseError:
                 return -1
 
+    def ready_nodes(self, client: Client) -> int:
+        """Nodes that the service may use."""
+        return sum(node.state == Node.READY for node in self.cluster(client).nodes)
+
     def is_service_up(self) -> bool:
         return self.known_nodes() >= 0
 
     def start_bridge(self) -> None:
         path = self.root / "bridge.toml"
         self._spawn("bridge", [sys.executable, "-m", "placewise_slurm.main", "--config", str(path), "run"])
+
+    def signal(self, name: str, number: int) -> None:
+        """To a process and those that it has started (the embedded Redis)."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.processes[name].pid, number)
 
     def kill(self, name: str) -> None:
         """SIGKILL, also to the processes it has started (the embedded Redis)."""
@@ -156,6 +165,11 @@ class SlurmWorld:
         (decision,) = [d for d in answer.place.decisions if d.job_id == key]
         return list(decision.assignments)
 
+    def log(self) -> DecisionLog:
+        """The decision log as it is now."""
+        environment = {**os.environ, **self.service_environment}
+        return read_log(self.root / f"export-{time.monotonic_ns()}", CLUSTER, environment)
+
     def exported_outcomes(self) -> set[tuple[str, str, str]]:
         """(job key, kind, decision id) of every outcome in the decision log, as `placewise log export` writes it."""
         rows = self._exported("outcomes", "job_id", "kind", "decision_id")
@@ -169,11 +183,8 @@ class SlurmWorld:
 
     def _exported(self, table: str, *columns: str) -> list[dict[str, Any]]:
         folder = self.root / "export"
-        command = [PLACEWISE, "log", "export", str(folder), "--cluster", CLUSTER]
-        environment = {**os.environ, **self.service_environment}
-        subprocess.run(command, env=environment, cwd=self.root, check=True, capture_output=True, timeout=120)
-        paths = [path for path in folder.rglob("*.parquet") if table in path.relative_to(folder).parts]
-        return [row for path in paths for row in parquet.read_table(path, columns=list(columns)).to_pylist()]
+        export(folder, CLUSTER, {**os.environ, **self.service_environment})
+        return list(rows(folder, table, *columns))
 
     def timeline(self) -> dict[int, dict[str, float]]:
         """Seconds since the epoch of each job's submission, last update and (last) start, from slurmctld's log."""
@@ -215,9 +226,10 @@ def slurm_world(
     settings: str = "",
     hooks: str = "",
     keys: Mapping[str, str] = MappingProxyType({}),
+    way: FaultyWay | None = None,
 ) -> Iterator[SlurmWorld]:
-    """`settings` and `hooks` are further lines of the bridge's sections, `keys` of slurm.conf. Raises
-    NoAccountingError if that is asked for and does not start."""
+    """`settings` and `hooks` are further lines of the bridge's sections, `keys` of slurm.conf. The
+    bridge asks by `way`. Raises NoAccountingError if that is asked for and does not start."""
     # Not under pytest's folder: that is closed to the user the daemons run as.
     root = Path(tempfile.mkdtemp(prefix="placewise-slurm-"))
     root.chmod(0o755)
@@ -247,7 +259,10 @@ def slurm_world(
     )
     if accounting is not None:
         slurm.before = accounting.start
-    text = _bridge_toml(slurm, rest_port, poke_port, settings, is_typed=is_typed, is_dry_run=is_dry_run)
+    if way is not None:
+        way.lead_to(rest_port)
+    asked_port = rest_port if way is None else way.port
+    text = _bridge_toml(slurm, asked_port, poke_port, settings, is_typed=is_typed, is_dry_run=is_dry_run)
     text = text.replace("[hooks]\n", f"[hooks]\n{hooks}\n")
     (root / "bridge.toml").write_text(text)
     (root / "shares").mkdir()

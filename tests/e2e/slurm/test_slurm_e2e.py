@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,12 +25,12 @@ from google.protobuf.duration_pb2 import Duration
 from tests.e2e.machine import processor_times, stolen_pct
 from tests.e2e.slurm.slurm_accounting import Accounting, NoAccountingError, missing
 from tests.e2e.slurm.slurm_cluster import SlurmCluster, free_ports, running
+from tests.e2e.slurm.slurm_gangs import check_places, ran, submit_gangs, wait_until_quiet
 from tests.e2e.slurm.slurm_release import Release
 from tests.e2e.slurm.slurm_world import CLUSTER, SlurmWorld, slurm_world
 
 from placewise.v1.cluster_pb2 import ClusterSettings, QueueSettings, RunningJob, UpdateClusterSettingsRequest
 from placewise_client import Client
-from placewise_client.errors import NotFoundError
 from placewise_client.results import gpus_by_node
 from placewise_slurm.config import SlurmConfig
 from placewise_slurm.http import JsonHttp, TransportError
@@ -49,6 +49,9 @@ pytestmark = [
 ]
 
 
+Note = Callable[[str, object], None]
+
+
 @pytest.fixture
 def world() -> Iterator[SlurmWorld]:
     with slurm_world() as world:
@@ -61,63 +64,11 @@ def client(world: SlurmWorld) -> Iterator[Client]:
         yield client
 
 
-def submit_gangs(world: SlurmWorld, count: int, rng: random.Random, longest_s: float = 3.0) -> list[int]:
-    """Mixed gangs, one in ten of them elastic."""
-    ids = []
-    for number in range(count):
-        nodes, gpus = rng.choice([1, 1, 2, 2, 4, 8]), rng.choice([1, 2, 4, 8])
-        wanted = "-N1-4" if number % 10 == 0 else f"-N{nodes}"
-        work = f"sleep {rng.uniform(0.2, longest_s):.2f}"
-        ids.append(
-            world.slurm.submit(work, wanted, f"--gres=gpu:{gpus}", "--comment=model=ResNet-50 epochs=3 batch=256")
-        )
-    return ids
-
-
-def check_places(
-    world: SlurmWorld, client: Client, jobs: dict[int, dict[str, str]], lost: list[str] | None = None
-) -> int:
-    """Every job that has a decision ran exactly on the nodes of its last one. Returns how many had one.
-
-    A service that is killed loses the decisions it had not written out yet: their ids go to `lost`, if given, as nobody
-    knows their content any more.
-    """
-    decisions = world.decisions()
-    wrong, checked = [], 0
-    for job_id, record in jobs.items():
-        restarts = int(record.get("Restarts", "0"))
-        key = f"{job_id}.r{restarts}" if restarts else str(job_id)
-        if key not in decisions or record["JobState"] == "CANCELLED":
-            continue
-        checked += 1
-        try:
-            wanted = sorted({a.node for a in world.decided(client, decisions[key][-1], key)})
-        except NotFoundError:
-            if lost is None:
-                raise
-            lost.append(decisions[key][-1])
-            continue
-        really = sorted(world.slurm.expand(record["NodeList"]))
-        if wanted != really:
-            wrong.append((key, wanted, really))
-    assert wrong == []
-    return checked
-
-
-def wait_until_quiet(world: SlurmWorld, client: Client) -> None:
-    """Nothing runs, and nothing is reserved for a job that is over."""
-
-    def is_quiet() -> bool:
-        return not world.cluster(client).jobs
-
-    SlurmCluster.wait_for(is_quiet, "the service to hear that all jobs are over", 30)
-
-
 def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def test_every_gang_runs_where_the_service_said(world: SlurmWorld, client: Client) -> None:
+def test_every_gang_runs_where_the_service_said(world: SlurmWorld, client: Client, record_property: Note) -> None:
     rng = random.Random(7)
 
     # Latency first, on an empty cluster: pairs of a plain and a placed job, far enough apart to be alone. Slurm starts
@@ -135,21 +86,26 @@ def test_every_gang_runs_where_the_service_said(world: SlurmWorld, client: Clien
         name: statistics.median(1000 * (times[i]["start"] - times[i]["submit"]) for i in ids)
         for name, ids in (("plain", plain), ("placed", placed))
     }
-    print(
-        f"\nlatency per job: submit to release p50 {statistics.median(added_ms):.1f} ms, "
+    added = (
+        f"submit to release p50 {statistics.median(added_ms):.1f} ms, "
         f"p90 {percentile(added_ms, 0.9):.1f} ms; submit to start p50 plain {wait_ms['plain']:.0f} ms, "
         f"placed {wait_ms['placed']:.0f} ms ({len(placed)} pairs; Slurm starts jobs once a second; "
         f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {stolen_pct(before):.0f} % of them stolen)"
     )
+    record_property("added time", added)
+    print(f"\n{added}")
 
     ids = submit_gangs(world, 160, rng)
     jobs = world.wait_until_done(ids, 400)
     assert Counter(job["JobState"] for job in jobs.values()) == {"COMPLETED": 160}
     assert world.left_to_slurm() == {}
-    assert check_places(world, client, jobs) == 160
     check_waits(world, ids)
     wait_until_quiet(world, client)
     check_outcomes(world, client, ids)
+    found = world.log().account(ran(world, jobs))
+    record_property("gangs", found)
+    print(found)
+    assert found.as_decided == found.total == 160
 
 
 def check_waits(world: SlurmWorld, ids: list[int]) -> None:
@@ -177,7 +133,7 @@ def check_outcomes(world: SlurmWorld, client: Client, ids: list[int]) -> None:
     )
 
 
-def test_service_killed_midway(world: SlurmWorld, client: Client) -> None:
+def test_service_killed_midway(world: SlurmWorld, client: Client, record_property: Note) -> None:
     rng = random.Random(11)
     before = submit_gangs(world, 20, rng)
     world.kill("service")
@@ -194,12 +150,13 @@ def test_service_killed_midway(world: SlurmWorld, client: Client) -> None:
     assert checked == 60 - len(left)
     assert len(lost) <= 5, "more than one flush interval (50 ms) of decisions is gone"
     wait_until_quiet(world, client)
-    as_decided = checked - len(lost)
-    print(f"\nservice killed midway: 60 gangs completed, {as_decided} as decided, {len(left)} left to Slurm, ", end="")
-    print(f"{len(lost)} whose decision died unwritten with the service")
+    found = world.log().account(ran(world, jobs))
+    record_property("gangs", f"service killed midway: {found}")
+    print(f"\nservice killed midway: {found}")
+    assert found.elsewhere == []
 
 
-def test_faults(world: SlurmWorld, client: Client) -> None:
+def test_faults(world: SlurmWorld, client: Client, record_property: Note) -> None:
     """Bridge, slurmctld and slurmrestd restarted, jobs cancelled, nodes drained, a burst of 500: nothing is lost."""
     rng = random.Random(13)
     slurm = world.slurm
@@ -250,6 +207,9 @@ def test_faults(world: SlurmWorld, client: Client) -> None:
     assert all(jobs[i].get("AdminComment") is None for i in unheard)
     checked = check_places(world, client, {i: job for i, job in jobs.items() if i not in unheard})
     wait_until_quiet(world, client)
+    found = world.log().account(ran(world, {job_id: jobs[job_id] for job_id in kept}))
+    record_property("gangs", f"restarts, drained nodes and a burst of 500: {found}")
+    assert found.elsewhere == []
     left = world.left_to_slurm()
     print(
         f"\nfaults: {len(jobs)} jobs, {checked} ran as decided, {len(left)} left to Slurm "
@@ -450,6 +410,23 @@ def test_admission_by_proteus_paper_takes_one_job_per_slot() -> None:
         assert check_places(world, client, jobs) == len(ids)
         waits = sorted(round(times[i]["update"] - times[i]["submit"], 1) for i in ids)
         print(f"\nproteus-paper: one job per {slot_s} s slot on an empty cluster, waits {waits} s")
+
+
+def test_a_dry_run_agrees_seldom(record_property: Note) -> None:
+    """The control: gangs as Slurm places them, against decisions that were only logged."""
+    with slurm_world(is_dry_run=True) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
+        ids = submit_gangs(world, 60, random.Random(7))
+        jobs = world.wait_until_done(ids, 200)
+        wait_until_quiet(world, client)
+        log, where = world.log(), ran(world, jobs)
+        found, agreed = log.account(where), log.agreed_dry(where)
+        record_property(
+            "gangs", f"dry run: {found}; {agreed} ran on the nodes of their decision, of {len(log.dry)} with a place"
+        )
+        print(f"\ndry run: {found}; {agreed} agree, of {len(log.dry)} with a place")
+        assert len(log.dry) >= 15
+        assert (found.as_decided, len(found.let_go)) == (0, 60)
+        assert agreed < 18
 
 
 def test_dry_run_only_says_what_it_would_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
@@ -29,6 +29,7 @@ pytestmark = [
 ]
 # On a shared machine an answer can take longer than the default of 100 ms, which the tests of faults use.
 _PATIENT = {"placewise.decide-budget-ms": 3000}
+Note = Callable[[str, object], None]
 
 
 @pytest.fixture
@@ -67,10 +68,11 @@ _FILLERS: list[Spec] = [
 ]
 
 
-def test_mixed_gangs_run_as_decided_under_contention(world: YarnWorld) -> None:
+def test_mixed_gangs_run_as_decided_under_contention(world: YarnWorld, record_property: Note) -> None:
     beside = Driver(world, "fillers").start(_FILLERS)
     found = drive(world, mixed(60, random.Random(20)))
     beside.results(60)
+    record_property("gangs", found)
     assert (found.elsewhere, found.let_go, found.never_decided) == ([], [], [])
     wait_for(world.is_quiet, "the service to hear that all containers are over", 30)
 
@@ -82,7 +84,7 @@ def test_waves_are_questions_of_their_own(world: YarnWorld) -> None:
     assert found.as_decided == 60, found
 
 
-def test_a_dry_run_holds_nothing_and_agrees_seldom() -> None:
+def test_a_dry_run_holds_nothing_and_agrees_seldom(record_property: Note) -> None:
     """The control: the same gangs as YARN places them, against the decisions that were only logged."""
     with yarn_world({**_PATIENT, "placewise.dry-run": "true"}) as world:
         beside = Driver(world, "fillers").start(_FILLERS)
@@ -91,7 +93,9 @@ def test_a_dry_run_holds_nothing_and_agrees_seldom() -> None:
         found = account(world, results)
         agreed = sum(ran_as_logged(world, result["application"]) for result in results)
         placed = len(world.dry_decisions())  # the others would have waited
-        print(f"dry run: {found}; {agreed} ran where the service would have put them, of {placed} with a place")
+        words = f"dry run: {found}; {agreed} ran where the service would have put them, of {placed} with a place"
+        record_property("gangs", words)
+        print(words)
         assert placed >= 15
         assert (found.as_decided, len(found.let_go)) == (0, 60)
         assert agreed < 18

@@ -9,13 +9,13 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+from tests.e2e.hosts.faulty_way import SPOILS, FaultyWay
 from tests.e2e.slurm.slurm_cluster import free_ports
 from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
 from tests.e2e.yarn.yarn_cluster import YarnCluster, wait_for
-from tests.e2e.yarn.yarn_faults import FaultyWay
 from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account, mixed
 from tests.e2e.yarn.yarn_ha import RMS, PairedCluster
 from tests.e2e.yarn.yarn_world import YarnWorld, yarn_world
@@ -30,6 +30,7 @@ pytestmark = [
     ),
 ]
 _TIMES = 3
+Note = Callable[[str, object], None]
 _PATIENT = {"placewise.decide-budget-ms": 3000}
 _TWO_QUEUES = {
     "yarn.scheduler.capacity.root.queues": "default,held",
@@ -81,7 +82,7 @@ def check_end(world: YarnWorld) -> None:
 _FAULTS = {"placewise.decide-budget-ms": 1000, "placewise.release-after-ms": 60_000}
 
 
-def test_a_wrong_answer_lets_go_the_new_gangs_alone() -> None:
+def test_a_wrong_answer_lets_go_the_new_gangs_alone(record_property: Note) -> None:
     """Held gangs outlive every kind of wrong answer, and run as decided once a right one comes."""
     with spoilt_world(_FAULTS) as (world, way):
         for fault in ("ADMIT without a place", "unknown host"):
@@ -98,6 +99,7 @@ def test_a_wrong_answer_lets_go_the_new_gangs_alone() -> None:
         way.fault = ""
         assert account(world, held.results(120)).as_decided == 3
         print(f"answers by fault: {dict(way.hits)}")
+        record_property("fault", f"answers: {', '.join(SPOILS)}, {_TIMES} times each or more: 0 lost, 0 doubled")
         check_end(world)
 
 
@@ -203,7 +205,7 @@ def test_node_decommissioned_while_gangs_run_and_wait() -> None:
         wait_for(world.agrees, "the service to count what YARN counts", 60)
 
 
-def test_service_that_hangs_three_times_releases_no_held_gang() -> None:
+def test_service_that_hangs_three_times_releases_no_held_gang(record_property: Note) -> None:
     """Each time it hangs for less than `release-after-ms`: new gangs are let go, held ones stay and run as decided."""
     with yarn_world({**_FAULTS, "placewise.queues": "root.default,root.held"}, _TWO_QUEUES) as world:
         long = Driver(world, "long").start([gang("long", 4, 6, 90)])
@@ -218,6 +220,7 @@ def test_service_that_hangs_three_times_releases_no_held_gang() -> None:
             assert account(world, new.results(60)).as_decided == 0
             check_books(world, gpus=24)
         assert account(world, long.results(150)).as_decided == 1
+        record_property("fault", f"service hung, {_TIMES} times: 0 lost, 0 doubled")
         assert account(world, held.results(120)).as_decided == 3
         check_end(world)
 

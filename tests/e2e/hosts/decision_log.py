@@ -1,0 +1,101 @@
+"""Gangs that were submitted to a scheduler: the nodes of its own records, joined with the decision log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyarrow import parquet
+
+PLACEWISE = str(Path(sys.executable).parent / "placewise")
+Places = Counter[str]
+"""Tasks by node."""
+
+
+@dataclass
+class Account:
+    """Every gang stands in one of the lists. `unwritten`: the decision died with a service that was killed."""
+
+    as_decided: int = 0
+    elsewhere: list[str] = field(default_factory=list)
+    let_go: list[str] = field(default_factory=list)
+    never_decided: list[str] = field(default_factory=list)
+    unwritten: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        apart = (self.elsewhere, self.let_go, self.never_decided, self.unwritten)
+        return self.as_decided + sum(map(len, apart))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.as_decided} of {self.total} as decided, {len(self.elsewhere)} elsewhere, "
+            f"{len(self.let_go)} let go, {len(self.never_decided)} never decided, "
+            f"{len(self.unwritten)} with a decision that was not written out"
+        )
+
+
+@dataclass(frozen=True)
+class DecisionLog:
+    """`places` by decision and job, `starts` (decision, reason) by job, `dry` the last place of a dry run by job."""
+
+    places: Mapping[tuple[str, str], Places]
+    starts: Mapping[str, tuple[str, str]]
+    dry: Mapping[str, Places]
+
+    def account(self, ran: Mapping[str, Places]) -> Account:
+        """`ran`: every gang that was submitted, with the tasks that it had on each node."""
+        found = Account()
+        for job, places in ran.items():
+            decision, reason = self.starts.get(job, ("", ""))
+            decided = self.places.get((decision, job))
+            if not decision:
+                (found.let_go if reason.startswith("left to the host") else found.never_decided).append(job)
+            elif decided is None:
+                found.unwritten.append(job)
+            elif decided == places:
+                found.as_decided += 1
+            else:
+                found.elsewhere.append(f"{job}: {dict(places)} for {dict(decided)}")
+        return found
+
+    def agreed_dry(self, ran: Mapping[str, Places]) -> int:
+        """Gangs of a dry run that ran on the nodes of their decision."""
+        return sum(self.dry.get(job) == places for job, places in ran.items())
+
+
+def read_log(folder: Path, cluster: str, environment: Mapping[str, str]) -> DecisionLog:
+    """The log of a service with this environment, as `placewise log export` writes it below `folder`."""
+    export(folder, cluster, environment)
+    places, dry = {}, {}
+    for row in rows(folder, "decisions", "id", "time", "is_dry_run", "job_ids", "job_nodes"):
+        for job, nodes in zip(row["job_ids"], row["job_nodes"] or (), strict=False):
+            if nodes and row["is_dry_run"]:
+                dry[job] = Places(nodes)
+            elif nodes:
+                places[row["id"], job] = Places(nodes)
+    started = rows(folder, "outcomes", "job_id", "time", "kind", "decision_id", "reason")
+    starts = {
+        row["job_id"]: (row["decision_id"] or "", row["reason"] or "")
+        for row in started
+        if row["kind"].upper() == "STARTED"
+    }
+    return DecisionLog(places, starts, dry)
+
+
+def export(folder: Path, cluster: str, environment: Mapping[str, str]) -> None:
+    """Writes the log of a cluster. Raises CalledProcessError."""
+    command = [PLACEWISE, "log", "export", str(folder), "--cluster", cluster]
+    subprocess.run(command, env=dict(environment), cwd=folder.parent, check=True, capture_output=True, timeout=120)
+
+
+def rows(folder: Path, table: str, *columns: str) -> Iterator[dict[str, Any]]:
+    """Rows of an exported table, by time if that is among the columns."""
+    paths = [path for path in folder.rglob("*.parquet") if table in path.relative_to(folder).parts]
+    found = [row for path in paths for row in parquet.read_table(path, columns=list(columns)).to_pylist()]
+    yield from sorted(found, key=lambda row: row["time"]) if "time" in columns else found

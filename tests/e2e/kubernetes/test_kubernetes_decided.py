@@ -1,0 +1,154 @@
+"""Mixed gangs on nodes that are partly full: each runs as the decision log says, and in a dry run few do.
+
+A pod's node is read from the API, the decision from the exported log of a real service, joined by decision id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from tests.e2e.hosts.decision_log import DecisionLog, read_log
+from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane, environment, free_port, gang, pod
+from tests.e2e.kubernetes.kubernetes_fixtures import placewise, plane, watched
+from tests.e2e.kubernetes.kubernetes_scenario import PODS, AdapterProcess, Watched, finish, names_of
+from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
+
+pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
+
+__all__ = ["placewise", "plane", "watched"]
+MODES = {"extender": "default-scheduler", "own": "placewise"}
+GANGS = 60
+Note = Callable[[str, object], None]
+Gangs = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> str:
+    """Every test is a cluster of its own to the service."""
+    return re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
+
+
+@pytest.fixture(scope="module")
+def process(plane: ControlPlane) -> AdapterProcess:
+    process = AdapterProcess(plane, free_port())
+    plane.start_scheduler("kube-scheduler", {"extenders": [process.extender()]})
+    return process
+
+
+@pytest.fixture
+async def adapter(process: AdapterProcess, placewise: PlacewiseServer, cluster: str) -> AsyncIterator[AdapterProcess]:
+    yield process
+    process.stop()
+
+
+def mixed(scheduler: str, rng: random.Random) -> Gangs:
+    """Half of the gangs have 2 to 4 pods, a fifth has a pod of another role and size."""
+    made = {}
+    for number in range(GANGS):
+        size = rng.randint(2, 4) if number % 2 else 1
+        name, gpus, roles = f"g{number}", rng.choice([1, 2, 4, 8]), f"worker={size}"
+        pods = gang(name, size, gpus=gpus, scheduler=scheduler)
+        if number % 5 == 0:
+            roles += ",head=1"
+            labels, notes = {"placewise.dev/job": name}, {"placewise.dev/role": "head"}
+            pods.append(
+                pod(f"{name}-{size}", gpus=rng.choice([1, 2]), labels=labels, annotations=notes, scheduler=scheduler)
+            )
+        for document in pods:
+            document["metadata"]["annotations"]["placewise.dev/gang"] = roles
+        made[name] = pods
+    return made
+
+
+async def run(watched: Watched, gangs: Gangs) -> None:
+    """Makes the gangs on a cluster of which 60 GPUs are taken; each ends two seconds after it is bound."""
+    fillers = [pod(f"filler-{number}", gpus=3) for number in range(20)]
+    await watched.create(fillers)
+    await watched.until_bound(names_of(fillers))
+    ending = [asyncio.create_task(_end(watched, names_of(pods))) for pods in gangs.values()]
+    for pods in gangs.values():
+        await watched.create(pods)
+        await asyncio.sleep(0.1)
+    await asyncio.gather(*ending)
+
+
+async def _end(watched: Watched, names: list[str]) -> None:
+    await watched.until_bound(names, limit_s=240)
+    await asyncio.sleep(2)
+    await asyncio.to_thread(finish, watched.plane, names)
+
+
+async def where(plane: ControlPlane, gangs: Gangs) -> dict[str, Counter[str]]:
+    """Pods by node, by the API's own records."""
+    items = (await asyncio.to_thread(plane.request, "GET", PODS))["items"]
+    nodes = {item["metadata"]["name"]: item["spec"]["nodeName"] for item in items}
+    return {name: Counter(nodes[pod] for pod in names_of(pods)) for name, pods in gangs.items()}
+
+
+async def logged(placewise: PlacewiseServer, cluster: str, count: int) -> DecisionLog:
+    """The log, once it has the starts of so many gangs."""
+    variables = {**environment(), "PLACEWISE_STATE_DIR": str(placewise.state_dir)}
+    for attempt in range(20):
+        folder = placewise.state_dir.parent / f"export-{cluster}-{attempt}"
+        log = await asyncio.to_thread(read_log, folder, cluster, variables)
+        if sum("/g" in job for job in log.starts) >= count:
+            return log
+        await asyncio.sleep(1)
+    raise TimeoutError(f"{len(log.starts)} starts in the log")
+
+
+def by_job(log: DecisionLog, ran: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
+    """By the gang's id at the service instead of its name."""
+    ids = {job.split("/")[1]: job for job in log.starts}
+    return {ids.get(name, name): places for name, places in ran.items()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_mixed_gangs_run_as_decided(
+    mode: str,
+    adapter: AdapterProcess,
+    plane: ControlPlane,
+    watched: Watched,
+    placewise: PlacewiseServer,
+    cluster: str,
+    record_property: Note,
+) -> None:
+    adapter.start(placewise.http_target, cluster=cluster)
+    await adapter.ready()
+    gangs = mixed(MODES[mode], random.Random(20))
+    await run(watched, gangs)
+    log = await logged(placewise, cluster, GANGS)
+    found = log.account(by_job(log, await where(plane, gangs)))
+    record_property("gangs", f"{mode}: {found}")
+    print(f"\n{mode}: {found}")
+    assert found.as_decided == found.total == GANGS, found.elsewhere
+
+
+async def test_a_dry_run_agrees_seldom(
+    adapter: AdapterProcess,
+    plane: ControlPlane,
+    watched: Watched,
+    placewise: PlacewiseServer,
+    cluster: str,
+    record_property: Note,
+) -> None:
+    """The control: the same gangs as kube-scheduler places them, against decisions that were only logged."""
+    adapter.start(placewise.http_target, cluster=cluster, adapter={"is_dry_run": True})
+    await adapter.ready()
+    gangs = mixed(MODES["extender"], random.Random(20))
+    await run(watched, gangs)
+    log = await logged(placewise, cluster, GANGS)
+    ran = by_job(log, await where(plane, gangs))
+    found, agreed = log.account(ran), log.agreed_dry(ran)
+    words = f"dry run: {found}; {agreed} ran on the nodes of their decision, of {len(log.dry)} with a place"
+    record_property("gangs", words)
+    print(f"\n{words}")
+    assert len(log.dry) >= 15
+    assert (found.as_decided, len(found.let_go)) == (0, GANGS)
+    assert agreed < 0.3 * GANGS
