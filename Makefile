@@ -17,7 +17,7 @@ BEFORE ?= 0ce0bd2
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: e2e-kubernetes
 .PHONY: e2e-compose bench
-.PHONY: e2e-slurm e2e-yarn
+.PHONY: e2e-slurm e2e-yarn e2e-all
 .PHONY: attack attack-quick bench-compare
 .PHONY: lock lock-check audit sbom sdk-lowest
 .PHONY: help install run test test-slow test-fast coverage lint openapi settings-doc log-columns readme fuzz draws stubs stubs-check freeze-contract clean
@@ -110,6 +110,10 @@ e2e-yarn: install ## A real YARN of one ResourceManager and four NodeManagers; J
 	reason=$$($(BIN)/python -m tests.e2e.yarn.yarn_artefacts) || { code=$$?; echo "$$reason"; \
 	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: $$reason"; exit 0; }; \
 	$(BIN)/pytest -m e2e_heavy -s tests/e2e/yarn/test_yarn_*.py
+
+# ONLY="contract scale" runs some of the suites. An hour and more: it is not part of .ci/run, which has one lane of each.
+e2e-all: install ## Every scheduler and release; writes docs/callers.json and docs/callers.md
+	$(BIN)/python -m tests.callers.run_all $(ONLY)
 
 lint: install ## ruff, mypy strict, import-linter, readable English, and the contract: buf lint, no breaking change
 	$(BIN)/ruff check .

@@ -1,0 +1,174 @@
+"""The table of docs/callers.md: the abilities of each adapter in words, and the tests that show them.
+
+A test is named by its module below tests/ and its name; with parameters ("test_x[own") only those cases count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SLURM, EXTENDER, OWN, VOLCANO, YARN = WAYS = (
+    "Slurm",
+    "Kubernetes, extender",
+    "Kubernetes, own name",
+    "Volcano",
+    "YARN",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`tests` show what `words` say. Without tests the adapter does not do it; the words say what happens instead."""
+
+    words: str
+    tests: tuple[str, ...] = ()
+
+
+def _cell(words: str, *tests: str) -> Cell:
+    return Cell(words, tests)
+
+
+_SLURM = "e2e.slurm.test_slurm_e2e."
+_RULES = "e2e.slurm.test_slurm_rules."
+_SLURM_FAULTS = "e2e.slurm.test_slurm_faults."
+_MODES = "e2e.kubernetes.test_kubernetes_modes."
+_DECIDED = "e2e.kubernetes.test_kubernetes_decided."
+_ON_SLURM = "contract.adapters.test_slurm_adapter.TestSlurm2605."
+_VOLCANO = "contract.adapters.test_volcano_conformance.TestVolcano."
+_PAYLOADS = "contract.adapters.test_volcano_extender."
+_YARN = "e2e.yarn.test_yarn_e2e."
+_YARN_LIMITS = "e2e.yarn.test_yarn_limits."
+_YARN_FAULTS = "e2e.yarn.test_yarn_faults."
+
+_WHERE = "test_a_gang_runs_exactly_where_the_service_said"
+_WAITS = "test_a_gang_that_must_wait_waits_and_starts_when_it_is_admitted"
+_KEPT = "test_restart_between_decision_and_start_keeps_the_decision"
+_EVERY_GANG = f"{_SLURM}test_every_gang_runs_where_the_service_said"
+_MIXED = f"{_YARN}test_mixed_gangs_run_as_decided_under_contention"
+_TYPED = f"{_SLURM}test_typed_gpus_shares_and_foreign_jobs"
+_TURNING = f"{_MODES}test_a_waiting_gang_says_why_and_is_bound_within_a_second_of_turning"
+_BOUND = f"{_MODES}test_every_gang_pod_is_bound_exactly_as_decided"
+_ROLES = f"{_DECIDED}test_mixed_gangs_run_as_decided"
+_OPEN = f"{_MODES}test_without_the_service_gangs_are_bound_all_the_same"
+_TAKEN_UP = f"{_MODES}test_a_killed_adapter_takes_up_what_it_had_decided"
+
+FEATURES: Mapping[str, Mapping[str, Cell]] = {
+    "when": {
+        SLURM: _cell("held by the submit hook, released by an update", _EVERY_GANG),
+        EXTENDER: _cell("no node is offered while it waits; an annotation wakes its pods", f"{_TURNING}[extender"),
+        OWN: _cell("bound once it is admitted", f"{_TURNING}[own"),
+        VOLCANO: _cell("jobEnqueueable answers no while it waits", f"{_VOLCANO}{_WAITS}"),
+        YARN: _cell("no node may take its containers while it waits", _MIXED),
+    },
+    "where": {
+        SLURM: _cell("node list of the same update", _EVERY_GANG),
+        EXTENDER: _cell("filter leaves the decided node alone", f"{_BOUND}[extender"),
+        OWN: _cell("the adapter's own Bindings", f"{_BOUND}[own"),
+        VOLCANO: _cell("a score above all plugins'; elsewhere if the node is full", f"{_VOLCANO}{_WHERE}"),
+        YARN: _cell("only a decided node may take the container", _MIXED),
+    },
+    "how": {
+        SLURM: _cell("a daemon beside slurmctld, by slurmrestd and hooks", _EVERY_GANG),
+        EXTENDER: _cell("a deployment, in kube-scheduler's configuration", f"{_BOUND}[extender"),
+        OWN: _cell("a deployment; `schedulerName: placewise`", f"{_BOUND}[own"),
+        VOLCANO: _cell("a deployment, in Volcano's extender plugin", f"{_VOLCANO}{_WHERE}"),
+        YARN: _cell("a jar in the ResourceManager", _MIXED),
+    },
+    "gangs": {
+        SLURM: _cell("a job's nodes, by one update", _EVERY_GANG),
+        EXTENDER: _cell("decided whole; bound pod by pod by the scheduler", f"{_BOUND}[extender"),
+        OWN: _cell("decided and bound whole", f"{_MODES}test_no_gang_is_bound_in_part_where_not_all_fit[own"),
+        VOLCANO: _cell("Volcano's own, decided whole", f"{_VOLCANO}{_WHERE}"),
+        YARN: _cell("the asks of one call, decided whole", _MIXED),
+    },
+    "unequal roles": {
+        SLURM: _cell(
+            "no: heterogeneous jobs stay Slurm's, and count",
+            f"{_RULES}test_arrays_heterogeneous_jobs_and_parts_of_gpus_stay_slurms_and_are_counted",
+        ),
+        EXTENDER: _cell("by annotation or group", f"{_ROLES}[extender"),
+        OWN: _cell("by annotation or group", f"{_ROLES}[own"),
+        VOLCANO: _cell(
+            "minTaskMember; the sum is cut among them",
+            f"{_PAYLOADS}test_roles_share_the_sum_and_parameter_servers_get_no_gpu",
+        ),
+        YARN: _cell("asks of different sizes", _MIXED),
+    },
+    "GPU indices": {
+        SLURM: _cell("exact if each GPU has a type of its own", _TYPED),
+        EXTENDER: _cell("no: the device plugin picks"),
+        OWN: _cell("no: the device plugin picks; noted on the pod"),
+        VOLCANO: _cell("no: the device plugin picks"),
+        YARN: _cell("no: YARN picks"),
+    },
+    "shares": {
+        SLURM: _cell("TaskProlog; their times are reported", _TYPED),
+        EXTENDER: _cell("no"),
+        OWN: _cell("no"),
+        VOLCANO: _cell("no"),
+        YARN: _cell("no: tasks may ask for themselves"),
+    },
+    "elastic": {
+        SLURM: _cell("node ranges (`-N1-4`)", _EVERY_GANG, f"{_ON_SLURM}test_an_elastic_job_stays_in_its_node_range"),
+        EXTENDER: _cell("no"),
+        OWN: _cell("no"),
+        VOLCANO: _cell("no: decided with minMember"),
+        YARN: _cell("no: a later ask is a gang of its own"),
+    },
+    "topology": {
+        SLURM: _cell("partitions and features (`a&b`)", f"{_SLURM}test_jobs_go_where_slurm_lets_them"),
+        EXTENDER: _cell(
+            "node selectors; other rules stay kube-scheduler's",
+            "contract.adapters.test_kubernetes_extender.test_a_decided_node_that_is_not_offered_is_never_named",
+        ),
+        OWN: _cell("no, but for node selectors"),
+        VOLCANO: _cell("no: HyperNodes are not read"),
+        YARN: _cell("node labels", f"{_YARN_LIMITS}test_two_partitions_are_decided_apart"),
+    },
+    "quotas": {
+        SLURM: _cell(
+            "nothing is reserved for a job that a limit keeps waiting",
+            f"{_RULES}test_nothing_is_reserved_for_a_job_beyond_a_limit_of_its_qos",
+            f"{_RULES}test_nothing_is_reserved_for_a_job_that_a_partition_or_a_reservation_keeps_waiting",
+        ),
+        EXTENDER: _cell(
+            "a gang whose pods a quota forbids holds nothing after 30 s",
+            "contract.adapters.test_kubernetes_jobs.test_what_is_held_for_pods_that_do_not_come_is_held_once",
+        ),
+        OWN: _cell(
+            "a gang whose pods a quota forbids holds nothing after 30 s",
+            "contract.adapters.test_kubernetes_early.test_the_rest_that_never_comes_is_given_up_and_what_runs_is_told",
+        ),
+        VOLCANO: _cell("no: queues' quotas are not read"),
+        YARN: _cell(
+            "nothing is reserved beyond a queue's maximum or a user's limit",
+            f"{_YARN_LIMITS}test_a_queue_at_its_maximum_and_a_user_at_the_limit_hold_up_nobody_else",
+        ),
+    },
+    "restart": {
+        SLURM: _cell(
+            "goes on from Slurm and the service",
+            f"{_SLURM_FAULTS}test_the_bridge_killed_between_decision_and_update",
+            f"{_ON_SLURM}{_KEPT}",
+        ),
+        EXTENDER: _cell("goes on from the API and the service", f"{_TAKEN_UP}[extender"),
+        OWN: _cell("goes on from the API and the service", f"{_TAKEN_UP}[own"),
+        VOLCANO: _cell("goes on from the API and the service", f"{_VOLCANO}{_KEPT}"),
+        YARN: _cell(
+            "gangs that run are taken over, open asks decided again",
+            f"{_YARN_FAULTS}test_the_resource_manager_killed_between_decision_and_allocation",
+        ),
+    },
+    "fail mode": {
+        SLURM: _cell("open: left to Slurm after 10 s", f"{_SLURM}test_service_killed_midway"),
+        EXTENDER: _cell("open, after 100 ms", f"{_OPEN}[extender"),
+        OWN: _cell("open, after 100 ms; closed without the adapter", f"{_OPEN}[own"),
+        VOLCANO: _cell("open: it abstains", f"{_PAYLOADS}test_without_the_service_volcano_decides_alone"),
+        YARN: _cell(
+            "open: after 100 ms, a held gang after 10 s",
+            f"{_YARN}test_gangs_go_on_when_the_service_does_not",
+            f"{_YARN_FAULTS}test_service_that_hangs_three_times_releases_no_held_gang",
+        ),
+    },
+}

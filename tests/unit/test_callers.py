@@ -1,0 +1,80 @@
+"""docs/callers.md is what its generator makes of the committed record, and what its words name exists."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.callers import page, record
+from tests.callers.features import FEATURES, WAYS
+
+TESTS = Path(__file__).parents[1]
+CELLS = [(feature, way, cell) for feature, cells in FEATURES.items() for way, cell in cells.items()]
+JUNIT = """<?xml version="1.0"?><testsuites><testsuite name="pytest" timestamp="2026-11-26T10:00:00+00:00" time="12.3">
+<properties><property name="version" value="Slurm 24.11.5"/></properties>
+<testcase classname="tests.e2e.slurm.test_slurm_e2e" name="test_every_gang_runs_where_the_service_said">{outcome}
+<properties><property name="gangs" value="160 of 160 as decided"/></properties></testcase>
+<testcase classname="tests.e2e.slurm.test_slurm_e2e" name="test_of_no_cell"/>
+</testsuite></testsuites>"""
+MACHINE = {"commit": "abc", "command": "", "exit_code": 0, "cores": 2, "load_average": 1.0, "stolen_pct": 0.0}
+
+
+def recorded(tmp_path: Path, outcome: str) -> dict[str, Any]:
+    (tmp_path / "junit.xml").write_text(JUNIT.format(outcome=outcome))
+    return {"suites": {"slurm-24.11": {**MACHINE, **record.read_suite(tmp_path / "junit.xml")}}}
+
+
+def test_the_page_is_made_of_the_record() -> None:
+    assert page.PATH.read_text() == page.text(json.loads(record.PATH.read_text()))
+
+
+def test_every_way_has_every_feature() -> None:
+    assert [(feature, way) for feature, way, _ in CELLS] == [(feature, way) for feature in FEATURES for way in WAYS]
+
+
+@pytest.mark.parametrize("test", sorted({test for _, _, cell in CELLS for test in cell.tests}))
+def test_a_test_that_is_named_exists(test: str) -> None:
+    module, _, name = test.rpartition("[")[0].rpartition(".") if "[" in test else test.rpartition(".")
+    folder, _, file = module.replace(".", "/").partition("/Test")[0].rpartition("/")
+    sources = [path.read_text() for path in (TESTS / folder).rglob("*.py") if path.stem == file or not file]
+    if ".Test" in module:  # of a suite that it inherits
+        sources += [path.read_text() for path in (TESTS / folder).rglob("*.py")]
+    assert any(re.search(rf"def {name}\(", source) for source in sources)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "shown"),
+    [
+        ("", "held by the submit hook, released by an update"),
+        ('<skipped message="Slurm is not installed"/>', "not run"),
+        ("<failure/>", "**failed**: held by the submit hook, released by an update"),
+        ("<error/>", "**failed**: held by the submit hook, released by an update"),
+    ],
+)
+def test_a_cell_stands_only_for_a_test_that_passed(tmp_path: Path, outcome: str, shown: str) -> None:
+    text = page.text(recorded(tmp_path, outcome))
+    (row,) = [line for line in text.splitlines() if line.startswith("| when |")]
+    assert row == f"| when | {shown} | not run | not run | not run | not run |"
+
+
+def test_the_page_has_versions_counts_and_figures(tmp_path: Path) -> None:
+    text = page.text(recorded(tmp_path, '<skipped message="no accounting"/>'))
+    assert "| slurm-24.11 | Slurm 24.11.5 | 1 / 0 / 1 | 2026-11-26 | `abc` | 1.0 on 2 cores, 0.0 % stolen |" in text
+    assert "* slurm-24.11: 1 skipped: no accounting" in text
+    assert "| slurm-24.11 | every gang runs where the service said | 160 of 160 as decided |" in text
+
+
+def test_a_cell_of_some_parameters_asks_for_no_others() -> None:
+    assert record.is_of("a.test_x[own-oracle]", "a.test_x[own")
+    assert not record.is_of("a.test_x[extender]", "a.test_x[own")
+    assert record.is_of("a.test_x[own]", "a.test_x")
+    assert not record.is_of("a.test_xy", "a.test_x")
+
+
+def test_a_suite_that_was_killed_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "junit.xml").write_text("")
+    with pytest.raises(SyntaxError):
+        record.read_suite(tmp_path / "junit.xml")
