@@ -107,7 +107,10 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         EXTENDER: _cell("no"),
         OWN: _cell("no"),
         VOLCANO: _cell("no"),
-        YARN: _cell("no: tasks may ask for themselves"),
+        YARN: _cell(
+            "in its containers' tokens; ShareListener on the nodes sets the environment",
+            "e2e.yarn.test_yarn_shares.test_a_listener_on_the_nodes_hands_out_shares",
+        ),
     },
     "elastic": {
         SLURM: _cell("node ranges (`-N1-4`)", _EVERY_GANG, f"{_ON_SLURM}test_an_elastic_job_stays_in_its_node_range"),

@@ -67,7 +67,8 @@ class FaultyWay:
     The service has always decided: answers are spoilt on their way.
 
     `fault` is one of SPOILS or "". `hits` counts spoilt answers by fault, and good ones under "". `placed` is called
-    before a good answer that places a gang is handed on. `events` counts the events that are reported as JSON, by job and kind.
+    before a good answer that places a gang is handed on. `events` counts the events
+    that are reported as JSON, by job and kind.
     """
 
     def __init__(self, port: int) -> None:

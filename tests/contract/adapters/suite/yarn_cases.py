@@ -49,6 +49,7 @@ SHOWN: Mapping[str, str] = {
     "test_dry_run_only_lets_go": f"{E2E}::test_a_dry_run_holds_nothing_and_agrees_seldom",
     "test_a_gang_that_is_queued_again_is_a_new_question": _MASTER,
     "test_a_node_that_is_lost_takes_no_gang_until_it_is_back": _LOST,
+    "test_what_the_host_says_twice_is_reported_once": f"{FAULTS}::test_two_resource_managers_take_turns",
     "test_an_admission_without_a_place_for_every_task_starts_nothing": _WRONG,
     "test_a_gang_that_gets_no_place_with_its_admission_is_let_go_in_the_end": _WRONG,
     "test_a_place_on_a_node_that_the_host_does_not_have_is_decided_again": _WRONG,
@@ -91,7 +92,6 @@ NOT_HERE: Mapping[str, str] = {
     "test_a_running_gang_that_the_host_forgets_is_over": _INSIDE,
     "test_a_placed_gang_that_the_host_forgets_holds_nothing": _INSIDE,
     "test_news_that_did_not_come_are_seen_at_the_next_complete_look": _INSIDE,
-    "test_what_the_host_says_twice_is_reported_once": _INSIDE,
     "test_a_start_and_an_end_between_two_looks_are_both_reported": _INSIDE,
     "test_what_cannot_be_read_holds_up_nothing_else": "YARN hands it objects of its own: it reads no text",
     "test_a_node_that_holds_more_than_it_has_takes_no_gang": (
