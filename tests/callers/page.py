@@ -64,7 +64,11 @@ def _runs(record: Mapping[str, Any]) -> list[str]:
     rows = []
     for name, suite in record["suites"].items():
         counts = suite["counts"]
-        ran = f"{counts[PASSED]} / {counts[FAILED]} / {counts['skipped']}" if counts.get(PASSED) else NOT_RUN
+        ran = (
+            f"{counts[PASSED]} / {counts[FAILED]} / {counts['skipped']}"
+            if counts.get(PASSED) or counts.get(FAILED)
+            else NOT_RUN
+        )
         load = f"{suite['load_average']} on {suite['cores']} cores, {suite['stolen_pct']} % stolen"
         rows.append((name, ", ".join(suite["versions"]), ran, suite["date"], f"`{suite['commit']}`", load))
     head = ("suite", "version", "passed / failed / skipped", "date", "commit", "load")

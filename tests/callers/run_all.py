@@ -33,7 +33,7 @@ def run(name: str) -> record.Json:
     """The suite's entry of the record."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "junit.xml"
-        options = f"{os.environ.get('PYTEST_ADDOPTS', '')} --junitxml={path}"
+        options = f"{os.environ.get('PYTEST_ADDOPTS', '')} -o junit_family=xunit1 --junitxml={path}"
         before = processor_times()
         code = subprocess.run(
             SUITES[name], cwd=ROOT, env={**os.environ, "PYTEST_ADDOPTS": options}, check=False

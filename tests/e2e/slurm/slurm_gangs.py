@@ -17,6 +17,8 @@ from placewise_client.errors import NotFoundError
 Held = tuple[int, int, int]
 """GPUs, cores and MiB."""
 _GPUS = re.compile(r"gpu(?::[\w.]+)?:(\d+)")
+_RUNS = re.compile(r" JobState=(?:RUNNING|COMPLETING|CONFIGURING) ")
+_ALLOCATED = re.compile(r" Nodes=(\S+) CPU_IDs=(\S+) Mem=(\d+) GRES=(\S*)")
 
 
 def submit_gangs(
@@ -83,13 +85,23 @@ def wait_until_quiet(world: SlurmWorld, client: Client) -> None:
 
 
 def slurm_holds(world: SlurmWorld) -> dict[str, Held]:
-    """By node, what Slurm has allocated there; nodes with nothing are left out."""
-    found = {}
-    for line in world.slurm.run("scontrol", "-o", "-d", "show", "node").splitlines():
-        fields = dict(part.split("=", 1) for part in line.split() if "=" in part)
-        gpus = sum(map(int, _GPUS.findall(fields.get("GresUsed", "").replace("(null)", ""))))
-        found[fields["NodeName"]] = gpus, int(fields["CPUAlloc"]), int(fields["AllocMem"])
-    return {node: held for node, held in found.items() if any(held)}
+    """By node, the allocations of the jobs that run there. The nodes' own records of Slurm 22.05 kept GPUs of jobs that had
+    left a lost node, beside 0 cores."""
+    found: dict[str, Counter[str]] = {}
+    for line in world.slurm.run("scontrol", "-o", "-d", "show", "job").splitlines():
+        if not _RUNS.search(line):
+            continue
+        for nodes, cores, mib, gres in _ALLOCATED.findall(line):
+            held = {"gpus": sum(map(int, _GPUS.findall(gres))), "cores": len(cores_of(cores)), "mib": int(mib)}
+            for node in world.slurm.expand(nodes):
+                found.setdefault(node, Counter()).update(held)
+    return {node: (held["gpus"], held["cores"], held["mib"]) for node, held in found.items()}
+
+
+def cores_of(ranges: str) -> list[int]:
+    """ "0-1,4" as numbers."""
+    bounds = [part.partition("-") for part in ranges.split(",")]
+    return [core for first, _, last in bounds for core in range(int(first), int(last or first) + 1)]
 
 
 def service_holds(world: SlurmWorld, client: Client) -> dict[str, Held]:

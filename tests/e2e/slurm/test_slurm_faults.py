@@ -36,7 +36,6 @@ _NODES = 4
 _KEYS = {"SelectTypeParameters": "CR_Core_Memory", "SlurmdTimeout": "10"}
 # Longer than an answer takes on a busy machine, and shorter than a slow one.
 _SETTINGS = "decide_budget_s = 1.0"
-_LONG_S = 100
 Note = Callable[[str, object], None]
 
 
@@ -54,11 +53,14 @@ def faulty_world() -> Iterator[tuple[SlurmWorld, Client, FaultyWay]]:
 class Faults:
     """A world with a gang that runs through all faults, and every job that was submitted to it."""
 
-    def __init__(self, world: SlurmWorld, client: Client, way: FaultyWay, note: Note) -> None:
+    def __init__(
+        self, world: SlurmWorld, client: Client, way: FaultyWay, note: Note, long: tuple[int, int] = (_NODES, 100)
+    ) -> None:
         self.world, self.client, self.way, self.note = world, client, way, note
         self.cancelled: list[int] = []
         self.jobs: list[int] = []
-        self.long = self.submit(_NODES, 4, _LONG_S)
+        nodes, seconds = long
+        self.long = self.submit(nodes, 4, seconds)
         self.until_running(self.long)
 
     def submit(self, nodes: int = 1, gpus: int = 1, seconds: float = 1.0) -> int:
@@ -179,13 +181,14 @@ def test_a_daemon_of_slurms(name: str, daemon: str, faults: Faults) -> None:
 
 
 @pytest.mark.parametrize("state", ["down", "drain"])
-def test_a_node(state: str, faults: Faults) -> None:
+def test_a_node(state: str, record_property: Note) -> None:
     """Gangs run on it and wait for it. Slurm queues those of a node that is lost again, two minutes later."""
+    with faulty_world() as (world, client, way):
+        take_nodes_away(state, Faults(world, client, way, record_property, long=(1, 300)))
+
+
+def take_nodes_away(state: str, faults: Faults) -> None:
     slurm = faults.world.slurm
-    slurm.cancel(faults.long)
-    faults.jobs.remove(faults.long)
-    faults.long = faults.submit(1, 4, 300)
-    faults.until_running(faults.long)
     kept = slurm.expand(slurm.jobs()[faults.long]["NodeList"])
     for node in [name for name in slurm.names if name not in kept]:
         for _ in range(2):
