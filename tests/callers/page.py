@@ -26,22 +26,27 @@ here only if that test passed in the last run; without a run, "not run". The ada
 [YARN](../clients/yarn/README.md).
 """
 _FIGURES = {
-    "gangs": "All gangs that were submitted, by the scheduler's own records joined with the decision log by "
-    "decision id: as decided, elsewhere, let go, never decided.",
-    "fault": "Faults, each hit three times. After each the service counts the GPUs, cores and memory that the "
-    "scheduler counts.",
-    "added time": "Time that Placewise adds.",
-    "scale": "Cost at 1,000 and 10,000 nodes, with 500 and 5,000 waiting jobs.",
+    "gangs": (
+        "Gangs",
+        "All gangs that were submitted, by the scheduler's own records joined with the decision log by decision id: as "
+        "decided, elsewhere, let go, never decided.",
+    ),
+    "fault": (
+        "Faults",
+        "Each was hit three times. After each the service counts the GPUs, cores and memory that the scheduler counts.",
+    ),
+    "added time": ("Added time", "Of Placewise, beside the scheduler alone."),
+    "scale": ("Scale", "Cost at 1,000 and 10,000 nodes, with 500 and 5,000 waiting jobs."),
 }
 
 
 def text(record: Mapping[str, Any]) -> str:
     """The page."""
     parts = [_HEAD, "## Abilities\n", _table(("", *WAYS), _features(record)), *_runs(record)]
-    for key, words in _FIGURES.items():
+    for key, (heading, words) in _FIGURES.items():
         rows = list(_figures(record, key))
         parts += [
-            f"## {key.capitalize()}\n",
+            f"## {heading}\n",
             words + "\n",
             _table(("suite", "test", "figure"), rows or [(NOT_RUN, "", "")]),
         ]
@@ -87,7 +92,9 @@ def _figures(record: Mapping[str, Any], key: str) -> Iterator[Sequence[str]]:
     for name, suite in record["suites"].items():
         for entry in suite["figures"]:
             if entry["of"] == key:
-                yield name, entry["test"].rpartition(".")[2].removeprefix("test_").replace("_", " "), entry["figure"]
+                test, bracket, case = entry["test"].partition("[")
+                words = test.rpartition(".test_")[2].replace("_", " ")
+                yield name, f"{words} {bracket}{case}".strip(), entry["figure"]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -85,8 +85,8 @@ def wait_until_quiet(world: SlurmWorld, client: Client) -> None:
 
 
 def slurm_holds(world: SlurmWorld) -> dict[str, Held]:
-    """By node, the allocations of the jobs that run there. The nodes' own records of Slurm 22.05 kept GPUs of jobs that had
-    left a lost node, beside 0 cores."""
+    """By node, the allocations of the jobs that run there. The nodes' own records kept the GPUs of jobs that had
+    left a lost node, beside 0 cores (22.05)."""
     found: dict[str, Counter[str]] = {}
     for line in world.slurm.run("scontrol", "-o", "-d", "show", "job").splitlines():
         if not _RUNS.search(line):
