@@ -86,7 +86,7 @@ public final class BrokerTest {
   public void aWithdrawnGangSaysWhy() {
     granted();
     now += settings.startTimeoutMs + 1;
-    broker.withdrawOverdue(node -> true);
+    broker.withdrawOverdue((blacklist, node) -> true);
     ObjectNode event = reporter.first(1).get(0);
     assertEquals("CANCELLED", event.path("kind").asText());
     assertEquals("decision", event.path("decisionId").asText());
