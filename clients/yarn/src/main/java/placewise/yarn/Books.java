@@ -29,6 +29,7 @@ final class Books {
   // A container shows up before the scheduler has committed it, and may never be.
   private static final long UNCOMMITTED_MS = 5_000;
   private static final String GANG = "appattempt_";
+  private static final String SINGLE = "container_";
   private final RMContext context;
   private final Placewise placewise;
   private final Set<ContainerId> singles = new HashSet<>();
@@ -116,8 +117,7 @@ final class Books {
     for (JsonNode job : jobs) {
       String id = job.path("jobId").asText();
       seen.add(id);
-      boolean isKnown = gangs.containsKey(id) || singles.stream().anyMatch(one -> one.toString().equals(id));
-      if (!isKnown && !isTakenOver(id, job, free)) {
+      if (!gangs.containsKey(id) && !isRunning(id, job, free)) {
         placewise.reporter.cancelled(id, "", job.path("reservationId").asText(), "YARN does not run it");
       }
     }
@@ -141,12 +141,24 @@ final class Books {
     }
   }
 
-  private boolean isTakenOver(String id, JsonNode job, Map<ApplicationAttemptId, List<RMContainer>> free) {
-    if (id.startsWith("container_")) {
-      ContainerId container = ContainerId.fromString(id);
-      RMContainer live = scheduler().getRMContainer(container);
-      return live != null && !live.completed() && singles.add(container);
+  /** Whether YARN runs the job, which is taken over if it is new to us. Nothing of YARN's has a name that cannot be read. */
+  private boolean isRunning(String id, JsonNode job, Map<ApplicationAttemptId, List<RMContainer>> free) {
+    try {
+      return id.startsWith(SINGLE) ? isSingleRunning(ContainerId.fromString(id)) : isTakenOver(id, job, free);
+    } catch (IllegalArgumentException unreadable) {
+      return false;
     }
+  }
+
+  private boolean isSingleRunning(ContainerId id) {
+    if (singles.contains(id)) {
+      return true;
+    }
+    RMContainer live = scheduler().getRMContainer(id);
+    return live != null && !live.completed() && singles.add(id);
+  }
+
+  private boolean isTakenOver(String id, JsonNode job, Map<ApplicationAttemptId, List<RMContainer>> free) {
     int slash = id.indexOf('/');
     if (!id.startsWith(GANG) || slash < 0) {
       return false;

@@ -14,6 +14,7 @@ import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
 /** Parts of a ResourceManager that answer a few methods by name, and null to every other. */
@@ -40,6 +41,7 @@ final class Fakes {
     answers.put("getYarnConfiguration", configuration);
     answers.put("getRMApps", new ConcurrentHashMap<>(apps));
     answers.put("getHAServiceState", state);
+    answers.put("getScheduler", new CapacityScheduler());
     return answering(RMContext.class, answers);
   }
 
