@@ -425,7 +425,8 @@ def test_a_dry_run_agrees_seldom(record_property: Note) -> None:
         )
         print(f"\ndry run: {found}; {agreed} agree, of {len(log.dry)} with a place")
         assert len(log.dry) >= 15
-        assert (found.as_decided, len(found.let_go)) == (0, 60)
+        # A job that nobody holds may run before the bridge has asked.
+        assert len(found.let_go) + len(found.never_decided) == found.total == 60
         assert agreed < 18
 
 
