@@ -64,7 +64,7 @@ async def test_what_became_of_each_decision(
         await reported(client, "elsewhere", Assignment(task="worker-0", role=TaskGroup.WORKER, node=other))
         await asyncio.sleep(0.5)  # ten flush intervals of the log
         report = (await command(capsys, "export", tmp_path / "log", "--dangling-after", 0))[0]
-        assert report["joined"] == {"OBSERVED": 2, "DANGLING": 1, "NOT_HELD": 1, "OVERRIDDEN": 1}
+        assert report["joined"] == {"OBSERVED": 2, "DANGLING": 1, "NOT_HELD": 1, "OVERRIDDEN": 1, "WAITING": 2}
         (path,) = (tmp_path / "log").glob("joined/*/joined.parquet")
         joined = await asyncio.to_thread(lambda: pq.read_table(path).to_pylist())
         rows = {row["job_id"]: row for row in joined if row["status"] != "NOT_HELD"}

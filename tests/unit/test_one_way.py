@@ -21,7 +21,7 @@ def calls(name: str) -> set[str]:
 
 
 def called(node: ast.Call) -> str:
-    """The last part of the name of what is called; "" for anything without a name."""
+    """The last part of the called function's name; "" for anything without a name."""
     return getattr(node.func, "attr", getattr(node.func, "id", ""))
 
 

@@ -61,7 +61,7 @@ def is_choosing(frame: FrameType) -> bool:
 
 
 def state_of(value: object) -> dict[str, Any]:
-    """What of an object may be changed in place: fields, lengths of collections, bytes of arrays."""
+    """The parts of an object that may change in place: fields, lengths of collections, bytes of arrays."""
     names = [*getattr(value, "__dict__", ()), *(s for k in type(value).__mro__ for s in getattr(k, "__slots__", ()))]
     found: dict[str, Any] = {}
     for name in names:

@@ -150,7 +150,7 @@ def _forged_shares(source: Source) -> Figures:
         for step in range(20_000):
             site.send(f"share begin {job.id} {step} n1 0")
             if step % 100 == 0:
-                time.sleep(0.005)  # what the socket's buffer cannot hold is lost
+                time.sleep(0.005)  # else the socket's buffer overflows
         grown_mib = site.bridge.resident_mib() - before_mib
         time.sleep(6.0)
         site.send(f"share end {job.id} 3 n1 0")

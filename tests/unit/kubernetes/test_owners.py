@@ -198,7 +198,7 @@ def test_a_label_of_ours_on_a_job_set_still_takes_its_size() -> None:
 
 @pytest.mark.parametrize("owner", [None, owned("evil.example/v1", "PyTorchJob", "bert"), owned("v1", "Secret", "s")])
 def test_only_known_kinds_are_read_from_the_api(owner: Json | None) -> None:
-    """Whoever makes a pod writes its owner."""
+    """A pod's maker writes its owner."""
     document = kubeflow_pod("worker", 0)
     document["metadata"]["ownerReferences"] = [{**owner, "controller": True}] if owner else []
     assert RULES.group_object(RULES.pod(document)) is None

@@ -1,4 +1,4 @@
-"""Runs in MLflow's layout: what a trainer's run holds. That MLflow reads it: tests/e2e/test_mlflow_reads.py."""
+"""Runs in MLflow's layout: the contents of a trainer's run. That MLflow reads it: tests/e2e/test_mlflow_reads.py."""
 
 import hashlib
 import json
