@@ -153,6 +153,12 @@ class ClusterView:
         if running.job.gpu_sharing.co_runs:
             self.co_runs.add(running.job)
 
+    def update_jobs(self, jobs: Iterable[RunningJob]) -> None:
+        """New states of jobs that stay where they are, and in their order (the simulator's way in)."""
+        self._job_digest = None
+        for running in jobs:
+            self.jobs[running.id] = running
+
     def remove_job(self, job_id: JobId) -> RunningJob | None:
         """Frees a job's resources; None if it holds nothing."""
         running = self.jobs.pop(job_id, None)

@@ -161,6 +161,16 @@ def test_how_far_a_job_is_is_in_the_digest(field: str) -> None:
     assert seen.digest() == before
 
 
+def test_progress_that_a_simulation_writes_is_in_the_digest() -> None:
+    seen = view()
+    for job_id in "ab":
+        seen.add_job(RunningJob(make_job(job_id), (task_on("n0"),)))
+    seen.digest()
+    seen.update_jobs([replace(seen.jobs[JobId("a")], speed=2.0)])
+    assert [*seen.jobs][-2:] == ["a", "b"]
+    assert seen.digest() == Snapshot.of("v", seen, 0.0, ()).shown().digest()
+
+
 def test_queues_their_heads_and_exploration_are_in_the_digest() -> None:
     seen = view()
     head = HeadReservation("a", ("n0",), 1.0, 2.0, 3.0, 4.0)
