@@ -64,7 +64,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "a network policy alone": {"listen": {"clientCertificates": False, "bind": True}, "networkPolicy": POLICY},
     "values of a release before health had a port": {"listen": {"healthPort": None, "volcanoBodyBytes": None}},
-    "extender only": {"ownScheduler": {"enabled": False}, "podGroups": {"schedulerPlugins": False, "volcano": False}},
+    "extender only": {
+        "ownScheduler": {"enabled": False},
+        "podGroups": {"schedulerPlugins": False, "volcano": False},
+        "owners": {"jobSet": False, "kubeflow": False, "ray": False},
+    },
     "Volcano alone": {
         "ownScheduler": {"enabled": False},
         "podGroups": {"schedulerPlugins": False, "volcano": False},
@@ -166,12 +170,18 @@ def test_no_more_rights_than_are_used(scratch: Path) -> None:
     jobs = {"batch jobs list", "batch jobs watch"}
     binds = {" pods/binding create", " pods get"}
     volcano = {"scheduling.volcano.sh podgroups get"}
-    groups = {"scheduling.x-k8s.io podgroups get"} | volcano
+    trainings = ("pytorchjobs", "tfjobs", "xgboostjobs", "paddlejobs", "jaxjobs", "mpijobs")
+    owners = {
+        "jobset.x-k8s.io jobsets get",
+        "ray.io rayclusters get",
+        *(f"kubeflow.org {kind} get" for kind in trainings),
+    }
+    groups = {"scheduling.x-k8s.io podgroups get"} | volcano | owners
     assert _rights("extender only", scratch) == least | jobs
     assert _rights("default", scratch) == least | jobs | binds | groups
     assert _rights("extender that binds", scratch) == least | jobs | binds | groups
     assert _rights("more configuration", scratch) == least | binds | groups  # Jobs are not watched there
-    assert _rights("Volcano alone", scratch) == least | jobs | volcano
+    assert _rights("Volcano alone", scratch) == least | jobs | volcano | owners
 
 
 def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
