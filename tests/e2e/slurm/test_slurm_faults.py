@@ -91,7 +91,7 @@ class Faults:
         lost = {job_id: record for job_id, record in kept.items() if record["JobState"] != "COMPLETED"}
         assert not lost, self.world.told_of(lost)
         found = self.world.log().account(ran(self.world, kept))
-        self.note("fault", f"{name}, {_TIMES} times each: {len(lost)} lost, 0 doubled; {found}")
+        self.note("fault", f"{name}, {_TIMES} times each: {len(lost)} lost; {found}")
         print(f"\n{name}: {found}")
         assert found.elsewhere == []
 
