@@ -6,27 +6,17 @@ decision. The prints are the figures.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
 from tests.e2e.yarn.yarn_cluster import wait_for
 from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account, mixed
-from tests.e2e.yarn.yarn_world import YarnWorld, yarn_world
+from tests.e2e.yarn.yarn_world import MARKS, YarnWorld, yarn_world
 
-_LACKING = missing() or ("" if JAR.exists() and HADOOP.exists() else "run make e2e-yarn, which builds the jar")
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.e2e_heavy,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        bool(_LACKING) and "PLACEWISE_TEST_REQUIRE_SCHEDULERS" not in os.environ, reason=f"YARN: {_LACKING}"
-    ),
-]
+pytestmark = MARKS
 # On a shared machine an answer can take longer than the default of 100 ms, which the tests of faults use.
 _PATIENT = {"placewise.decide-budget-ms": 3000}
 Note = Callable[[str, object], None]

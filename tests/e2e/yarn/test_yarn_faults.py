@@ -6,7 +6,6 @@ After each fault the service's account of GPUs, cores and memory by node must be
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -14,21 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from tests.e2e.hosts.faulty_way import FaultyWay
 from tests.e2e.slurm.slurm_cluster import free_ports
-from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
 from tests.e2e.yarn.yarn_cluster import YarnCluster, wait_for
 from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account, mixed
 from tests.e2e.yarn.yarn_ha import RMS, PairedCluster
-from tests.e2e.yarn.yarn_world import YarnWorld, yarn_world
+from tests.e2e.yarn.yarn_world import MARKS, YarnWorld, yarn_world
 
-_LACKING = missing() or ("" if JAR.exists() and HADOOP.exists() else "run make e2e-yarn, which builds the jar")
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.e2e_heavy,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        bool(_LACKING) and "PLACEWISE_TEST_REQUIRE_SCHEDULERS" not in os.environ, reason=f"YARN: {_LACKING}"
-    ),
-]
+pytestmark = MARKS
 _TIMES = 3
 Note = Callable[[str, object], None]
 _PATIENT = {"placewise.decide-budget-ms": 3000}

@@ -5,24 +5,13 @@ Nothing is reserved for a gang that YARN would not allocate now: the service hol
 
 from __future__ import annotations
 
-import os
 import time
 
-import pytest
-from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
 from tests.e2e.yarn.yarn_cluster import send, wait_for
 from tests.e2e.yarn.yarn_gangs import Driver, Spec, account
-from tests.e2e.yarn.yarn_world import CLUSTER, YarnWorld, yarn_world
+from tests.e2e.yarn.yarn_world import CLUSTER, MARKS, YarnWorld, yarn_world
 
-_LACKING = missing() or ("" if JAR.exists() and HADOOP.exists() else "run make e2e-yarn, which builds the jar")
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.e2e_heavy,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        bool(_LACKING) and "PLACEWISE_TEST_REQUIRE_SCHEDULERS" not in os.environ, reason=f"YARN: {_LACKING}"
-    ),
-]
+pytestmark = MARKS
 _QUEUE = "yarn.scheduler.capacity.root"
 # Of 32 GPUs `small` may have 8 and no more, and each user of `shared` 8.
 _QUEUES = {

@@ -5,24 +5,14 @@ The variables are read from the containers' output, the shares from the service'
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 
 import pytest
-from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, missing
 from tests.e2e.yarn.yarn_gangs import Driver, account
-from tests.e2e.yarn.yarn_world import CLUSTER, YarnWorld, yarn_world
+from tests.e2e.yarn.yarn_world import CLUSTER, MARKS, YarnWorld, yarn_world
 
-_LACKING = missing() or ("" if JAR.exists() and HADOOP.exists() else "run make e2e-yarn, which builds the jar")
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.e2e_heavy,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        bool(_LACKING) and "PLACEWISE_TEST_REQUIRE_SCHEDULERS" not in os.environ, reason=f"YARN: {_LACKING}"
-    ),
-]
+pytestmark = MARKS
 _SETTINGS = {"placewise.decide-budget-ms": 3000}
 _LISTENER = {"yarn.nodemanager.container-state-transition-listener.classes": "placewise.yarn.ShareListener"}
 _SPLIT = re.compile(r"Placewise: gang (\S+) is split into \d+ shares, decision (\S+)")

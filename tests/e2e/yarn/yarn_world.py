@@ -19,12 +19,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 from tests.e2e.slurm.slurm_cluster import free_ports
-from tests.e2e.yarn.yarn_artefacts import HADOOP, SHELL
+from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, SHELL, missing
 from tests.e2e.yarn.yarn_cluster import YarnCluster, wait_for
 
 from placewise_service.state.redis.embedded import embedded_url
+
+_LACKING = missing() or ("" if JAR.exists() and HADOOP.exists() else "run make e2e-yarn, which builds the jar")
+MARKS = [
+    pytest.mark.e2e,
+    pytest.mark.e2e_heavy,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        bool(_LACKING) and "PLACEWISE_TEST_REQUIRE_SCHEDULERS" not in os.environ, reason=f"YARN: {_LACKING}"
+    ),
+]
 
 PLACEWISE = str(Path(sys.executable).parent / "placewise")
 ROOT = Path(__file__).parents[3]
