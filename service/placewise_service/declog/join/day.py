@@ -34,6 +34,12 @@ from placewise_service.declog.problems import FileProblemError, Problems, check_
 from placewise_service.declog.tables import DECISIONS, OUTCOMES, SCHEMAS
 
 _BATCH: Final = 8192
+# A policy in force never gives the placements of some explorers.
+_PROBABILITIES: Final = {
+    "propensity": ("propensities", "(0, 1]", pc.greater),
+    "mixed_propensity": ("mixed propensities", "(0, 1]", pc.greater),
+    "own_propensity": ("own propensities", "[0, 1]", pc.greater_equal),
+}
 
 
 class DayJoin:
@@ -89,18 +95,19 @@ class DayJoin:
                 self._problems.add(FileProblemError(path, f"damaged: {_first_line(error)}"))
 
     def _checked(self, batch: pa.RecordBatch, number: int) -> pa.Table:
-        """The rows of decisions, with null for a propensity that is none."""
+        """The rows of decisions, with null for a probability that is none."""
         decided = decided_of(batch, number)
-        propensity = decided.column("propensity")
-        is_wrong = pc.invert(pc.and_(pc.greater(propensity, 0.0), pc.less_equal(propensity, 1.0)))
-        count = pc.sum(is_wrong).as_py()
-        if not count:
-            return decided
-        example = decided.filter(is_wrong).column("decision_id")[0].as_py()
-        what = "propensities outside (0, 1], null in joined"
-        self._problems.add_rows(self._decisions[number], what, f"decision {example}", count)
-        at = DECIDED.get_field_index("propensity")
-        return decided.set_column(at, DECIDED.field(at), pc.if_else(is_wrong, None, propensity))
+        for name, (plural, bounds, is_above) in _PROBABILITIES.items():
+            values = decided.column(name)
+            is_wrong = pc.invert(pc.and_(is_above(values, 0.0), pc.less_equal(values, 1.0)))
+            if not (count := pc.sum(is_wrong).as_py()):
+                continue
+            example = decided.filter(is_wrong).column("decision_id")[0].as_py()
+            what = f"{plural} outside {bounds}, null in joined"
+            self._problems.add_rows(self._decisions[number], what, f"decision {example}", count)
+            at = DECIDED.get_field_index(name)
+            decided = decided.set_column(at, DECIDED.field(at), pc.if_else(is_wrong, None, values))
+        return decided
 
     def _bucket(
         self, i: int, decided: pa.Table, reported: pa.Table, clock: LogClock, dangling_after_s: float

@@ -12,7 +12,7 @@ from tests.fakes.declog import NOON_S, FakeRing, decision, decision_id, files, j
 
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.decision import DecisionMeta, PlaceDecision
-from placewise_log.record import DecisionRecord
+from placewise_log.record import CanarySeen, DecisionRecord, Draw, JobArm
 from placewise_service.cli import invoke
 from placewise_service.commands.exits import Exit
 
@@ -116,6 +116,16 @@ def drawn(n: int, propensity: float) -> DecisionRecord:
     return replace(made, place=answer)
 
 
+def on_trial(n: int, mixed: float | None) -> DecisionRecord:
+    """A decision of a canary."""
+    return replace(decision(n), canary=CanarySeen("next", "d1", "5a17", 0.3, arms=(JobArm(f"j{n}", "canary", mixed),)))
+
+
+def by_policy(n: int, own: float) -> DecisionRecord:
+    """A decision with this π(a)."""
+    return replace(decision(n), draws=(Draw(f"j{n}", own),))
+
+
 @pytest.mark.parametrize("propensity", [0.0, -0.1, 1.5, float("nan")])
 async def test_a_propensity_that_is_none_is_null_and_named(tmp_path: Path, propensity: float) -> None:
     report = await run(FakeRing(drawn(1, propensity), drawn(2, 0.5), drawn(3, 1.0)), tmp_path)
@@ -123,6 +133,25 @@ async def test_a_propensity_that_is_none_is_null_and_named(tmp_path: Path, prope
     (path,) = files(tmp_path, "decisions/*/*.parquet")
     assert line == f"{path}: 1 propensities outside (0, 1], null in joined (first: decision {decision_id(1)})"
     assert [row["propensity"] for row in job_rows(tmp_path)] == [None, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("mixed", [0.0, -0.1, 1.5, float("nan")])
+async def test_a_mixed_propensity_that_is_none_is_null_and_named(tmp_path: Path, mixed: float) -> None:
+    report = await run(FakeRing(*(on_trial(n, each) for n, each in enumerate((mixed, 0.5, None), 1))), tmp_path)
+    (line,) = report.problems
+    (path,) = files(tmp_path, "decisions/*/*.parquet")
+    said = "1 mixed propensities outside (0, 1], null in joined"
+    assert line == f"{path}: {said} (first: decision {decision_id(1)})"
+    assert [row["mixed_propensity"] for row in job_rows(tmp_path)] == [None, 0.5, None]
+
+
+@pytest.mark.parametrize("own", [-0.1, 1.5, float("nan")])
+async def test_a_probability_of_the_policy_in_force_that_is_none_is_null_and_named(tmp_path: Path, own: float) -> None:
+    report = await run(FakeRing(*(by_policy(n, each) for n, each in enumerate((own, 0.0, 1.0), 1))), tmp_path)
+    (line,) = report.problems
+    (path,) = files(tmp_path, "decisions/*/*.parquet")
+    assert line == f"{path}: 1 own propensities outside [0, 1], null in joined (first: decision {decision_id(1)})"
+    assert [row["own_propensity"] for row in job_rows(tmp_path)] == [None, 0.0, 1.0]
 
 
 async def test_a_file_that_is_there_twice_counts_once(tmp_path: Path) -> None:
