@@ -14,7 +14,7 @@ from tests.fakes.engine import ask_place, logged
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings
 from placewise_core.domain.commands import PlaceCommand
-from placewise_core.domain.decision import Outcome, PlaceDecision
+from placewise_core.domain.decision import LearnedSpeed, Outcome, PlaceDecision
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
@@ -219,6 +219,26 @@ async def test_of_arms_that_differ_each_has_its_share(store: MemoryStore, pair: 
     stated = {(each.arm, round(each.mixed_propensity or 0.0, 9)) for each in arms}
     assert {("incumbent", 0.7), ("canary", 0.3)} <= stated
     assert {share for _, share in stated} <= {0.3, 0.7, 1.0}
+
+
+async def test_forecasts_of_place_are_the_incumbents_in_both_arms(pair: tuple[Engine, Engine]) -> None:
+    one, arms, registry = pair[0], set(), pair[0]._parts.registry
+    await one.update_settings(LAB, ClusterSettings(learn_throughput=True))
+    await one.bundles.set_canary("next", LAB, Arms("", 0.3))
+    for name, policies in (
+        ("default", registry.policies_of(LAB)),
+        ("next", registry.canaries[LAB].serving.policies),
+    ):
+        known = LearnedSpeed("a", "V100", 1, 1, 1.0, 1.0, 1.0, 1.0, 1.0, name)
+        object.__setattr__(policies, "learned_speed", lambda *_, known=known: known)
+        object.__setattr__(policies, "solo_speed", lambda *_, name=name: {"default": 3.0, "next": 5.0}[name])
+    object.__setattr__(one._placing.placer, "solo_speed", registry.policies_of(LAB).solo_speed)
+    for name in NAMES[:12]:
+        answer = await place(one, name)
+        (placed,) = answer.decisions
+        assert (placed.predicted_speed, [speed.source for speed in answer.meta.speeds]) == (3.0, ["default"])
+        arms.add(answer.meta.bundle)
+    assert arms == {"default", "next"}
 
 
 async def test_a_mixture_that_nobody_knows_is_unknown(store: MemoryStore, pair: tuple[Engine, Engine]) -> None:
