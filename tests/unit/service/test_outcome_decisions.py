@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -116,6 +117,22 @@ async def test_a_job_started_again_without_asking_is_no_outcome_of_the_old_decis
         await engine.report_job_events(CLUSTER, [event(JobEventKind.FINISHED)])
         await engine.report_job_events(CLUSTER, [event(JobEventKind.STARTED)])
         assert await outcomes(store, engine) == [(JobEventKind.FINISHED, decision_id), (JobEventKind.STARTED, "")]
+
+
+@pytest.mark.parametrize("repeats_at", [0, 1])
+async def test_a_start_and_an_end_repeated_by_an_adapter_that_was_restarted(repeats_at: int) -> None:
+    async with two_replicas() as (one, other, store, clock):
+        decision_id = await placed(one)
+        started = event(JobEventKind.STARTED, event_time_s=clock.now_s() + 1)
+        ended = event(JobEventKind.FINISHED, event_time_s=clock.now_s() + 5)
+        await one.report_job_events(CLUSTER, [started])
+        await one.report_job_events(CLUSTER, [ended])
+        await (one, other)[repeats_at].report_job_events(CLUSTER, [started, ended])
+        again = event(JobEventKind.STARTED, event_time_s=clock.now_s() + 6)
+        await one.report_job_events(CLUSTER, [again])
+        run = [(JobEventKind.STARTED, decision_id), (JobEventKind.FINISHED, decision_id)]
+        found = await outcomes(store, one, other)
+        assert Counter(found) == Counter([*run, *run, (JobEventKind.STARTED, "")])
 
 
 async def test_a_report_that_names_the_decision_once_names_it_for_all_its_events_of_the_job() -> None:

@@ -279,7 +279,8 @@ def _decision_id(event: JobEvent, live: LiveView) -> str:
     running = live.view.jobs.get(event.job_id)
     if running is not None:
         return running.decision_id
-    return live.departed.decision_of(event.job_id, is_end=event.kind in _ENDS)
+    start_time_s = event.event_time_s if event.kind is JobEventKind.STARTED else 0.0
+    return live.departed.decision_of(event.job_id, is_end=event.kind in _ENDS, start_time_s=start_time_s)
 
 
 def _neighbours(event: JobEvent, live: LiveView) -> tuple[str, ...] | None:
