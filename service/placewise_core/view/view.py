@@ -64,6 +64,8 @@ class ClusterView:
         self._job_digest: JobDigest | None = None
         self._queue_digest: QueueDigest | None = None
         self._settings_digest: tuple[ClusterSettings, int] | None = None
+        self._noted = 0  # grows with every change of nodes, jobs or queues that no stamp tells of
+        self._digest_known: tuple[tuple[object, ...], int] = (), 0  # at what it was worked out
         self.lineage = object()  # the same in a view and its forks
         # By policy: results kept for its next decision on this view. The policy checks that they still hold.
         self.notes: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
@@ -71,6 +73,7 @@ class ClusterView:
 
     def _hold_all(self, nodes: Nodes, usage_stamp: int) -> None:
         """Makes these the nodes of the view, with all jobs on them."""
+        self._noted += 1
         self.nodes, self.usage = nodes, Usage(nodes, usage_stamp)
         self.slots = Slots(nodes, self.usage)
         for running in self.jobs.values():
@@ -94,6 +97,14 @@ class ClusterView:
     def digest(self) -> int:
         """64 bits over nodes with their usage and reports, jobs in their order, queues, settings of exploration,
         estimates and co-runs: the same for equal views on any machine. Its cost follows the changes since the last."""
+        usage, telemetry = self.usage.stamp, self.nodes.telemetry_stamp
+        learned = self.estimates.digest, self.co_runs.digest
+        seen = (self._noted, usage, telemetry, self.settings, *learned, self.host_time_s)
+        if seen != self._digest_known[0]:
+            self._digest_known = seen, self._digest_now()
+        return self._digest_known[1]
+
+    def _digest_now(self) -> int:
         if self._node_digest is None or not self._node_digest.serves(self.nodes, self.usage):
             self._node_digest = NodeDigest(self.nodes, self.usage)
         if self._job_digest is None:
@@ -113,15 +124,18 @@ class ClusterView:
         return number_of(_packed(*parts, self.host_time_s is None, self.host_time_s or 0.0))
 
     def _forget_digests(self) -> None:
+        self._noted += 1
         self._node_digest = self._job_digest = self._queue_digest = None
 
     def _note_job(self, job_id: JobId) -> None:
+        self._noted += 1
         if self._job_digest is not None:
             self._job_digest.note(job_id)
             if self._job_digest.is_far_behind:
                 self._job_digest = None
 
     def _note_queues(self, names: Iterable[str]) -> None:
+        self._noted += 1
         if self._queue_digest is not None:
             self._queue_digest.note(names)
 
@@ -156,6 +170,7 @@ class ClusterView:
     def update_jobs(self, jobs: Iterable[RunningJob]) -> None:
         """New states of jobs that stay where they are, and in their order (the simulator's way in)."""
         self._job_digest = None
+        self._noted += 1
         for running in jobs:
             self.jobs[running.id] = running
 
@@ -257,6 +272,7 @@ class ClusterView:
         """Takes over all that an old view has but its nodes and jobs."""
         self.version, self.settings, self.host_time_s = old.version, old.settings, old.host_time_s
         self.queues, self.heads, self._queue_digest = old.queues, old.heads, None
+        self._noted += 1
         self.estimates, self.co_runs = old.estimates, old.co_runs
         self.overheads, self.subtask_profiles = old.overheads, old.subtask_profiles
 

@@ -1,5 +1,6 @@
 """When: view → policy → commit of the queue → log. Q and Z move once per slot, however many callers ask."""
 
+import asyncio
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import field, replace
@@ -210,6 +211,7 @@ class Admitting:
         if event is None:
             return False
         live.show_soon(event)
+        asyncio.get_running_loop().call_soon(self.parts.prepare_read, live)
         return True
 
     async def _answer(self, asked: _AdmitCall, draft: AdmitDraft) -> AdmitDecision:

@@ -142,6 +142,11 @@ class EngineParts:
         """The view as a decision reads it now, for the log; empty if views are not logged."""
         return (live.notes.read(live.view, now_s, job_id),) if self.options.logs_views else ()
 
+    def prepare_read(self, live: LiveView) -> None:
+        """Works out what the next record says of the view; not while decisions are under way, which will change it."""
+        if self.options.logs_views and not live.is_deciding:
+            live.view.digest()  # which the view keeps
+
     def afterwards(self, act: Callable[..., None], *args: object) -> None:
         """Calls `act(*args)` when the answer is on its way, or the caller waits for the store anyway."""
         self.telemetry.afterwards.add(act, *args)

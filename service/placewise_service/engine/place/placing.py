@@ -373,8 +373,7 @@ class Placing:
         if live.is_deciding:
             return
         policy.prepare(live.view, self.parts.now_s(live))
-        if self.parts.options.logs_views:
-            live.view.digest()  # which the view keeps
+        self.parts.prepare_read(live)
 
     def _note(self, asked: _PlaceCall, draft: Draft, seed: int, decision: PlaceDecision) -> None:
         self.parts.afterwards(self._log, asked.command, asked.live, decision, seed, draft)
