@@ -19,7 +19,7 @@ from tests.golden.net.seams import serving
 ROOT = Path(__file__).parents[2] / "service"
 MOST_ON_THE_WAY = 15
 # By family: files on the stack at the choice, and files run.
-FILES = {"load-balance": (8, 40), "random": (8, 41), "harmony": (10, 42), "search": (11, 42), "ldwp": (9, 42)}
+FILES = {"load-balance": (8, 40), "random": (8, 41), "harmony": (10, 42), "search": (11, 42), "ldwp": (9, 41)}
 FILES_OF_SEARCH_AND_ITS_CANDIDATES = (23, 57)  # its candidates are placements by the other families
 # Objects that callees modify: the live view and its arrays count as one.
 HANDED_OVER = {"LiveView", "ClusterView", "Draft", "Gang"}

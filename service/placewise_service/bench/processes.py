@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from placewise_service.state.redis.embedded import EmbeddedRedis
 _READY_TIMEOUT_S = 30.0
 _POLL_S = 0.02
 _STOP_TIMEOUT_S = 25.0
+_PORTS = 15_000, 32_000
 # A channel that was refused would wait a second before it tries again, and that would count as the service's.
 _AT_ONCE = [(f"grpc.{which}_reconnect_backoff_ms", 20) for which in ("initial", "min", "max")]
 
@@ -112,10 +114,13 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A loopback port that nobody has now. It is below those that the system gives to clients, as one of them
+    might get it before the service does."""
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 async def _wait_until_ready(service: Service) -> None:
