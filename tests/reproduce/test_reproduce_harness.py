@@ -223,6 +223,20 @@ def test_what_is_done_is_kept_on_the_way_and_gone_when_all_is_there(
     assert not json.loads((tmp_path / "made-up.json").read_text())["partial"]
 
 
+@pytest.mark.parametrize("option", ["--bundle", "--variants"])
+def test_nothing_that_learnt_from_a_log_is_compared(tmp_path: Path, option: str) -> None:
+    """The log might be one of the judge's."""
+    report_of_net = tmp_path / "all-techniques" / "0" / "policy.json"
+    report_of_net.parent.mkdir(parents=True)
+    report_of_net.write_text('{"log": {"where": "build/log"}}')
+    result = CliRunner().invoke(reproduce_app, ["harmony", "--quick", option, str(tmp_path)])
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception).startswith(f"{report_of_net}: learnt from a log")
+    report_of_net.write_text("{")
+    result = CliRunner().invoke(reproduce_app, ["harmony", "--quick", option, str(tmp_path)])
+    assert str(result.exception).startswith(f"{report_of_net}: ")
+
+
 def test_the_time_limit_ends_a_run_as_partial_and_its_claims_as_not_measured() -> None:
     made = paper()
     results = runner.run(made, range(2), limit_s=-1.0)

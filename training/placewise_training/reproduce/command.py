@@ -70,10 +70,24 @@ def reproduce_command(
 
 def _loaded(names: Sequence[str], bundle: Path | None, variants: Path | None, *, is_quick: bool) -> list[Paper]:
     try:
+        for folder in (bundle, variants):
+            if folder is not None:
+                _check_learnt_from_no_log(folder)
         numbers = None if bundle is None else opened(bundle)
         return [registry.load(name, is_quick=is_quick, bundle=numbers, variants=variants) for name in names]
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def _check_learnt_from_no_log(folder: Path) -> None:
+    """Raises ValueError for a report of a net that learnt from a log: it might be one of the judge's."""
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        if isinstance(found, dict) and "log" in found:
+            raise ValueError(f"{path}: learnt from a log, which may be one of the truth that judges")
 
 
 def _known(made: Paper, out: Path, *, is_quick: bool) -> Results | None:
