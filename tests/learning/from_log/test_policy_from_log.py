@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from tests.fakes.logs.simulated_log import simulated_log
@@ -23,7 +26,7 @@ from placewise_training.policy.args import Args
 from placewise_training.policy.card import card
 from placewise_training.policy.export import export_policy
 from placewise_training.policy.graphs import parity
-from placewise_training.policy.logged.from_log import Choice, PolicyRow, counts_of
+from placewise_training.policy.logged.from_log import Choice, PolicyRow, PolicyRows, counts_of
 from placewise_training.policy.logged.weights import begun
 from placewise_training.policy.printed import train as train_printed
 from placewise_training.policy.printed.export import export_harmony_paper
@@ -83,6 +86,23 @@ def test_the_nodes_of_an_alternative_become_counts_by_role(log: str) -> None:
             tasks: list[Assignment] = [task for task in decided.assignments if task.node == name]
             workers = sum(task.role.value == "WORKER" for task in tasks)
             assert counts[:, m].tolist() == [workers, len(tasks) - workers]
+
+
+def test_a_decision_with_a_propensity_that_is_none_teaches_nothing(tmp_path: Path, log: str) -> None:
+    """Above 1, below 0, no number, and 0 for the placement that was taken."""
+    whole = PolicyRows(log, lambda *_: (), lambda *_: None)
+    known = [row.time_s for row in whole]
+    shutil.copytree(log, tmp_path / "log")
+    wrong = iter([1.5, -0.1, float("nan"), 0.0])
+    for path in sorted((tmp_path / "log" / "decisions").glob("*/*.parquet")):
+        table = pq.read_table(path, partitioning=None)
+        for row in (rows := table.to_pylist()):
+            if row["alternatives"] and (propensity := next(wrong, None)) is not None:
+                next(each for each in row["alternatives"] if each["is_chosen"])["propensity"] = propensity
+        pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path)
+    found = PolicyRows(str(tmp_path / "log"), lambda *_: (), lambda *_: None)
+    assert len(known) - len([row.time_s for row in found]) == 4
+    assert found.counts["of a propensity outside (0, 1]"] == 4
 
 
 def test_a_reward_belongs_to_its_own_decision_and_probabilities_multiply_to_p() -> None:

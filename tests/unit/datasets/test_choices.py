@@ -1,9 +1,14 @@
 """The worth of a net's choices on logged decisions: equal to the truth in the mean, whatever the level."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from tests.fakes.declog import decision
 
+from placewise_core.policies.studies.alternatives import Alternative
 from placewise_training.log.choosing.choices import Chosen, gain_of_choices, worth
+from placewise_training.log.choosing.pipelines import _options
 
 TRUE = (1.0, 3.0, 2.0)  # of three placements
 P = (0.7, 0.2, 0.1)
@@ -31,3 +36,22 @@ def test_the_better_choice_gains_and_equal_ones_do_not() -> None:
 def test_without_decisions_nothing_is_said() -> None:
     with pytest.raises(ValueError, match="no later decision has a reward"):
         gain_of_choices([], [], [], np.zeros(0))
+
+
+@pytest.mark.parametrize(
+    ("taken", "other", "found"),
+    [
+        (0.75, 0.25, ((1, 0.75), (0, 0.25))),
+        (1.0, 0.0, ((1, 1.0),)),
+        (None, 0.25, ((0, 0.25),)),
+        (0.0, 1.0, ()),
+        (1.5, 0.25, ()),
+        (0.75, -0.25, ()),
+        (0.75, float("nan"), ()),
+    ],
+)
+def test_options_whose_probabilities_are_none_judge_no_choice(
+    taken: float | None, other: float, found: tuple[tuple[int, float], ...]
+) -> None:
+    rows = (Alternative("j1", "ldwp", ("b",), True, taken, 1.0), Alternative("j1", "random", ("a",), False, other, 0.0))
+    assert _options(replace(decision(1), alternatives=rows), "j1", ("a", "b")) == found

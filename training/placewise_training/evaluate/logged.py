@@ -11,7 +11,7 @@ import numpy as np
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_training.evaluate.decisions import LoggedDecisions, Options
 from placewise_training.evaluate.stretches import blocks_of
-from placewise_training.log.placed import PlacedJob, features_of
+from placewise_training.log.placed import OUTSIDE, PlacedJob, features_of
 
 _WHOLE = 1.0 - 1e-6
 
@@ -92,18 +92,13 @@ def _reason(placed: PlacedJob) -> str:
         return f"without a reward ({placed.status})"
     if any(option.propensity is None or option.own is None for option in placed.options):
         return "of unknown mixture"
-    if not all(_is_probability(option.propensity, option.is_chosen) for option in placed.options):
-        return "of a propensity outside (0, 1]"
+    if not all(option.is_probable for option in placed.options):
+        return OUTSIDE
     if sum(option.is_chosen for option in placed.options) != 1:
         return "without its own placement"
     if sum(option.own or 0.0 for option in placed.options) < _WHOLE:
         return "of a policy in force whose other placements are not known"
     return ""
-
-
-def _is_probability(propensity: float | None, is_chosen: bool) -> bool:
-    """Only a placement that was not chosen may have had none."""
-    return propensity is not None and 0.0 <= propensity <= 1.0 and (propensity > 0.0 or not is_chosen)
 
 
 def _mass(placed: PlacedJob, candidate: str) -> float:

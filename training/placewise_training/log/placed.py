@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,12 @@ class Reward(enum.StrEnum):
 
 
 REWARD = Reward.MIN_20
+OUTSIDE: Final = "of a propensity outside (0, 1]"
+
+
+def is_probability(propensity: float, is_chosen: bool) -> bool:
+    """Only a placement that was not chosen may have had none."""
+    return 0.0 <= propensity <= 1.0 and (propensity > 0.0 or not is_chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,11 @@ class Option:
     propensity: float | None
     own: float | None
     policies: Mapping[str, float]
+
+    @property
+    def is_probable(self) -> bool:
+        """False if P is known and none: outside [0, 1], or 0 of the placement that was taken."""
+        return self.propensity is None or is_probability(self.propensity, self.is_chosen)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

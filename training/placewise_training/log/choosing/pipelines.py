@@ -24,6 +24,7 @@ from placewise_log.record import DecisionRecord
 from placewise_log.store import LogStore
 from placewise_training.log.choosing.choices import Chosen, gain_of_choices
 from placewise_training.log.index import LogIndex
+from placewise_training.log.placed import is_probability
 from placewise_training.log.places import Placed, Places
 
 State = TypeVar("State")
@@ -89,11 +90,14 @@ class PipelineSteps(Generic[State]):
 
 
 def _options(record: DecisionRecord, job_id: str, nodes: Sequence[str]) -> tuple[tuple[int, float], ...]:
-    """() if one of them is not among the nodes."""
-    given = [each for each in record.alternatives or () if each.job_id == job_id and each.propensity]
-    if any(each.nodes[0] not in nodes for each in given):
+    """() if one of them is not among the nodes, or if a probability is none."""
+    given = [each for each in record.alternatives or () if each.job_id == job_id and each.propensity is not None]
+    if not all(is_probability(each.propensity or 0.0, each.is_chosen) for each in given):
         return ()
-    return tuple((nodes.index(each.nodes[0]), each.propensity or 0.0) for each in given)
+    possible = [(each.nodes[0], each.propensity) for each in given if each.propensity]
+    if any(node not in nodes for node, _ in possible):
+        return ()
+    return tuple((nodes.index(node), propensity) for node, propensity in possible)
 
 
 def choice_gain(

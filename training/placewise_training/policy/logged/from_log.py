@@ -26,7 +26,7 @@ from placewise_log.rebuilding import NotRebuiltError
 from placewise_training.log.choosing.choices import Chosen, gain_of_choices
 from placewise_training.log.choosing.ridge import Ridge
 from placewise_training.log.later import HeldBack, held_back
-from placewise_training.log.placed import REWARD, Option, PlacedJob, features_of, placed_jobs
+from placewise_training.log.placed import OUTSIDE, REWARD, Option, PlacedJob, features_of, placed_jobs
 from placewise_training.policy.batches import ask, collate, log_pi_taken
 from placewise_training.policy.net import PolicyNet
 from placewise_training.policy.rollouts import Actor, Chunk, Conduct, Episode, Interval
@@ -92,6 +92,8 @@ class PolicyRows(Generic[Way]):
             return "ran elsewhere"
         if placed.job.single_gpu_s <= 0:
             return "without a length"
+        if not all(option.is_probable for option in placed.options):
+            return OUTSIDE
         try:
             view = log.view_at(placed.record, placed.job.id)
         except NotRebuiltError:
