@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from pyarrow import parquet
 
+_ENDS = ("FINISHED", "FAILED", "CANCELLED")
 PLACEWISE = str(Path(sys.executable).parent / "placewise")
 Places = Counter[str]
 """Tasks by node."""
@@ -41,12 +44,37 @@ class Account:
 
 
 @dataclass(frozen=True)
+class Run:
+    """One gang that ran by a decision. `gpus` as "node/index", times in seconds by the host's clock."""
+
+    job: str
+    decision: str
+    gpus: frozenset[str]
+    start_s: float
+    end_s: float = math.inf
+
+
+@dataclass(frozen=True)
 class DecisionLog:
     """`places` by decision and job, `starts` (decision, reason) by job, `dry` the last place of a dry run by job."""
 
     places: Mapping[tuple[str, str], Places]
     starts: Mapping[str, tuple[str, str]]
     dry: Mapping[str, Places]
+    runs: Sequence[Run] = ()
+
+    def doubled(self) -> list[str]:
+        """GPUs that were given to a gang while another ran on them, and gangs that started by two decisions."""
+        decisions = Counter(run.job for run in self.runs)
+        found = [f"{job} by {count} decisions" for job, count in decisions.items() if count > 1]
+        by_gpu: dict[str, list[Run]] = {}
+        for run in sorted(self.runs, key=lambda run: (run.start_s, run.end_s)):
+            for gpu in run.gpus:
+                by_gpu.setdefault(gpu, []).append(run)
+        for gpu, runs in by_gpu.items():
+            met = [(one.job, other.job) for one, other in pairwise(runs) if other.start_s < one.end_s]
+            found += [f"{gpu} by {one} and {other}" for one, other in met]
+        return found
 
     def account(self, ran: Mapping[str, Places]) -> Account:
         """`ran`: every gang that was submitted, with the tasks that it had on each node."""
@@ -72,20 +100,29 @@ class DecisionLog:
 def read_log(folder: Path, cluster: str, environment: Mapping[str, str]) -> DecisionLog:
     """The log of a service with this environment, as `placewise log export` writes it below `folder`."""
     export(folder, cluster, environment)
-    places, dry = {}, {}
-    for row in rows(folder, "decisions", "id", "time", "is_dry_run", "job_ids", "job_nodes"):
-        for job, nodes in zip(row["job_ids"], row["job_nodes"] or (), strict=False):
+    places, gpus, dry = {}, {}, {}
+    for row in rows(folder, "decisions", "id", "time", "is_dry_run", "job_ids", "job_nodes", "job_planned"):
+        for job, nodes, planned in zip(row["job_ids"], row["job_nodes"] or (), row["job_planned"] or (), strict=False):
             if nodes and row["is_dry_run"]:
                 dry[job] = Places(nodes)
             elif nodes:
                 places[row["id"], job] = Places(nodes)
-    started = rows(folder, "outcomes", "job_id", "time", "kind", "decision_id", "reason")
-    starts = {
-        row["job_id"]: (row["decision_id"] or "", row["reason"] or "")
-        for row in started
-        if row["kind"].upper() == "STARTED"
-    }
-    return DecisionLog(places, starts, dry)
+                gpus[row["id"], job] = frozenset(gpu for gpu in planned if "/" in gpu)
+    outcomes = list(rows(folder, "outcomes", "job_id", "time", "kind", "decision_id", "reason"))
+    started = [row for row in outcomes if row["kind"].upper() == "STARTED"]
+    starts = {row["job_id"]: (row["decision_id"] or "", row["reason"] or "") for row in started}
+    return DecisionLog(places, starts, dry, list(_runs(outcomes, gpus)))
+
+
+def _runs(outcomes: Sequence[Mapping[str, Any]], gpus: Mapping[tuple[str, str], frozenset[str]]) -> Iterator[Run]:
+    """`outcomes` by time. A decision that was not written out has no GPUs."""
+    first: dict[tuple[str, str, str], float] = {}
+    for row in outcomes:
+        first.setdefault((row["decision_id"] or "", row["job_id"], row["kind"].upper()), row["time"].timestamp())
+    for (decision, job, kind), start_s in first.items():
+        if decision and kind == "STARTED":
+            ends = [first.get((decision, job, end), math.inf) for end in _ENDS]
+            yield Run(job, decision, gpus.get((decision, job), frozenset()), start_s, min(ends))
 
 
 def export(folder: Path, cluster: str, environment: Mapping[str, str]) -> None:

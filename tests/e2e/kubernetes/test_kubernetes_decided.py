@@ -128,6 +128,7 @@ async def test_mixed_gangs_run_as_decided(
     record_property("gangs", f"{mode}: {found}")
     print(f"\n{mode}: {found}")
     assert found.as_decided == found.total == GANGS, found.elsewhere
+    assert log.doubled() == []
 
 
 async def test_a_dry_run_agrees_seldom(

@@ -102,10 +102,12 @@ def test_every_gang_runs_where_the_service_said(world: SlurmWorld, client: Clien
     check_waits(world, ids)
     wait_until_quiet(world, client)
     check_outcomes(world, client, ids)
-    found = world.log().account(ran(world, jobs))
+    log = world.log()
+    found = log.account(ran(world, jobs))
     record_property("gangs", found)
     print(found)
     assert found.as_decided == found.total == 160
+    assert log.doubled() == []
 
 
 def check_waits(world: SlurmWorld, ids: list[int]) -> None:
@@ -207,9 +209,11 @@ def test_faults(world: SlurmWorld, client: Client, record_property: Note) -> Non
     assert all(jobs[i].get("AdminComment") is None for i in unheard)
     checked = check_places(world, client, {i: job for i, job in jobs.items() if i not in unheard})
     wait_until_quiet(world, client)
-    found = world.log().account(ran(world, {job_id: jobs[job_id] for job_id in kept}))
-    record_property("gangs", f"restarts, drained nodes and a burst of 500: {found}")
-    assert found.elsewhere == []
+    log = world.log()
+    found, doubled = log.account(ran(world, {job_id: jobs[job_id] for job_id in kept})), log.doubled()
+    faced = f"{len(lost)} lost, {len(doubled)} doubled; {found}"
+    record_property("gangs", f"restarts, drained nodes and a burst of 500: {faced}")
+    assert (found.elsewhere, doubled) == ([], [])
     left = world.left_to_slurm()
     print(
         f"\nfaults: {len(jobs)} jobs, {checked} ran as decided, {len(left)} left to Slurm "
