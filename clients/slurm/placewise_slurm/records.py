@@ -41,6 +41,8 @@ class SlurmJob:
     gpu_layout: Mapping[str, tuple[int, ...]] | None = None
     """GPU indices by node, where slurmrestd says more than `gres_detail`."""
     submit_time_s: float = 0.0
+    begin_time_s: float = 0.0
+    """A pending job does not start before; 0 if Slurm has not looked at it yet."""
     start_time_s: float = 0.0
     end_time_s: float = 0.0
     exit_code: int = 0

@@ -183,6 +183,7 @@ def to_native(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> Nat
         placement=placement(job),
         is_managed=job.is_marked or job.is_watched,
         are_gpus_exact=bool(job.gres_detail or job.gpu_layout) and _names_indices(job, types),
+        begin_time_s=job.begin_time_s if job.is_pending else 0.0,
         start_time_s=job.start_time_s if now in (Stage.RUNNING, Stage.ENDED) else 0.0,
         end=_end(job) if now is Stage.ENDED else None,
         end_time_s=job.end_time_s if now is Stage.ENDED else 0.0,

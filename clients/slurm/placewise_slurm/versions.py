@@ -95,6 +95,7 @@ def _read_job(raw: Json) -> SlurmJob:
         required_nodes=str(raw.get("required_nodes") or ""),
         gres_detail=_words(list(raw.get("gres_detail") or ())),
         submit_time_s=_number(raw.get("submit_time")),
+        begin_time_s=_number(raw.get("eligible_time")),
         start_time_s=_number(raw.get("start_time")),
         end_time_s=_number(raw.get("end_time")),
         exit_code=_exit_code(raw.get("exit_code")),

@@ -134,6 +134,21 @@ class SlurmConformance(AdapterConformance):
         assert decided is not None
         assert f"job {key} placed on {decided.nodes} (decision {decided.decision_id})" in caplog.text
 
+    async def test_nothing_is_decided_for_a_job_before_its_begin_time(self, world: World, host: FakeSlurm) -> None:
+        """Slurm starts a job that it has queued again after two minutes at the earliest."""
+        key = await host.submit(1, 8)
+        await world.step()
+        again = await host.requeue(key)
+        host.jobs[int(key)].begin_time_s = int(world.clock()) + 120
+        for _ in range(5):
+            world.clock.advance(SETTINGS.start_timeout_s + 1)
+            await world.loop.run_pass(full=True)
+        assert again not in world.oracle.decided
+        assert host.changes == [("apply", key), ("withdraw", again)]
+        world.clock.advance(SETTINGS.start_timeout_s + 1)
+        await world.step()
+        assert await host.where(again) == world.decided_nodes(again)
+
     async def test_slurmrestd_that_is_away_is_not_asked_for_late_jobs_all_the_time(
         self, world: World, host: FakeSlurm
     ) -> None:

@@ -49,6 +49,7 @@ class FakeJob:
     user: str = "ada"
     steps: dict[str, str] = field(default_factory=dict)
     """State by step, as slurmdbd has it; all of them on all nodes of the job."""
+    begin_time_s: int = 0
     start_time_s: int = 1_800_000_001
     end_time_s: int = 1_800_000_009
     step_end_time_s: int = 1_800_000_009
@@ -355,6 +356,7 @@ class FakeSlurm:
             "required_nodes": ",".join(job.required),
             "gres_detail": [f"gpu:{job.gpus}(IDX:0-{job.gpus - 1})" for _ in job.nodes] if not has_ended else [],
             "submit_time": self._wrap(1_800_000_000),
+            "eligible_time": self._wrap(job.begin_time_s),
             "start_time": self._wrap(job.start_time_s if job.nodes else 0),
             "end_time": self._wrap(job.end_time_s if has_ended else 0),
             "restart_cnt": job.restarts,

@@ -238,7 +238,8 @@ class AdapterLoop:
                 self.reporter.report_started(record.job, record.decided, left_because=left_because, in_full=True)
 
     async def _serve_waiting(self) -> None:
-        waiting = self.book.waiting()
+        now_s = self.now()
+        waiting = [record for record in self.book.waiting() if record.job.begin_time_s <= now_s]
         if not waiting:
             return
         verdicts = await self.decider.decide([record.job for record in waiting])

@@ -59,6 +59,7 @@ class NativeJob:
     `is_managed` is False for a job that did not ask for Placewise: only its resources are reported.
     `are_gpus_exact` is True if the host got exact GPU indices. Otherwise the host picks interchangeable GPUs by itself,
     and only the nodes are compared with the decision.
+    `begin_time_s`: the host does not start the job before, so that nothing is decided for it until then.
     `shares` is known for a divisible job that has finished, as far as the host measures its shares and knows them then.
     `blocked_by`: the host's own rule (a quota, a reservation) for which it would not start an APPLIED job now, in its
     word. The job is left to the host at once, so that nothing is reserved for it; "" if only resources are missing.
@@ -75,6 +76,7 @@ class NativeJob:
     placement: tuple[Assignment, ...] = ()
     is_managed: bool = True
     are_gpus_exact: bool = False
+    begin_time_s: float = 0.0
     start_time_s: float = 0.0
     end: End | None = None
     end_time_s: float = 0.0
