@@ -33,7 +33,9 @@ _FIGURES = {
     ),
     "fault": (
         "Faults",
-        "Each was hit three times. After each the service counts the GPUs, cores and memory that the scheduler counts.",
+        "Each was hit three times. After each the service counts the GPUs, cores and memory that the scheduler counts. "
+        "Doubled, by the decision log: a GPU that was given to a gang while another ran on it, and a gang that started "
+        "by two decisions.",
     ),
     "added time": ("Added time", "Of Placewise, beside the scheduler alone."),
     "scale": ("Scale", "Cost at 1,000 and 10,000 nodes, with 500 and 5,000 waiting jobs."),
@@ -74,7 +76,8 @@ def _runs(record: Mapping[str, Any]) -> list[str]:
             if counts.get(PASSED) or counts.get(FAILED)
             else NOT_RUN
         )
-        load = f"{suite['load_average']} on {suite['cores']} cores, {suite['stolen_pct']} % stolen"
+        priority = f", at nice {suite['nice']}" if suite.get("nice") else ""
+        load = f"{suite['load_average']} on {suite['cores']} cores, {suite['stolen_pct']} % stolen{priority}"
         rows.append((name, ", ".join(suite["versions"]), ran, suite["date"], f"`{suite['commit']}`", load))
     head = ("suite", "version", "passed / failed / skipped", "date", "commit", "load")
     return ["## The last run\n", _table(head, rows), *_troubles(record)]

@@ -44,6 +44,7 @@ def run(name: str) -> record.Json:
             "command": " ".join(Path(word).name if word == sys.executable else word for word in SUITES[name]),
             "exit_code": code,
             "cores": os.cpu_count(),
+            "nice": os.getpriority(os.PRIO_PROCESS, 0),
             "load_average": round(os.getloadavg()[1], 1),
             "stolen_pct": round(stolen_pct(before), 1),
         }
