@@ -51,6 +51,7 @@ async def test_the_newest_version_that_both_know_is_spoken(slurm: FakeSlurm, ser
     [
         (["v0.0.46", "v0.0.47"], "", r"serves v0\.0\.46, v0\.0\.47; the bridge speaks v0\.0\.38, .*v0\.0\.45"),
         (["v0.0.42"], "v0.0.38", r"serves v0\.0\.42; the bridge speaks v0\.0\.38: .*slurm\.version"),
+        (["v0.0.39"], "", r"serves v0\.0\.39; the bridge speaks v0\.0\.38, v0\.0\.40, .*: load another plugin"),
         ([], "", "serves no version of /slurm"),
     ],
 )
