@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.e2e.hosts import decision_log
 from tests.e2e.yarn.yarn_artefacts import DRIVER, HADOOP
 from tests.e2e.yarn.yarn_world import YarnWorld
 
@@ -67,24 +68,15 @@ class Driver:
 
 
 @dataclass
-class Account:
+class Account(decision_log.Account):
     """All gangs that were submitted: the containers' log folders against the service's decisions."""
 
-    as_decided: int = 0
-    elsewhere: list[str] = field(default_factory=list)
-    let_go: list[str] = field(default_factory=list)
-    never_decided: list[str] = field(default_factory=list)
     waits_ms: list[float] = field(default_factory=list)
 
     def __str__(self) -> str:
-        total = self.as_decided + len(self.elsewhere) + len(self.let_go) + len(self.never_decided)
         waits = sorted(self.waits_ms) or [0.0]
-        return (
-            f"{self.as_decided} of {total} gangs as decided, {len(self.let_go)} let go,"
-            f" {len(self.elsewhere)} elsewhere, {len(self.never_decided)} never decided;"
-            f" ask to last container: p50 {waits[len(waits) // 2]:.0f} ms,"
-            f" longest {waits[-1]:.0f} ms"
-        )
+        middle, longest = waits[len(waits) // 2], waits[-1]
+        return f"{super().__str__()}; ask to last container: p50 {middle:.0f} ms, longest {longest:.0f} ms"
 
 
 def account(world: YarnWorld, results: Sequence[dict[str, Any]]) -> Account:
