@@ -82,8 +82,10 @@ class DecisionLog:
         for job, places in ran.items():
             decision, reason = self.starts.get(job, ("", ""))
             decided = self.places.get((decision, job))
-            if not decision:
-                (found.let_go if reason.startswith("left to the host") else found.never_decided).append(job)
+            if reason.startswith("left to the host"):  # also if a decision came after that
+                found.let_go.append(job)
+            elif not decision:
+                found.never_decided.append(job)
             elif decided is None:
                 found.unwritten.append(job)
             elif decided == places:

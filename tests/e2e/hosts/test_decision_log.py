@@ -25,9 +25,9 @@ def decision(number: str, job: str, *planned: str, is_dry_run: bool = False) -> 
     }
 
 
-def outcome(number: str, job: str, kind: str, second: int) -> dict[str, Any]:
+def outcome(number: str, job: str, kind: str, second: int, reason: str | None = None) -> dict[str, Any]:
     time = datetime.datetime.fromtimestamp(second, datetime.UTC)
-    return {"decision_id": number, "job_id": job, "kind": kind, "time": time, "reason": None}
+    return {"decision_id": number, "job_id": job, "kind": kind, "time": time, "reason": reason}
 
 
 def ran(number: str, job: str, start: int, end: int) -> list[dict[str, Any]]:
@@ -73,3 +73,22 @@ def test_a_start_that_is_told_twice_and_a_dry_run_are_not_doubled(read: Any) -> 
     log = read(decisions, [*ran("d1", "1", 5, 9), *ran("d1", "1", 5, 9), *ran("", "2", 6, 8)])
     assert log.doubled() == []
     assert log.account({"1": Places(["n1"])}).as_decided == 1
+
+
+def test_each_gang_stands_in_one_list(read: Any) -> None:
+    left = "left to the host: no_decision"
+    log = read(
+        [decision("d1", "as decided", A), decision("d2", "elsewhere", A), decision("d3", "decided too late", A)],
+        [
+            outcome("d1", "as decided", "STARTED", 5),
+            outcome("d2", "elsewhere", "STARTED", 5),
+            outcome("d3", "decided too late", "STARTED", 5, left),
+            outcome("", "let go", "STARTED", 5, left),
+            outcome("d4", "unwritten", "STARTED", 5),
+        ],
+    )
+    gangs = {"as decided": "n1", "elsewhere": "n2", "decided too late": "n1", "let go": "n1", "unwritten": "n1"}
+    found = log.account({job: Places([node]) for job, node in {**gangs, "unheard": "n1"}.items()})
+    assert (found.as_decided, len(found.elsewhere), found.total) == (1, 1, 6)
+    assert found.let_go == ["decided too late", "let go"]
+    assert (found.never_decided, found.unwritten) == (["unheard"], ["unwritten"])
