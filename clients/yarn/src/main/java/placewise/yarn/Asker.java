@@ -2,10 +2,13 @@ package placewise.yarn;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
@@ -210,8 +213,9 @@ final class Asker implements AutoCloseable {
   }
 
   private void ask(String queueAndLabel, List<Gang> gangs) {
+    int depth = Math.min(gangs.size(), settings.depth);
     List<Gang> allowed = new ArrayList<>();
-    for (Gang gang : gangs.subList(0, Math.min(gangs.size(), settings.depth))) {
+    for (Gang gang : gangs.subList(0, depth)) {
       String limit = host.limit(gang);
       if (limit.isEmpty()) {
         allowed.add(gang);
@@ -220,7 +224,11 @@ final class Asker implements AutoCloseable {
       }
     }
     List<Gang> sent = broker.sending(allowed);
+    Set<Gang> behind = new LinkedHashSet<>(allowed); // their turn comes with a later question
+    behind.addAll(gangs.subList(depth, gangs.size()));
+    sent.forEach(behind::remove);
     if (sent.isEmpty()) {
+      waitBehind(behind);
       return;
     }
     if (breaker.isOpen()) {
@@ -229,21 +237,23 @@ final class Asker implements AutoCloseable {
     }
     try {
       put(queueAndLabel.substring(0, queueAndLabel.indexOf('\u0000')), sent);
-      for (Gang gang : allowed) {
-        if (!sent.contains(gang)) { // its turn comes with the next question
-          broker.waits(gang, gang.id(), "behind gangs that wait", "");
-        }
-      }
     } catch (ServiceException error) {
-      if (error.isRefusal() && sent.size() > 1) {
-        sent.forEach(gang -> ask(queueAndLabel, java.util.Collections.singletonList(gang)));
-      } else if (error.isRefusal()) {
-        broker.impossible(sent.get(0), sent.get(0).id(), error.getMessage());
-      } else {
+      if (!error.isRefusal()) {
         failed(error);
         broker.failed(sent, error.getMessage());
+        return;
+      }
+      if (sent.size() > 1) {
+        sent.forEach(gang -> ask(queueAndLabel, Collections.singletonList(gang)));
+      } else {
+        broker.impossible(sent.get(0), sent.get(0).id(), error.getMessage());
       }
     }
+    waitBehind(behind);
+  }
+
+  private void waitBehind(Iterable<Gang> gangs) {
+    gangs.forEach(gang -> broker.waits(gang, gang.id(), "behind gangs that wait", ""));
   }
 
   private void put(String queue, List<Gang> gangs) throws ServiceException {

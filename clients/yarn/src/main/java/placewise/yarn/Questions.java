@@ -61,7 +61,7 @@ final class Questions {
     ObjectNode question = NEW.objectNode();
     question.put("queue", queue).put("policy", settings.admitPolicy).put("dryRun", settings.isDryRun);
     ArrayNode jobs = question.putArray("jobs");
-    gangs.forEach(gang -> jobs.add(job(gang, queue)));
+    gangs.forEach(gang -> jobs.add(job(gang, queue).put("priority", settings.priority(gang.app.priority()))));
     ObjectNode place = question.putObject("place");
     place.put("requestId", requestId).put("policy", settings.placePolicy);
     place.put("reserveTtl", settings.reserveTtlMs / 1000 + "s");

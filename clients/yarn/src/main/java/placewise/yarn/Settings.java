@@ -28,6 +28,8 @@ final class Settings {
   final long reserveTtlMs;
   final int batch;
   final int depth;
+  private final int priorFrom;
+  private final int urgentFrom;
   final String placePolicy;
   final String admitPolicy;
   final boolean isDryRun;
@@ -53,6 +55,8 @@ final class Settings {
     reserveTtlMs = positive("placewise.reserve-ttl-ms", 60_000);
     batch = (int) positive("placewise.batch", 16);
     depth = (int) positive("placewise.depth", 256);
+    priorFrom = configuration.getInt("placewise.prior-from", 1);
+    urgentFrom = configuration.getInt("placewise.urgent-from", Integer.MAX_VALUE);
     placePolicy = configuration.getTrimmed("placewise.place-policy", "");
     admitPolicy = configuration.getTrimmed("placewise.admit-policy", "fifo");
     isDryRun = configuration.getBoolean("placewise.dry-run", false);
@@ -99,6 +103,11 @@ final class Settings {
     } catch (UnknownHostException error) {
       return false;
     }
+  }
+
+  /** Service class of an application of this priority in YARN. */
+  String priority(int ofApplication) {
+    return ofApplication >= urgentFrom ? "URGENT" : ofApplication >= priorFrom ? "PRIOR" : "NORMAL";
   }
 
   /** The token, read anew each time so that it can be renewed; "" if there is none. */

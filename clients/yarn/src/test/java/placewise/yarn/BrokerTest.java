@@ -4,12 +4,14 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertNotEquals;
 import static org.junit.Assert.assertTrue;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.Resource;
@@ -42,6 +44,27 @@ public final class BrokerTest {
   public void aQuestionNamesTheUserOfTheApplication() {
     assertEquals("ann", Questions.job(theGang(), "root.gpu").path("user").asText());
     assertEquals("ben", Questions.single("c", "ben", "root.gpu", Resource.newInstance(64, 1)).path("user").asText());
+  }
+
+  @Test
+  public void aQuestionNamesTheQueueAndThePriorityOfTheApplication() {
+    assertEquals("root.gpu", question(0).path("queue").asText());
+    assertEquals(Arrays.asList("NORMAL", "PRIOR", "PRIOR", "URGENT", "URGENT"), Arrays.asList(
+        priority(0), priority(1), priority(6), priority(7), priority(10)));
+  }
+
+  private String priority(int ofApplication) {
+    return question(ofApplication).path("priority").asText();
+  }
+
+  private JsonNode question(int priority) {
+    Configuration configuration = Fakes.configuration("http://127.0.0.1:1");
+    configuration.set("placewise.urgent-from", "7");
+    AppFacts app = new AppFacts(Fakes.app(Collections.emptyMap(), priority));
+    Gang gang = new Gang(attempt, app, 1, "run", now);
+    gang.counts.put(ask, 2);
+    return Questions.admitOrWait(new Settings(configuration), "root.gpu", Collections.singletonList(gang), "1")
+        .path("jobs").path(0);
   }
 
   private Gang granted() {

@@ -7,6 +7,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Supplier;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.ha.HAServiceProtocol.HAServiceState;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.Priority;
@@ -15,6 +16,7 @@ import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
 /** Parts of a ResourceManager that answer a few methods by name, and null to every other. */
@@ -26,7 +28,12 @@ final class Fakes {
   }
 
   static RMApp app(Map<String, String> schedulingProperties) {
+    return app(schedulingProperties, 0);
+  }
+
+  static RMApp app(Map<String, String> schedulingProperties, int priority) {
     Map<String, Object> answers = new HashMap<>();
+    answers.put("getApplicationPriority", Priority.newInstance(priority));
     answers.put("getUser", "ann");
     answers.put("getQueue", "root.gpu");
     answers.put("getSubmitTime", 1_000L);
@@ -42,6 +49,17 @@ final class Fakes {
     answers.put("getRMApps", new ConcurrentHashMap<>(apps));
     answers.put("getHAServiceState", state);
     answers.put("getScheduler", new CapacityScheduler());
+    return answering(RMContext.class, answers);
+  }
+
+  /** An active ResourceManager without nodes, whose scheduler has no queues and no limits. */
+  static RMContext activeContext(Configuration configuration) {
+    Map<String, Object> answers = new HashMap<>();
+    answers.put("getYarnConfiguration", configuration);
+    answers.put("getHAServiceState", HAServiceState.ACTIVE);
+    answers.put("isSchedulerReadyForAllocatingContainers", true);
+    answers.put("getRMNodes", new ConcurrentHashMap<>());
+    answers.put("getScheduler", new FifoScheduler());
     return answering(RMContext.class, answers);
   }
 
