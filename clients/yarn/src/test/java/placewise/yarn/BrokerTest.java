@@ -84,6 +84,17 @@ public final class BrokerTest {
   }
 
   @Test
+  public void aDeclaredGangThatStaysIncompleteIsAskedAboutAsItStands() {
+    broker = new Broker(settings, reporter, metrics, () -> now, () -> {});
+    AppFacts app = new AppFacts(Fakes.app(Collections.singletonMap("placewise.gang", "4")));
+    broker.asksChanged(attempt, app, Collections.singleton(Fakes.ask(attempt, 2, false)));
+    now += settings.gangTimeoutMs - 1;
+    assertTrue(broker.due().isEmpty());
+    now += 1;
+    assertEquals(2, theGang().size());
+  }
+
+  @Test
   public void anApplicationIsToldWhyItsGangWaits() {
     Gang gang = theGang();
     broker.waits(gang, gang.id(), "INSUFFICIENT_GPU", "decision");

@@ -5,15 +5,19 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
+import com.sun.net.httpserver.HttpsConfigurator;
+import com.sun.net.httpserver.HttpsServer;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicReference;
+import javax.net.ssl.SSLContext;
 
 /** A service that lets every gang wait, takes every report, and counts calls and bytes by the last word of the path. */
 final class StubService implements AutoCloseable {
@@ -25,7 +29,16 @@ final class StubService implements AutoCloseable {
 
   /** Listens on this port of loopback; 0 takes a free one. */
   StubService(int port) throws IOException {
-    server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), port), 0);
+    this(HttpServer.create(address(port), 0));
+  }
+
+  /** Speaks TLS on a free port. */
+  StubService(SSLContext context) throws IOException {
+    this(secure(context));
+  }
+
+  private StubService(HttpServer made) {
+    server = made;
     server.setExecutor(Executors.newCachedThreadPool(task -> {
       Thread thread = new Thread(task, "stub-service");
       thread.setDaemon(true);
@@ -35,8 +48,18 @@ final class StubService implements AutoCloseable {
     server.start();
   }
 
+  private static InetSocketAddress address(int port) {
+    return new InetSocketAddress(InetAddress.getLoopbackAddress(), port);
+  }
+
+  private static HttpServer secure(SSLContext context) throws IOException {
+    HttpsServer made = HttpsServer.create(address(0), 0);
+    made.setHttpsConfigurator(new HttpsConfigurator(context));
+    return made;
+  }
+
   String url() {
-    return "http://127.0.0.1:" + server.getAddress().getPort();
+    return (server instanceof HttpsServer ? "https" : "http") + "://127.0.0.1:" + server.getAddress().getPort();
   }
 
   /** The next answer to a question is an error ("error") or comes after SLOW_MS ("slow"). */
@@ -46,6 +69,10 @@ final class StubService implements AutoCloseable {
 
   boolean isSpoilt() {
     return fault.get().isEmpty();
+  }
+
+  synchronized Set<String> names() {
+    return calls.keySet();
   }
 
   synchronized long calls(String name) {
