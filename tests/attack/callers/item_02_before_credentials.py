@@ -27,7 +27,7 @@ _MIB = 1 << 20
 _BODY_BYTES = 4 << 20
 _CHUNK = b"X-Filler: " + b"a" * 1012 + b"\r\n"
 _IDLE, _FILES = 300, 256
-_PROCESSES, _PHASES, _PHASE_S, _PLACES_PER_S = 8, 3, 3.0, 60.0
+_PROCESSES, _PHASES, _PHASE_S, _PLACES_PER_S = 8, 6, 3.0, 60.0
 # By each of the eight processes; the heavier an attack, the fewer of it.
 _RATES = {"calls": 20.0, "bodies": 2.0, "headers": 5.0, "sockets": 20.0}
 _CALL_S = 60.0
