@@ -5,7 +5,8 @@ view = log.view_at(decision_id)
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -108,17 +109,25 @@ class ExportedLog:
         return rebuilt(read, snapshot, events, lambda name: self._gang(name, record.cluster, read, events))
 
     def _gang(self, name: str, cluster: str, read: ViewRead, events: "_EventsOf") -> RunningJob | None:
-        """A gang that a view assumed: from the store's refusal, or from the event that came later."""
-        for row in self._rows.get((cluster, GANGS, read.view), []):
-            entry = self._entry(row)
-            assert isinstance(entry, Gangs)
-            if (found := next((gang for gang in entry.gangs if gang.reservation_id == name), None)) is not None:
-                return found
+        """A gang that a view assumed: from the store's refusal, or from the event that came later. If the view was
+        loaded again before the refusal, that is under its new name."""
+        own = (cluster, GANGS, read.view)
+        if (found := self._refused(name, self._rows.get(own, []))) is not None:
+            return found
         for event in events.after(read.version, _MOST_AHEAD):
             if isinstance(event.change, JobsChanged):
                 for job in event.change.jobs:
                     if job.reservation_id == name:
                         return assumed_as(job)
+        others = [rows for key, rows in self._rows.items() if key[:2] == own[:2] and key != own]
+        return self._refused(name, chain.from_iterable(others))
+
+    def _refused(self, name: str, rows: Iterable[_Row]) -> RunningJob | None:
+        for row in rows:
+            entry = self._entry(row)
+            assert isinstance(entry, Gangs)
+            if (found := next((gang for gang in entry.gangs if gang.reservation_id == name), None)) is not None:
+                return found
         return None
 
     def _entry(self, row: _Row) -> ViewEntry:

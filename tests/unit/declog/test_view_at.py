@@ -283,6 +283,21 @@ async def test_a_gang_in_flight_is_found_in_its_refusal_or_its_event(tmp_path: P
     assert stats_of(tmp_path, Problems()).views == {"complete": 1, "dropped": 1}
 
 
+async def test_a_gang_refused_after_its_view_was_loaded_again_is_found(tmp_path: Path) -> None:
+    async with running_engine(nodes=3) as engine:
+        live = await engine._parts.views.get(CLUSTER)
+        refused = RunningJob(make_job("x"), (task_on("n2", 0),), RunState.RESERVED, "r-x", decision_id="d")
+        live.assume([refused])
+        await ask_place(engine, place(make_job("a")))
+        await live.load()
+        await live.give_back([refused])
+        log = await exported(engine, tmp_path)
+    (asked,) = records(log)
+    assert "r-x" in {name for name, _ in asked.reads[0].assumed}
+    assert "x" in log.view_at(asked).jobs
+    assert stats_of(tmp_path, Problems()).views == {"complete": 1}
+
+
 async def test_a_record_of_an_older_version_says_nothing_of_its_view(tmp_path: Path) -> None:
     async with running_engine(nodes=2) as engine:
         await ask_place(engine, place(make_job("a")))
