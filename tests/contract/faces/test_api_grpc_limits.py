@@ -265,6 +265,64 @@ async def test_who_has_said_nothing_longest_makes_room_for_a_caller() -> None:
             writer.close()
 
 
+async def open_headers(port: int, fields: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client that acknowledges the settings and begins a call whose headers do not end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    call = grpc_call(fields)
+    begin = call.index(b"\x00\x07:method") - 9  # the frame of the headers
+    writer.write(call[:begin] + ACKNOWLEDGEMENT + unended(call[begin:]))
+    await writer.drain()
+    return reader, writer
+
+
+ACKNOWLEDGEMENT = bytes([0, 0, 0, 4, 1, 0, 0, 0, 0])
+END_HEADERS = 4
+
+
+def unended(frames: bytes) -> bytes:
+    """The first of the frames, without the mark that the headers end with it."""
+    end = 9 + int.from_bytes(frames[:3])
+    return frames[:4] + bytes([frames[4] & ~END_HEADERS]) + frames[5:end]
+
+
+async def test_headers_that_do_not_end_in_time_end_the_connection() -> None:
+    async with listening(limits=LimitSettings(header_s=0.5)) as at:
+        reader, writer = await open_headers(at.grpc_port, fields=8)
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(100):
+                    pass
+        assert 'placewise_refused_total{face="grpc",limit="header_time"} 1.0' in at.metrics()
+        writer.close()
+
+
+async def test_who_begins_no_call_makes_room_for_a_caller() -> None:
+    async with listening(limits=LimitSettings(connections=2, header_s=0.2)) as at:
+        slow = [await open_headers(at.grpc_port, fields=0) for _ in range(2)]
+        for reader, _ in slow:
+            await reader.read(1)
+        await asyncio.sleep(0.5)
+        for _ in range(3):
+            assert await list_clusters(at.grpc_port) is grpc.StatusCode.OK
+        for _, writer in slow:
+            writer.close()
+
+
+async def test_a_client_that_waits_before_its_first_call_is_answered() -> None:
+    async with (
+        listening(limits=LimitSettings(header_s=0.2)) as at,
+        grpc.aio.insecure_channel(f"127.0.0.1:{at.grpc_port}") as channel,
+    ):
+        await channel.channel_ready()
+        await asyncio.sleep(0.6)
+        connections = at.metrics()
+        call = ClusterServiceStub(channel).ListClusters(
+            ListClustersRequest(), metadata=(("x-a", "a" * 900),), timeout=10
+        )
+        assert await call.code() is grpc.StatusCode.OK
+        assert 'limit="header_time"' not in connections + at.metrics()
+
+
 async def test_a_connection_that_ends_for_idleness_is_counted() -> None:
     async with (
         listening(limits=LimitSettings(idle_s=0.2)) as at,

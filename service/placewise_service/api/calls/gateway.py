@@ -31,7 +31,7 @@ from placewise_core.domain.validate import Limits
 from placewise_service.api.calls.body_room import SMALL_BYTES, BodyRoom
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.context import CallContext
-from placewise_service.api.calls.counts import COUNTED_BYTES, check_counts, check_raw_counts
+from placewise_service.api.calls.counts import check_counts, check_raw_counts, least_counted_bytes
 from placewise_service.api.calls.ports import DecisionEngine
 from placewise_service.api.calls.rpcs import Reach, Rpc
 from placewise_service.api.calls.wire import parsed_in_pieces
@@ -69,6 +69,7 @@ class Gateway:
         # Each returns a problem that should keep calls away until an operator solves it; "" for none.
         self.checks: list[Callable[[], str]] = [authenticator.problem]
         self.context = CallContext(engine, clock, _request_limits(limits, max_reserve_ttl_s))
+        self.counted_bytes = least_counted_bytes(self.context.limits)
         self.json = JsonCodec(limits.json_objects, partial(telemetry.count_refused, "http"))
         self._in_flight = 0
         self._shows_in_flight = False  # soon: one look serves all calls that begin until then
@@ -357,7 +358,7 @@ class Call:
         size = message.ByteSize()
         if size > ASIDE_BYTES:
             await aside(check_counts, message, gateway.context.limits)
-        elif size > COUNTED_BYTES:
+        elif size >= gateway.counted_bytes:
             check_counts(message, gateway.context.limits)
         assert self.principal is not None
         if self.trace is None:  # nobody records it

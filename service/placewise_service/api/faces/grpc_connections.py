@@ -2,8 +2,8 @@
 
 That library limits the metadata only of clients that have acknowledged its settings, and keeps the bytes that others
 sent until their connection ends. So we look at its sockets ourselves, many times a second: a peer without an authorised
-call that has sent more than such a call takes is cut off. Each limit that fires is counted. Linux only; elsewhere
-nothing is watched. Nothing here reads or delays data.
+call is cut off if it has sent more than such a call takes, or takes too long over the headers of its first one. Each
+limit that fires is counted. Linux only; elsewhere nothing is watched. Nothing here reads or delays data.
 """
 
 import asyncio
@@ -34,6 +34,7 @@ _LATENESS_S = 0.5
 _FAREWELL_S = 0.02  # for the answer to be sent
 _RECEIVED_AT, _INFO_BYTES = 128, 136  # tcpi_bytes_received in struct tcp_info of linux/tcp.h
 _FEWEST_BYTES = 33  # of an HTTP/2 client: its preface and its settings
+_SETUP_BYTES, _TLS_BYTES = 512, 16 << 10  # most of a lawful client before its first call, and of its TLS handshake
 _BYTES, _BYTES_PER_S = 256 << 10, 4 << 10  # health checks without credentials go on for ever, slowly
 _METADATA_FACTOR = 16
 _SPARE_CONNECTIONS = 8
@@ -59,13 +60,16 @@ class _Connection:
     peer: str  # as gRPC says it: ipv4:127.0.0.1:5000
     since_s: float
     is_ended: bool = False
+    has_called: bool = False  # the headers of a call have ended
+    headers_since_s: float | None = None  # it has sent a part of its first call's headers
 
 
 class GrpcConnections:
     """Those of one server. All methods belong to the event loop's thread."""
 
-    def __init__(self, limits: LimitSettings, most: int, refused: Refused) -> None:
+    def __init__(self, limits: LimitSettings, most: int, refused: Refused, *, is_secure: bool = False) -> None:
         self._limits = limits
+        self._setup_bytes = _SETUP_BYTES + (_TLS_BYTES if is_secure else 0)
         self._most = most
         self._refused = refused
         self._bytes = stranger_bytes(limits)
@@ -111,6 +115,7 @@ class GrpcConnections:
         for inode, fd in self._look().items():
             connection = self._open[inode]
             if connection.peer == peer and not connection.is_ended:
+                connection.has_called = True
                 return self._check(inode, fd)
         return False
 
@@ -185,12 +190,15 @@ class GrpcConnections:
             self._end(leaving, sockets[leaving])
 
     def _longest_silent(self, sockets: Mapping[int, int]) -> int:
-        """Who has been here longest and said nothing makes room; 0 if none of the oldest is silent."""
+        """Who makes room: the oldest that has said nothing, or begun no call in the time for headers; 0 if none of the
+        oldest has."""
         here = (inode for inode, each in self._open.items() if inode in sockets and not each.is_ended)
         for inode in islice(here, _LOOKED_AT):
-            if self._open[inode].peer in self._called_s:
+            connection = self._open[inode]
+            if connection.peer in self._called_s or connection.has_called:
                 continue
-            if self._received(inode, sockets[inode]) < _FEWEST_BYTES:
+            is_late = self._looked_s - connection.since_s > self._limits.header_s
+            if is_late or self._received(inode, sockets[inode]) < _FEWEST_BYTES:
                 return inode
         return 0
 
@@ -204,12 +212,18 @@ class GrpcConnections:
 
     def _broken(self, inode: int, fd: int) -> str:
         """The limit that a stranger is over, or nothing."""
-        age_s = self._loop.time() - self._open[inode].since_s
+        connection, now_s = self._open[inode], self._loop.time()
+        age_s = now_s - connection.since_s
         received = self._received(inode, fd)
         if received > self._bytes + _BYTES_PER_S * age_s:
             return "header_bytes"
         if received < _FEWEST_BYTES and age_s > self._limits.handshake_s:
             return "handshake"
+        if received > self._setup_bytes and not connection.has_called:
+            if connection.headers_since_s is None:
+                connection.headers_since_s = now_s
+            if now_s - connection.headers_since_s > self._limits.header_s:
+                return "header_time"
         return ""
 
     def _received(self, inode: int, fd: int) -> int:
