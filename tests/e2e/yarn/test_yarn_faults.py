@@ -15,7 +15,7 @@ from tests.e2e.hosts.faulty_way import FaultyWay
 from tests.e2e.slurm.slurm_cluster import free_ports
 from tests.e2e.yarn.yarn_cluster import YarnCluster, wait_for
 from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account, mixed
-from tests.e2e.yarn.yarn_ha import RMS, PairedCluster
+from tests.e2e.yarn.yarn_ha import RMS, ElectedCluster, PairedCluster
 from tests.e2e.yarn.yarn_world import MARKS, YarnWorld, yarn_world
 
 pytestmark = MARKS
@@ -155,6 +155,22 @@ def test_two_resource_managers_take_turns() -> None:
         check_end(world)
         assert len([job for job, kind in way.events if kind == "STARTED" and "/w" in job]) >= 12
         assert [event for event, count in way.events.items() if count > 1] == []
+
+
+def test_zookeeper_makes_the_other_resource_manager_active() -> None:
+    with spoilt_world(_PATIENT, ElectedCluster) as (world, _):
+        pair = world.yarn
+        assert isinstance(pair, ElectedCluster)
+        gangs = Driver(world).start([gang(f"gang-{n}", 2 + n % 3, 3, 12, 5000 * n) for n in range(12)])
+        for _ in range(_TIMES):
+            started = len(world.as_decided())
+            wait_for(lambda started=started: len(world.as_decided()) > started, "another gang to run", 60)
+            pair.kill_active()
+            wait_for(world.agrees, "the service to count what YARN counts", 60)
+        results = gangs.results(240)
+        assert [result.get("error") for result in results] == [None] * 12
+        check_ran_where_some_decision_said(world, account(world, results))
+        check_end(world)
 
 
 def test_node_lost_while_gangs_run_and_wait(world: YarnWorld) -> None:

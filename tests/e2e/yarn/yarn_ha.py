@@ -1,9 +1,11 @@
-"""Two ResourceManagers, of which one is active: who that is, a person decides by YARN's own command."""
+"""Two ResourceManagers, one active: a person decides which by YARN's own command, or ZooKeeper does."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
+import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import ClassVar
@@ -12,6 +14,7 @@ from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR
 from tests.e2e.yarn.yarn_cluster import NODES, RM, YarnCluster, wait_for
 
 RMS = ("rm1", "rm2")
+_SESSION_MS = 4000
 _ADDRESSES = ("webapp.address", "address", "scheduler.address", "resource-tracker.address", "admin.address")
 
 
@@ -84,3 +87,48 @@ class PairedCluster(YarnCluster):
         tasks = Path(f"/proc/{self.processes[rm].pid}/task").glob("*/comm")
         names = Counter(task.read_text().strip() for task in tasks)
         return Counter({name: count for name, count in names.items() if name.startswith("placewise")})
+
+
+class ElectedCluster(PairedCluster):
+    """A single ZooKeeper elects the active ResourceManager."""
+
+    PORTS: ClassVar[int] = PairedCluster.PORTS + 1
+
+    def _site(self) -> dict[str, object]:
+        return {
+            **super()._site(),
+            "yarn.resourcemanager.ha.automatic-failover.enabled": "true",
+            "yarn.resourcemanager.zk-address": f"127.0.0.1:{self.ports[PairedCluster.PORTS]}",
+            "yarn.resourcemanager.zk-timeout-ms": _SESSION_MS,
+        }
+
+    def start_rm(self) -> None:
+        flags = ["-Dzookeeper.admin.enableServer=false", "org.apache.zookeeper.server.ZooKeeperServerMain"]
+        port, folder = str(self.ports[PairedCluster.PORTS]), str(self.root / "zookeeper")
+        self._spawn("zookeeper", [*self.java("rm", [f"{HADOOP}/*"], 128), *flags, port, folder])
+        for rm in RMS:
+            self.start_one(rm)
+        wait_for(lambda: bool(self._elected()), "one ResourceManager to become active", 60)
+        self.active = self._elected()
+
+    def start_one(self, rm: str) -> None:
+        self._spawn(rm, [*self.java(rm, [JAR, f"{HADOOP}/*"], 256), RM])
+        wait_for(lambda: bool(self._state(rm)), f"{rm} to answer", 60)
+
+    def _state(self, rm: str) -> str:
+        url = f"http://127.0.0.1:{self._port(rm, 'webapp.address')}/ws/v1/cluster/info"
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
+            return str(json.load(answer)["clusterInfo"]["haState"])
+        return ""
+
+    def _elected(self) -> str:
+        return next((rm for rm in RMS if self._state(rm) == "ACTIVE"), "")
+
+    def kill_active(self) -> None:
+        """ZooKeeper makes the other one active. Raises TimeoutError."""
+        killed = self.active
+        (self.active,) = set(RMS) - {killed}
+        self.kill(killed)
+        wait_for(lambda: self._elected() == self.active, f"{self.active} to become active", 60)
+        self.start_one(killed)
+        wait_for(lambda: self.running_nodes() == len(NODES), f"the nodes to turn to {self.active}", 60)
