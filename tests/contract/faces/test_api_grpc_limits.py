@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import ssl
 import threading
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from tests.attack.flood import attack, grpc_call
+from tests.fakes.callers.tls import Authority
 from tests.fakes.servers.listening import Listening, listening
 
 from placewise.v1.cluster_pb2 import ListClustersRequest
@@ -20,7 +22,8 @@ from placewise_log.audit import AuditRecord
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.faces.grpc_server import _Methods
-from placewise_service.settings import LimitSettings
+from placewise_service.api.faces.tls import Certificates
+from placewise_service.settings import LimitSettings, TlsSettings
 
 NOW_S = 1_800_000_000.0
 PLACE = "/placewise.v1.DecisionService/Place"
@@ -252,6 +255,30 @@ async def test_connections_are_bounded_and_those_that_say_nothing_end(records: R
         assert await list_clusters(at.grpc_port) is grpc.StatusCode.OK, "their places are free again"
         for _, writer in silent:
             writer.close()
+
+
+def client_hello() -> bytes:
+    """The first that a client of TLS sends."""
+    sent = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost").do_handshake()
+    return sent.read()
+
+
+@pytest.mark.parametrize("sent", [b"", client_hello()[:40], client_hello()], ids=["nothing", "a part", "no more"])
+async def test_a_handshake_of_tls_that_is_not_finished_ends(sent: bytes, records: Records, tmp_path: Path) -> None:
+    authority = Authority("servers")
+    cert, key = authority.write(tmp_path, "server")
+    certificates = Certificates(TlsSettings(cert_file=cert, key_file=key))
+    limits = LimitSettings(handshake_s=0.5)
+    async with listening(limits=limits, audit=records.audit(), certificates=certificates) as at:
+        answer = await all_it_answers(at.grpc_port, sent)
+        assert bool(answer) == (len(sent) > 40), "the server said its part, and waited for the client's"
+        await counted(at, "handshake")
+        assert records.at_the_door() == ["handshake"]
+        trusted = grpc.ssl_channel_credentials(authority.pem)
+        async with grpc.aio.secure_channel(f"localhost:{at.grpc_port}", trusted) as channel:
+            assert await ClusterServiceStub(channel).ListClusters(ListClustersRequest(), timeout=10) is not None
 
 
 async def test_who_has_said_nothing_longest_makes_room_for_a_caller() -> None:

@@ -12,6 +12,7 @@ from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.faces.grpc_server import GrpcFace
 from placewise_service.api.faces.rest_server import RestFace
+from placewise_service.api.faces.tls import Certificates, grpc_credentials
 from placewise_service.api.identity.auth import Authenticator, Open
 from placewise_service.settings import LimitSettings, ServerSettings
 from placewise_service.telemetry import Telemetry
@@ -34,14 +35,16 @@ async def listening(
     limits: LimitSettings | None = None,
     audit: CallAudit | None = None,
     host: str = "127.0.0.1",
+    certificates: Certificates | None = None,
 ) -> AsyncIterator[Listening]:
-    """Both faces on sockets of their own."""
+    """Both faces on sockets of their own, with TLS where there are certificates."""
     engine = FakeEngine()
     await engine.report_nodes("prod", [make_node("n0")], full=True)
     identity, telemetry = authenticator or Open(), Telemetry()
     gateway = Gateway(engine, SystemClock(), limits or LimitSettings(), identity, telemetry, audit=audit)
     settings = ServerSettings(grpc_host=host, grpc_port=0, rest_port=0)
-    grpc_face, rest_face = GrpcFace(gateway, settings), RestFace(gateway, settings)
+    secret = grpc_credentials(certificates, demands_client=False) if certificates is not None else None
+    grpc_face, rest_face = GrpcFace(gateway, settings, secret), RestFace(gateway, settings, certificates)
     await grpc_face.start()
     await rest_face.start()
     try:
