@@ -51,10 +51,11 @@ def exit_code(process: "subprocess.Popen[bytes]") -> int | None:
 
 @dataclass
 class Running:
-    """A service in processes of its own, and its log."""
+    """A service in processes of its own, its log, and what it writes to standard output."""
 
     process: subprocess.Popen[bytes]
     log: Path
+    output: Path
 
     def events(self, name: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
@@ -75,7 +76,7 @@ class Running:
 def service(folder: Path, **environment: str) -> Iterator[Running]:
     program = folder / "program.py"
     program.write_text(PROGRAM)
-    log = folder / "log"
+    log, output = folder / "log", folder / "output"
     base = {name: value for name, value in os.environ.items() if not name.startswith("PLACEWISE_")}
     base |= {
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("service", "clients/python")),
@@ -84,10 +85,10 @@ def service(folder: Path, **environment: str) -> Iterator[Running]:
         "PLACEWISE_SERVER__REST_PORT": "0",
         "PLACEWISE_SERVER__DRAIN_TIMEOUT_S": "10",
     }
-    with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, str(program)], env=base | environment, stdout=output, stderr=output)
+    with output.open("wb") as out, log.open("wb") as err:
+        process = subprocess.Popen([sys.executable, str(program)], env=base | environment, stdout=out, stderr=err)
     try:
-        yield Running(process, log)
+        yield Running(process, log, output)
     finally:
         process.terminate()
         try:
@@ -258,8 +259,21 @@ def test_tls_and_tokens_together(tmp_path: Path) -> None:
         assert not running.events("insecure")
         running.process.send_signal(signal.SIGTERM)
         assert exit_code(running.process) == 0
-        rows = [json.loads(line) for line in running.log.read_text().splitlines() if line.startswith('{"record":')]
+        rows = [json.loads(line) for line in running.output.read_text().splitlines()]
         assert [(row["call"], row["result"]) for row in rows] == [("Place", "UNAUTHENTICATED")]
+        assert '"record":' not in running.log.read_text(), "the audit goes to standard output, the log does not"
+
+
+@pytest.mark.parametrize("content", ["", "tokens: [", None], ids=["empty", "no YAML", "missing"])
+def test_a_tokens_file_that_cannot_be_used_is_a_reason_not_to_start(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "tokens.yaml"
+    if content is not None:
+        file.write_text(content)
+    with service(tmp_path, PLACEWISE_AUTH__TOKENS_FILE=str(file)) as running:
+        assert exit_code(running.process) == 1
+        [refused] = running.events("cannot start")
+        assert str(file) in refused["reason"]
+        assert not running.events("listening")
 
 
 def test_secrets_stay_out_of_the_log(tmp_path: Path) -> None:
