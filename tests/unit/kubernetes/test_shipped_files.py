@@ -68,6 +68,18 @@ def test_the_certificates_are_mounted_where_the_adapter_reads_them() -> None:
     assert volume["secret"]["secretName"] == "placewise-kubernetes-tls"
 
 
+def test_the_kubelet_asks_the_port_that_needs_no_certificate() -> None:
+    (deployment,) = manifests("Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports["health"] == listen_config().health_port != ports["extender"]
+    probes = {name: container[name]["httpGet"] for name in ("readinessProbe", "livenessProbe")}
+    assert probes == {
+        "readinessProbe": {"path": "/readyz", "port": "health"},
+        "livenessProbe": {"path": "/healthz", "port": "health"},
+    }
+
+
 def test_kube_scheduler_shows_a_certificate() -> None:
     extender = scheduler_extender()
     assert extender["urlPrefix"].startswith("https://")

@@ -19,7 +19,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_defaults_bind_the_loopback_alone() -> None:
     settings = load_settings()
-    assert (settings.server.grpc_host, settings.server.rest_host) == ("127.0.0.1", "127.0.0.1")
+    server = settings.server
+    assert (server.grpc_host, server.rest_host, server.health_host) == ("127.0.0.1", "127.0.0.1", "127.0.0.1")
     assert settings.redis_url is None
 
 
