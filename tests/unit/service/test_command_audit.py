@@ -2,14 +2,16 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from typer.main import get_command
 
 from placewise.v1.bundle_pb2 import ListBundlesResponse
-from placewise_service.cli import invoke
+from placewise_service.cli import app, invoke
 from placewise_training.ldwp.online.publishing import Publisher
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +52,23 @@ COMMANDS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "train ldwp-online": (publish, "-dqn-000001", "ValueError"),
 }
 
+# The service records what these ask of it, or, of `serve` and `bench`, is what they start.
+BY_THE_SERVICE = {
+    "serve", "replay",
+    "cluster apply", "cluster settings", "cluster delete",
+    "bundle activate", "bundle rollback", "bundle shadow", "bundle canary", "bundle promote", "bundle kill",
+    "bench place", "bench learned", "bench admit", "bench partition", "bench shadow", "bench contention", "bench chaos",
+}  # fmt: skip
+# These read, or write files that are neither a bundle's nor tokens: keys, models, reports.
+CHANGE_NOTHING = {
+    "cluster list", "cluster show", "whatif", "doctor", "token list",
+    "log stats", "log tail", "log show",
+    "bundle list", "bundle history", "bundle compare", "bundle verify", "bundle keygen",
+    "drift", "evaluate", "profile", "reproduce", "simulate",
+    "train reward", "train policy", "train harmony-paper", "train ldwp", "train ldwp-paper", "train stdm", "train ncf",
+    "train sharing", "train throughput", "train capability", "train all",
+}  # fmt: skip
+
 
 @pytest.mark.parametrize("call", COMMANDS)
 def test_a_command_that_changes_something_is_on_record(
@@ -74,6 +93,23 @@ def test_a_command_that_only_looks_is_not(line: str, tmp_path: Path, monkeypatch
     assert not (tmp_path / "audit").exists()
 
 
-def test_the_table_has_all_of_them() -> None:
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """All that the command line has, as one calls them."""
+    if not hasattr(command, "list_commands"):
+        yield " ".join(words)
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        yield from commands(command.get_command(context, name), (*words, name))
+
+
+def test_each_command_is_known_to_change_something_or_nothing() -> None:
+    """A new one fails here until somebody says which it is."""
+    on_record = {call.partition(" --")[0] for call in COMMANDS}
+    found = list(commands(get_command(app)))
+    assert sorted(found) == sorted([*on_record, *BY_THE_SERVICE, *CHANGE_NOTHING])
+
+
+def test_the_table_has_all_that_leave_a_record() -> None:
     sources = [*ROOT.glob("service/placewise_service/**/*.py"), *ROOT.glob("training/placewise_training/**/*.py")]
     assert {call for path in sources for call in _CALLS.findall(path.read_text("utf-8"))} == set(COMMANDS)
