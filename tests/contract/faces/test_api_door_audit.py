@@ -133,6 +133,22 @@ async def test_who_asks_by_a_foreign_name_is_on_record(path: str) -> None:
         assert records == [AuditRecord(NOW_S, "page", "PERMISSION_DENIED", peer=peer)]
 
 
+@pytest.mark.parametrize(
+    "foreign",
+    ["Host: evil.example", "Host: localhost\r\nOrigin: http://evil.example"],
+    ids=["Host", "Origin"],
+)
+@pytest.mark.parametrize("carrier", ["REST", "Connect"])
+async def test_a_call_by_a_foreign_name_or_from_a_foreign_page_is_on_record(carrier: str, foreign: str) -> None:
+    lines = {"REST": "DELETE /v1/clusters/prod", "Connect": "POST /placewise.v1.ClusterService/DeleteCluster"}
+    body = '\r\nContent-Type: application/json\r\nContent-Length: 18\r\n\r\n{"cluster":"prod"}'
+    async with recorded() as (at, records):
+        peer = await say(at.rest_port, f"{lines[carrier]} HTTP/1.1\r\n{foreign}{body}".encode())
+        at.gateway.telemetry.afterwards.run()
+        assert records == [AuditRecord(NOW_S, "DeleteCluster", "PERMISSION_DENIED", "anyone", "open", peer)]
+        assert list(at.engine.views) == ["prod"]
+
+
 async def test_a_flood_at_the_door_is_few_records_and_leaves_those_of_calls_alone() -> None:
     records: list[AuditRecord] = []
     audit = CallAudit(records.append, lambda: NOW_S)
