@@ -10,6 +10,7 @@ import pytest
 
 from placewise_kubernetes.gang.groups import read_group
 from placewise_kubernetes.gang.spec import GangRef, Source
+from placewise_kubernetes.kube import paths
 from placewise_kubernetes.kube.client import KubeClient
 from placewise_kubernetes.kube.paths import CORE, BadNameError, collection_path, object_path
 
@@ -32,6 +33,12 @@ BAD = [
     "ä",
     "a" * 254,
 ]
+
+
+def test_names_are_quoted_should_a_check_ever_let_them_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    for check in ("is_name", "is_label"):
+        monkeypatch.setattr(paths, check, lambda text: True)
+    assert object_path(CORE, "a/b", "pods", "../x?y") == "/api/v1/namespaces/a%2Fb/pods/..%2Fx%3Fy"
 
 
 def test_paths() -> None:
