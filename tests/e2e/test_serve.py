@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from google.protobuf.json_format import ParseDict
 from tests.fakes.bundles import copy_bundle
 from tests.fakes.callers.tls import Authority
+from tests.fakes.servers.redis_server import RedisServer
 
 from placewise.v1.decision_pb2 import PlaceRequest, PlaceResponse
 from placewise.v1.decision_pb2_grpc import DecisionServiceStub
 from placewise.v1.job_pb2 import Job, Resources, TaskGroup
+from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.bench.processes import free_port
 
 pytestmark = pytest.mark.e2e
@@ -283,3 +287,48 @@ def test_secrets_stay_out_of_the_log(tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGTERM)
         assert exit_code(running.process) == 0
         assert "hunter2" not in running.log.read_text()
+
+
+# -- A Redis that hangs ------------------------------------------------------------------------------------------------
+
+JOB = {"id": "a", "groups": [{"count": 1, "demand": {"gpus": 1}}]}
+ASKED: dict[str, dict[str, Any]] = {
+    "Place": {"jobs": [JOB], "reserveTtl": "60s"},
+    "Partition": {"task": {"id": "t", "parallelScale": 10}},
+    "AdmitOrWait": {"jobs": [JOB]},
+    "ReportNodes": {"nodes": [{"id": "n2", "capacity": {"gpus": 1}}]},
+    "ReportJobEvents": {"events": [{"jobId": "a", "kind": "STARTED"}]},
+    "GetDecision": {"decisionId": "none"},
+    "ActivateBundle": {"name": "default"},
+}
+ANSWERED_S = 1.5
+
+
+def test_every_call_is_answered_in_time_while_redis_hangs(tmp_path: Path) -> None:
+    """All of the contract at once; those whose message is refused or that ask no Redis are answered, too."""
+    server = RedisServer().start()
+    try:
+        with service(tmp_path, PLACEWISE_REDIS_URL=server.url) as running:
+            running.wait_for("ready")
+            [ports] = running.events("listening")
+            report_node(f"http://127.0.0.1:{ports['rest_port']}")
+            with grpc.insecure_channel(f"127.0.0.1:{ports['grpc_port']}") as channel:
+
+                def answered(name: str) -> tuple[str, str, float]:
+                    rpc, fields = RPCS[name], dict(ASKED.get(name, {}))
+                    if "cluster" in rpc.request.DESCRIPTOR.fields_by_name:
+                        fields["cluster"] = "prod"
+                    message, began_s = ParseDict(fields, rpc.request()), time.monotonic()
+                    call = channel.unary_unary(rpc.path).future(message.SerializeToString(), timeout=30)
+                    code = call.code().name
+                    return name, code, time.monotonic() - began_s
+
+                channel.unary_unary(RPCS["ListClusters"].path)(b"", timeout=30)
+                server.pause()
+                with ThreadPoolExecutor(len(RPCS)) as pool:
+                    answers = list(pool.map(answered, RPCS))
+    finally:
+        server.stop()
+    assert [answer for answer in answers if answer[2] > ANSWERED_S] == []
+    unavailable = {name for name, code, _ in answers if code == "UNAVAILABLE"}
+    assert unavailable >= {"Place", "ReportNodes", "ReportJobEvents", "DeleteCluster", "ActivateBundle"}
