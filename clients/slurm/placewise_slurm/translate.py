@@ -32,13 +32,13 @@ _DRAINING = frozenset({"DRAIN", "DRAINED", "DRAINING", "MAINT", "RESERVED", "PLA
 _MOST_BATCH = 2**31 - 1
 _MOST_SAMPLES = 2**53
 
-# Reasons for which Slurm would not start a job whatever is free: limits of its QOS, association or partition, licences,
-# reservations. Others give way by themselves (Resources) or are answered by another place (ReqNodeNotAvail).
+# Reasons that keep Slurm from starting a job even on an empty cluster: limits of its QOS, association or partition,
+# licences, reservations. Others give way by themselves (Resources) or are answered by another place (ReqNodeNotAvail).
 _LIMITS = re.compile(
     r"(QOS|Assoc|Account|InvalidQOS|InvalidAccount|Licenses|Reservation|Partition\w+Limit|Max\w+PerAccount|DeadLine)\w*"
 )
 _RESERVED = "Reserved for maintenance"
-# Others come first. Slurm says so of a job that it has not looked at yet, too.
+# Others come first. Slurm gives this reason to a job that it has not looked at yet, too.
 _OUTRANKED = "Priority"
 _MAY_BE_RESERVED = "May be reserved for other job"
 

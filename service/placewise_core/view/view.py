@@ -64,8 +64,8 @@ class ClusterView:
         self._job_digest: JobDigest | None = None
         self._queue_digest: QueueDigest | None = None
         self._settings_digest: tuple[ClusterSettings, int] | None = None
-        self._noted = 0  # grows with every change of nodes, jobs or queues that no stamp tells of
-        self._digest_known: tuple[tuple[object, ...], int] = (), 0  # at what it was worked out
+        self._noted = 0  # counts the changes of nodes, jobs and queues that have no stamp of their own
+        self._digest_known: tuple[tuple[object, ...], int] = (), 0  # the state that it is of, and its value
         self.lineage = object()  # the same in a view and its forks
         # By policy: results kept for its next decision on this view. The policy checks that they still hold.
         self.notes: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
@@ -168,7 +168,7 @@ class ClusterView:
             self.co_runs.add(running.job)
 
     def update_jobs(self, jobs: Iterable[RunningJob]) -> None:
-        """New states of jobs that stay where they are, and in their order (the simulator's way in)."""
+        """Gives jobs a new state. Their places and their order remain (the simulator's way in)."""
         self._job_digest = None
         self._noted += 1
         for running in jobs:
@@ -310,7 +310,7 @@ class ClusterView:
 
 
 def _digest_of_settings(settings: ClusterSettings) -> int:
-    """64 bits over what a decision is drawn by, and what it learns from."""
+    """64 bits over the settings of exploration and of learning."""
     explorers = [(explorer.policy, explorer.weight) for explorer in settings.explorers]
     rates = (float(settings.exploration_rate), float(settings.admit_exploration_rate))
     learns = (settings.learn_durations, settings.learn_throughput, settings.host_clock)

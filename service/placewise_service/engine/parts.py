@@ -143,9 +143,9 @@ class EngineParts:
         return (live.notes.read(live.view, now_s, job_id),) if self.options.logs_views else ()
 
     def prepare_read(self, live: LiveView) -> None:
-        """Works out what the next record says of the view; not while decisions are under way, which will change it."""
+        """Computes the view's digest for the next record, unless a decision under way will change the view."""
         if self.options.logs_views and not live.is_deciding:
-            live.view.digest()  # which the view keeps
+            live.view.digest()  # the view keeps it
 
     def afterwards(self, act: Callable[..., None], *args: object) -> None:
         """Calls `act(*args)` when the answer is on its way, or the caller waits for the store anyway."""

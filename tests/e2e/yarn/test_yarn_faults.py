@@ -233,7 +233,7 @@ def test_service_that_hangs_three_times_releases_no_held_gang(record_property: N
 
 
 def test_application_master_killed(world: YarnWorld) -> None:
-    """A second attempt asks anew, and what the first one held is free."""
+    """A second attempt asks again, and the first one's containers are free."""
     for number in range(_TIMES):
         shell = world.submit_shell(containers=3, gpus=2, command="sleep 4")
         wait_for(lambda number=number: len(world.as_decided()) == 2 * number + 1, "the gang to run", 60)

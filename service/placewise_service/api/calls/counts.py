@@ -80,8 +80,8 @@ def _fields(descriptor: Descriptor) -> Iterator[_Field]:
 
 
 def least_counted_bytes(limits: Limits) -> int:
-    """The size at which a message can hold more than a limit allows, at two bytes for each entry. The constants of the
-    table are left out: validate.py refuses a few dozen entries as well."""
+    """The size in bytes from which on a message can exceed one of the limits, at two bytes for each entry. The table's
+    constants do not count: of a message below this size, validate.py refuses the few entries that exceed them."""
     names = {limit for limit in _LIMITS.values() if isinstance(limit, str)}
     least: int = min(getattr(limits, name) for name in names)
     return 2 * least

@@ -185,13 +185,13 @@ class GrpcConnections:
             return
         self._open[inode] = _Connection(peer, now_s)
         if sum(not each.is_ended for each in self._open.values()) > self._most:
-            leaving = self._longest_silent(sockets) or inode
+            leaving = self._oldest_without_call(sockets) or inode
             self._refused("connections", _address(self._open[leaving].peer))
             self._end(leaving, sockets[leaving])
 
-    def _longest_silent(self, sockets: Mapping[int, int]) -> int:
-        """Who makes room: the oldest that has said nothing, or begun no call in the time for headers; 0 if none of the
-        oldest has."""
+    def _oldest_without_call(self, sockets: Mapping[int, int]) -> int:
+        """Who makes room: the oldest that has sent nothing, or begun no call within the time for headers; 0 if all of
+        the oldest have."""
         here = (inode for inode, each in self._open.items() if inode in sockets and not each.is_ended)
         for inode in islice(here, _LOOKED_AT):
             connection = self._open[inode]

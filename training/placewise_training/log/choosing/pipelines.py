@@ -137,7 +137,7 @@ def following(steps: Sequence[PipelineStep[State]]) -> Sequence[int]:
 
 
 def centred(missing: FloatArray, is_bound: BoolArray) -> FloatArray:
-    """(N,) sizes of (N,) differences true − forecast, the mean of those without a bound apart; where the true value is
-    at most a bound, a forecast below it is right."""
+    """(N,) sizes of (N,) differences true − forecast, less the mean of those without a bound. If only an upper bound
+    of the true value is known, a forecast below the bound counts as right."""
     level = missing[~is_bound].mean() if (~is_bound).any() else 0.0
     return np.where(is_bound, np.maximum(level - missing, 0.0), np.abs(missing - level))

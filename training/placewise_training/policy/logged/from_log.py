@@ -35,7 +35,7 @@ from placewise_training.policy.teacher import Counts, Lesson, Teacher
 _BATCH = 128
 
 
-Way = TypeVar("Way")  # what a net read on its way to a placement
+Way = TypeVar("Way")  # the inputs of a net on its way to a placement
 # The way to the best placement of a lesson, or to that of the teacher; None if the net cannot take it, or has none.
 Along = Callable[[Lesson, Job, ClusterView, PlaceContext], Way | None]
 Taught = Callable[[Job, ClusterView, PlaceContext], Way | None]
@@ -139,7 +139,7 @@ def reading(net: ServedNet, scorer: SpeedScorer, seed: int) -> Actor:
 
 
 def episode_of(rows: Sequence[PolicyRow[Chunk]]) -> Episode:
-    """What the teacher would have done, for updates.imitate."""
+    """The teacher's choices, for updates.imitate."""
     return Episode([Interval([row.taught]) for row in rows if row.taught is not None], 0.0, len(rows))
 
 
