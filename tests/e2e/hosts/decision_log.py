@@ -53,6 +53,11 @@ class Run:
     start_s: float
     end_s: float = math.inf
 
+    def overlaps(self, later: Run) -> bool:
+        """Whether the later run began before this one ended. Slurm tells whole seconds, rounded down."""
+        is_whole = later.start_s.is_integer() and self.end_s < math.inf
+        return later.start_s < (math.floor(self.end_s) if is_whole else self.end_s)
+
 
 @dataclass(frozen=True)
 class DecisionLog:
@@ -72,7 +77,7 @@ class DecisionLog:
             for gpu in run.gpus:
                 by_gpu.setdefault(gpu, []).append(run)
         for gpu, runs in by_gpu.items():
-            met = [(one.job, other.job) for one, other in pairwise(runs) if other.start_s < one.end_s]
+            met = [(one.job, other.job) for one, other in pairwise(runs) if one.overlaps(other)]
             found += [f"{gpu} by {one} and {other}" for one, other in met]
         return found
 

@@ -25,12 +25,12 @@ def decision(number: str, job: str, *planned: str, is_dry_run: bool = False) -> 
     }
 
 
-def outcome(number: str, job: str, kind: str, second: int, reason: str | None = None) -> dict[str, Any]:
+def outcome(number: str, job: str, kind: str, second: float, reason: str | None = None) -> dict[str, Any]:
     time = datetime.datetime.fromtimestamp(second, datetime.UTC)
     return {"decision_id": number, "job_id": job, "kind": kind, "time": time, "reason": reason}
 
 
-def ran(number: str, job: str, start: int, end: int) -> list[dict[str, Any]]:
+def ran(number: str, job: str, start: float, end: float) -> list[dict[str, Any]]:
     return [outcome(number, job, "STARTED", start), outcome(number, job, "FINISHED", end)]
 
 
@@ -61,6 +61,20 @@ def test_a_gpu_that_is_given_away_while_a_gang_runs_on_it_is_doubled(read: Any, 
         [outcome("d1", "1", "STARTED", 5), *end, *ran("d2", "2", 9, 12)],
     )
     assert log.doubled() == ["n1/1 by 1 and 2"]
+
+
+@pytest.mark.parametrize(
+    ("end_s", "start_s", "doubled"),
+    [(9.5, 9, []), (10.5, 9, ["n1/0 by 1 and 2"]), (9.5, 9.25, ["n1/0 by 1 and 2"])],
+)
+def test_an_end_by_the_adapters_clock_is_compared_with_starts_in_whole_seconds(
+    read: Any, end_s: float, start_s: float, doubled: list[str]
+) -> None:
+    """Slurm tells whole seconds, rounded down: the gang that starts at 9 may have started at 9.9."""
+    log = read(
+        [decision("d1", "1", A), decision("d2", "2", A)], [*ran("d1", "1", 5, end_s), *ran("d2", "2", start_s, 12)]
+    )
+    assert log.doubled() == doubled
 
 
 def test_a_gang_that_starts_by_two_decisions_is_doubled(read: Any) -> None:

@@ -171,6 +171,10 @@ class Book:
         """Applied placements that have not started in time."""
         return [record for at_s, record in self._applied() if now_s - at_s > start_timeout_s]
 
+    def undecided(self) -> list[Record]:
+        """Gangs that the host would start on nodes which are of no decision."""
+        return [record for _, record in self._applied() if record.decided is None]
+
     def blocked(self) -> list[Record]:
         """Applied placements that a rule of the host's own keeps from starting."""
         return [record for _, record in self._applied() if record.job.blocked_by]

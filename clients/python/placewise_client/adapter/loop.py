@@ -124,6 +124,7 @@ class AdapterLoop:
         is_reported = await self._report_changes(state.nodes)
         if has_changed or not is_reported:
             self.book.wake()
+        await self._take_back_undecided()
         await self._serve_waiting()
         await self._leave_blocked()
         await self._take_back_overdue()
@@ -319,6 +320,14 @@ class AdapterLoop:
                 record.mark_withdrawn()
                 if record.job.is_outranked:
                     await self._release(record, "outranked")
+
+    async def _take_back_undecided(self) -> None:
+        """Slurm queues a job again with the nodes of its last run. Before recovery nobody knows what was decided."""
+        for record in self.book.undecided() if self._has_recovered else ():
+            if await self.native.withdraw(record.job) is Applied.DONE:
+                log.info("job %s had nodes that nobody decided; it is decided again", record.key)
+                self.metrics.withdrawn.inc()
+                record.mark_withdrawn()
 
     async def _leave_blocked(self) -> None:
         """The host tells its user why the job waits; nothing stays reserved for it meanwhile."""
