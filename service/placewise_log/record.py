@@ -104,8 +104,8 @@ class Draw:
 @final
 @frozen
 class Steps:
-    """The chosen placement of one job as Harmony's net would come to it, task by task: the net's probability of each
-    task's node, ids of the C candidates, `tokens` (tasks, C, STEP_FEATURES)."""
+    """The chosen placement of one job, task by task: the probability of each task's node by Harmony's net, ids of the C
+    candidates, `tokens` (tasks, C, STEP_FEATURES). As the net read them if it placed the job, else as it would have."""
 
     job_id: str
     tasks: tuple[str, ...]

@@ -2,9 +2,10 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from placewise_core.basics.arrays import Float32, IntArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.decision import Candidate
@@ -15,9 +16,20 @@ from placewise_core.view.view import ClusterView
 Action = tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class NetRead:
+    """What a net read and answered before each task of a gang that it placed: `rows` (C,) its candidates' places in the
+    view; task by task `tokens` (C, STEP_FEATURES) and `logits` (2C,) in the order of actions.py."""
+
+    rows: IntArray
+    tokens: Sequence[Float32]
+    logits: Sequence[Float32]
+
+
 @frozen
 class Proposal:
-    """A full placement of one gang. `propensity`: probability with which this policy proposes exactly this."""
+    """A full placement of one gang. `propensity`: probability with which this policy proposes exactly this. `read`: of
+    a net that placed all of it, if the context asks for that."""
 
     assignments: tuple[Assignment, ...]
     propensity: float = 1.0
@@ -25,6 +37,7 @@ class Proposal:
     info: Mapping[str, float] = field(default_factory=dict)
     is_fallback: bool = False
     fallback_reason: str = ""
+    read: NetRead | None = field(default=None, compare=False, repr=False)
 
 
 class PlacementPolicy(Protocol):

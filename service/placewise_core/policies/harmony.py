@@ -27,7 +27,7 @@ from placewise_core.gang.actions import decode_action
 from placewise_core.gang.candidates import Candidates
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
-from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.gang.policy import NetRead, PlacementPolicy, Proposal
 from placewise_core.inputs.cluster import Encoder, Observation
 from placewise_core.inputs.shortlist import MOST_NODES, shortlist
 from placewise_core.inputs.steps import StepTokens, free_of
@@ -282,7 +282,7 @@ class NetSteps:
 
     def __init__(self, net: PolicyNet, state: PolicyState, candidates: Candidates, free: Float32) -> None:
         self.candidates = candidates
-        self._net, self._state = net, state
+        self._net, self._state, self._recorded = net, state, _Recording(candidates)
         self._tokens: StepTokens | None = None if candidates.is_stuck() else StepTokens(candidates, free)
 
     @property
@@ -298,6 +298,7 @@ class NetSteps:
         logits, mask = self._net.decode(self._state, 0, self._tokens.features), self.candidates.mask
         if logits.shape != mask.shape or not np.isfinite(logits[mask]).all():
             raise PolicyNetError(f"no logits of shape {mask.shape}, or some that are no numbers")
+        self._recorded.add(self._tokens.features, logits)
         return node_odds(logits, mask)
 
     def take(self, action: int) -> None:
@@ -306,6 +307,27 @@ class NetSteps:
         self.candidates.take(action)
         if self.candidates.gang.remaining:
             self._tokens.update(action % len(self.candidates.rows))
+
+    def read(self) -> NetRead | None:
+        """What the net read of a gang that is placed whole, if the context asks for it."""
+        return self._recorded.read()
+
+
+class _Recording:
+    """What a net reads of one gang, kept if the context asks for it."""
+
+    def __init__(self, candidates: Candidates) -> None:
+        self._rows, self._is_on = candidates.rows, candidates.gang.context.is_recording
+        self._tokens, self._logits = list[Float32](), list[Float32]()
+
+    def add(self, tokens: Float32, logits: Float32) -> None:
+        """Before a task; the tokens change with the next one."""
+        if self._is_on:
+            self._tokens.append(tokens.copy())
+            self._logits.append(logits)
+
+    def read(self) -> NetRead | None:
+        return NetRead(self._rows, self._tokens, self._logits) if self._is_on else None
 
 
 def node_odds(logits: Float32, mask: BoolArray) -> tuple[int, FloatArray]:
@@ -385,12 +407,16 @@ class _Decoding:
         """None if the net's choices lead into a dead end. `free`: as of StepTokens."""
         candidates, gang = self._candidates, self._gang
         steps, token = StepTokens(candidates, free), self._encoded.token_of(gang.job)
-        while (c := self._place(self._net.decode(self._encoded.state, token, steps.features))) >= 0:
+        recorded = _Recording(candidates)
+        while True:
+            logits = self._net.decode(self._encoded.state, token, steps.features)
+            recorded.add(steps.features, logits)
+            if (c := self._place(logits)) < 0:
+                return None
             if not gang.remaining:
-                return Proposal(gang.assignments(), self._propensity, tuple(self._explained))
+                return Proposal(gang.assignments(), self._propensity, tuple(self._explained), read=recorded.read())
             steps.update(c)
             gang.context.slices.pause()
-        return None
 
     def _place(self, logits: Float32) -> int:
         """Places the next task by these logits; its candidate, or −1 if nothing is open. An action whose GPUs turn out

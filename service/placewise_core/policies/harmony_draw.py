@@ -8,18 +8,20 @@ by draws alone, and perhaps after a draw that ended them at some step:
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from placewise_core.basics.arrays import BoolArray, Float32, IntArray
+from placewise_core.basics.arrays import BoolArray, Float32, FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.actions import decode_action
+from placewise_core.gang.candidates import Candidates
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
-from placewise_core.gang.policy import PlacementPolicy, Proposal, action_of
-from placewise_core.policies.harmony import Harmony, NetSteps, drawn_from
+from placewise_core.gang.policy import NetRead, PlacementPolicy, Proposal, action_of
+from placewise_core.policies.harmony import Harmony, NetSteps, drawn_from, node_odds
 from placewise_core.policies.plan import Plan, plan_of
 from placewise_core.view.view import ClusterView
 
@@ -38,10 +40,10 @@ class HarmonyDraw(PlacementPolicy):
         if not _is_countable(job, view, context):
             return self._harmony.propose(job, view, context)
         try:
-            assignments = self._drawn(job, view, context)
-            if assignments is None:
+            drawn = self._drawn(job, view, context)
+            if drawn is None:
                 return None
-            return Proposal(assignments, self.probability(assignments, job, view, context))
+            return replace(drawn, propensity=self.probability(drawn.assignments, job, view, context))
         except Exception:  # a broken net never fails a call: the policy in force places the job
             return None
 
@@ -76,7 +78,8 @@ class HarmonyDraw(PlacementPolicy):
             context.slices.pause()
         return total + so_far
 
-    def _drawn(self, job: Job, view: ClusterView, context: PlaceContext) -> tuple[Assignment, ...] | None:
+    def _drawn(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+        """A placement without its propensity."""
         steps = self._harmony.steps(job, view, context)
         gang = steps.candidates.gang
         plan = plan_of(gang)
@@ -85,16 +88,16 @@ class HarmonyDraw(PlacementPolicy):
         while gang.remaining:
             found = steps.odds()
             if found is None:
-                return plan.rest()
+                return Proposal(plan.rest())
             first, odds = found
             group, is_open = _open(steps, first, plan)
             c = drawn_from(odds, context.rng.random())
             if not is_open[c]:
-                return plan.rest()
+                return Proposal(plan.rest())
             steps.take(first + c)
             plan.change(group, int(steps.candidates.rows[c]))
             context.slices.pause()
-        return gang.assignments()
+        return Proposal(gang.assignments(), read=steps.read())
 
 
 @frozen
@@ -111,12 +114,38 @@ class Retraced:
     odds: tuple[float, ...]
 
 
+class _Reread:
+    """A gang as the net placed it, task by task, from what it read and answered then. For one use."""
+
+    def __init__(self, read: NetRead, candidates: Candidates) -> None:
+        self.candidates = candidates
+        self._steps = list(zip(read.tokens, read.logits, strict=True))
+        self._done = 0
+
+    @property
+    def features(self) -> Float32:
+        return self._steps[self._done][0]
+
+    def odds(self) -> tuple[int, FloatArray] | None:
+        return None if self.candidates.is_stuck() else node_odds(self._steps[self._done][1], self.candidates.mask)
+
+    def take(self, action: int) -> None:
+        self.candidates.take(action)
+        self._done += 1
+
+
 def retraced(
-    harmony: Harmony, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
+    harmony: Harmony, proposal: Proposal, job: Job, view: ClusterView, context: PlaceContext
 ) -> Retraced | None:
-    """Nodes whose GPUs are too slow to share have no part in the probabilities. None where a node is not among the
-    candidates. Raises the net's own errors."""
-    steps = harmony.steps(job, view, context)
+    """By what the net read if it placed the job and that was recorded, else as it would come to the placement. Nodes
+    whose GPUs are too slow to share have no part in the probabilities. None where a node is not among the candidates.
+    Raises the net's own errors."""
+    read, assignments = proposal.read, proposal.assignments
+    steps: _Reread | NetSteps
+    if read is not None:
+        steps = _Reread(read, Candidates(Gang(job, view, context), read.rows))
+    else:
+        steps = harmony.steps(job, view, context)
     gang, nodes = steps.candidates.gang, {a.task: view.nodes.index.get(a.node, -1) for a in assignments}
     tasks, tokens, chances = [], [], []
     while gang.remaining:
@@ -137,12 +166,12 @@ def retraced(
     return Retraced(tuple(tasks), steps.candidates.rows, np.stack(tokens), tuple(chances))
 
 
-def _group_of(steps: NetSteps, first: int) -> TaskGroup:
+def _group_of(steps: NetSteps | _Reread, first: int) -> TaskGroup:
     role, _ = decode_action(first, len(steps.candidates.rows))
     return steps.candidates.turns[role].group
 
 
-def _candidate_of(steps: NetSteps, m: int) -> int | None:
+def _candidate_of(steps: NetSteps | _Reread, m: int) -> int | None:
     rows = steps.candidates.rows
     c = int(rows.searchsorted(m))
     return c if m >= 0 and c < len(rows) and rows[c] == m and steps.candidates.mask.reshape(2, -1)[:, c].any() else None

@@ -227,7 +227,7 @@ class _Found:
     def taken(self, proposal: Proposal, info: Mapping[str, float]) -> Proposal:
         """The search's own answer. Its proposers' draws are fixed, so of those that were asked it gives no other."""
         reason = self.failure or proposal.fallback_reason
-        return Proposal(proposal.assignments, 1.0, proposal.candidates, info, bool(reason), reason)
+        return replace(proposal, propensity=1.0, info=info, is_fallback=bool(reason), fallback_reason=reason)
 
 
 def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:

@@ -196,13 +196,15 @@ class Reading:
 
     def __init__(self, whole: object) -> None:
         self._whole, self.steps, self.tokens = whole, list[Float32](), list[PartTokens]()
+        self.logits: list[Float32] = []
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._whole, name)
 
     def decode(self, state: object, job: int, step: Float32) -> Float32:
         self.steps.append(step.copy())
-        return self._whole.decode(state, job, step)  # type: ignore[attr-defined,no-any-return]
+        self.logits.append(self._whole.decode(state, job, step))  # type: ignore[attr-defined]
+        return self.logits[-1]
 
     def speeds(self, tokens: PartTokens) -> Float32:
         self.tokens.append(tokens)
@@ -227,6 +229,33 @@ async def test_the_steps_in_the_log_are_those_that_harmonys_net_read(monkeypatch
         await ask_place(engine, place(make_job("later", workers=3), policy="load-balance"))
         (steps,) = next(record for record in await records_of(engine) if record.jobs[0].id == "a").steps
     assert np.array_equal(steps.tokens.unpack(), read)
+
+
+@pytest.mark.parametrize("policy", ["harmony", "harmony-sample"])
+async def test_the_steps_of_a_requests_later_jobs_are_those_that_the_net_read(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On more nodes than the net looks at. Jobs of one request share an encoding, so the net reads the second one
+    beside the first: encoded alone it has other candidates and probabilities."""
+    async with running_engine(nodes=40, gpus=4, alternatives_share=1.0) as engine:
+        rate = float(policy == "harmony-sample")
+        settings = ClusterSettings(exploration_rate=rate, explorers=(ExplorerSettings("harmony-sample"),))
+        await engine.update_settings(CLUSTER, settings)
+        net = Reading(engine._placing.placer.policies["harmony"]._net)  # type: ignore[attr-defined]
+        monkeypatch.setattr(engine._placing.placer.policies["harmony"], "_net", net)
+        jobs = [make_job(name, workers=workers, single_gpu_s=100.0) for name, workers in (("a", 2), ("b", 3))]
+        decision = await ask_place(engine, place(*jobs, policy="harmony"))
+        seen, logits = list(net.steps), list(net.logits)
+        (record,) = await records_of(engine)
+    assert len(record.steps) == len(jobs)
+    read = [step.tobytes() for step in seen]
+    for answered in decision.decisions:
+        (steps,) = [each for each in record.steps if each.job_id == answered.job_id]
+        nodes = {task.task: steps.nodes.index(task.node) for task in answered.assignments}
+        for task, tokens, odds in zip(steps.tasks, steps.tokens.unpack(), steps.probabilities, strict=True):
+            assert tokens.tobytes() in read
+            shares = np.exp(logits[read.index(tokens.tobytes())][: len(tokens)].astype(np.float64))
+            assert odds == pytest.approx(shares[nodes[task]] / shares.sum(), rel=1e-5)
 
 
 def features_by_place(tokens: PartTokens, k: int, jobs: Sequence[str], nodes: Sequence[str]) -> dict[object, object]:

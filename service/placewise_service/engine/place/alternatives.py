@@ -59,8 +59,7 @@ class AlternativesStudy:
         harmony = self._policies.learned.harmony
         if harmony is None or study.drawn is None:
             return None
-        tasks = study.drawn.proposal.assignments
-        found = retraced(harmony, tasks, study.job, study.view, study.context(slices))
+        found = retraced(harmony, study.drawn.proposal, study.job, study.view, study.context(slices))
         if found is None:
             return None
         nodes = tuple(study.view.nodes.records[m].id for m in found.rows.tolist())

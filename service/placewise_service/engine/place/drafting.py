@@ -224,6 +224,7 @@ class Placer:
             side = draft.arming.take(job.id)
             policy, exploration, context.interference = side.policy, side.exploration, side.interference
         context.barred = barred(view, job, job.gpus, context.now_s) if view.heads else None
+        context.is_recording = draft.is_studied and draft.takes_copies
         seed = None
         if (exploration.rate > 0 or policy.is_drawing) and not draft.is_seeded:
             queue = view.settings.queues.get(job.queue)

@@ -12,6 +12,7 @@ from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import GpuSharing, Job, NodeId, Resources, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.policy import Proposal
 from placewise_core.policies.consolidate import Consolidate
 from placewise_core.policies.harmony import Harmony
 from placewise_core.policies.harmony_draw import Retraced, retraced
@@ -51,7 +52,7 @@ def retraced_on(nodes: Sequence[str], net: Spreads) -> Retraced | None:
     demand = job.groups[0].demand
     tasks = [Assignment(f"worker-{i}", Role.WORKER, NodeId(node), (), demand) for i, node in enumerate(nodes)]
     context = PlaceContext(0.0, 0, interference=NotBesideSlow())
-    return retraced(Harmony(net, Consolidate()), tasks, job, view_of(), context)
+    return retraced(Harmony(net, Consolidate()), Proposal(tuple(tasks)), job, view_of(), context)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
