@@ -15,7 +15,7 @@ class PlaceContext:
     """Inputs of one decision besides the view.
 
     `deadline_s` is a reading of `Clock.monotonic_s`; a policy that searches stops before it. `is_explaining` asks for
-    candidates with their score terms, `is_recording` for what a net read (policy.NetRead). `randomness` is a generator
+    candidates with their score terms, `is_recording` for a net's inputs (policy.NetRead). `randomness` is a generator
     or its seed: most decisions draw nothing, and building a generator costs more than scoring thirty nodes. `slices`
     may be other than one only if the view is the decision's own. `barred`: (M,) nodes that the heads of queues keep
     from the job (heads.py); None for none. `first_offers` is the business of gang.py alone; in `notes` a policy keeps,

@@ -18,8 +18,8 @@ Action = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NetRead:
-    """What a net read and answered before each task of a gang that it placed: `rows` (C,) its candidates' places in the
-    view; task by task `tokens` (C, STEP_FEATURES) and `logits` (2C,) in the order of actions.py."""
+    """Inputs and answers of a net that placed a gang: `rows` (C,) its candidates' places in the view; before each task
+    `tokens` (C, STEP_FEATURES) and `logits` (2C,) in the order of actions.py."""
 
     rows: IntArray
     tokens: Sequence[Float32]

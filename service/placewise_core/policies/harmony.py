@@ -309,12 +309,12 @@ class NetSteps:
             self._tokens.update(action % len(self.candidates.rows))
 
     def read(self) -> NetRead | None:
-        """What the net read of a gang that is placed whole, if the context asks for it."""
+        """Inputs and answers of the net for a gang that is placed whole; None unless the context asks for them."""
         return self._recorded.read()
 
 
 class _Recording:
-    """What a net reads of one gang, kept if the context asks for it."""
+    """Inputs and answers of a net for one gang, kept if the context asks for them."""
 
     def __init__(self, candidates: Candidates) -> None:
         self._rows, self._is_on = candidates.rows, candidates.gang.context.is_recording

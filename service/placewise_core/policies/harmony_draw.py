@@ -115,7 +115,7 @@ class Retraced:
 
 
 class _Reread:
-    """A gang as the net placed it, task by task, from what it read and answered then. For one use."""
+    """A gang as the net placed it, task by task, from its recorded inputs and answers. For one use."""
 
     def __init__(self, read: NetRead, candidates: Candidates) -> None:
         self.candidates = candidates
@@ -137,7 +137,7 @@ class _Reread:
 def retraced(
     harmony: Harmony, proposal: Proposal, job: Job, view: ClusterView, context: PlaceContext
 ) -> Retraced | None:
-    """By what the net read if it placed the job and that was recorded, else as it would come to the placement. Nodes
+    """By the net's recorded inputs and answers if it placed the job, else as it would come to the placement. Nodes
     whose GPUs are too slow to share have no part in the probabilities. None where a node is not among the candidates.
     Raises the net's own errors."""
     read, assignments = proposal.read, proposal.assignments
