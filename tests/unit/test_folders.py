@@ -1,6 +1,10 @@
 """No folder is a mere listing: at most fifteen Python files stand in one."""
 
+import multiprocessing
+import os
 import re
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,3 +35,18 @@ def test_no_unit_or_property_test_that_starts_no_process_is_slow() -> None:
         tests = re.findall(r"((?:^@.+\n)+)(?:async )?def (\w+)", path.read_text("utf-8"), re.MULTILINE)
         found += [name for marks, name in tests if "mark.slow" in marks and "mark.process" not in marks]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        os.fork,
+        lambda: os.system("true"),
+        lambda: os.posix_spawn("/bin/true", ["true"], {}),
+        lambda: subprocess.run(["true"], check=True),
+        lambda: multiprocessing.get_context("fork").Process(target=print).start(),
+    ],
+)
+def test_a_fast_test_that_starts_a_process_fails(start: Callable[[], object]) -> None:
+    with pytest.raises(RuntimeError, match="this test starts a process"):
+        start()

@@ -84,7 +84,7 @@ def test_functions_that_act_have_verbs() -> None:
     """A function that returns nothing acts: its name begins with an imperative (cancel_and_wait), and no participle."""
     found = {
         f"{path.relative_to(ROOT)}: {node.name}"
-        for path, tree in parsed(r"\bdef ")
+        for path, tree in parsed(rf"(?s)\bdef _*(?:[a-z]*ed|{'|'.join(PARTICIPLES)})[_(](?:(?!\bdef ).)*?-> None:")
         for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and isinstance(node.returns, ast.Constant)

@@ -1,16 +1,26 @@
-"""Nets are opened and checked once per process: for the shipped bundle's this is most of the start of an engine."""
+"""Nets are opened and checked once per process, documents read once: for the shipped bundle's this is most of the start
+of an engine."""
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from placewise_models import bundle
 
+_document = cache(bundle._document)
+_of_id: dict[int, Mapping[str, Any]] = {}
+
 
 @cache
-def opened(load: Callable[..., Any], files: tuple[bytes, ...], report: str) -> Any:
-    return load(*files, json.loads(report))
+def opened(load: Callable[..., Any], files: tuple[bytes, ...], report: int) -> Any:
+    return load(*files, _of_id[report])
+
+
+def document_once(path: Path, content: bytes) -> Mapping[str, Any]:
+    """Equal bytes give the same document. Its path is for messages alone."""
+    document = _document(Path(path.parent.name, path.name), content)
+    return _of_id.setdefault(id(document), document)
 
 
 class _NetsOnce(bundle._Nets):
@@ -19,7 +29,7 @@ class _NetsOnce(bundle._Nets):
     def load(self, load: Callable[..., bundle.Net], report: str, *files: str) -> bundle.Net | None:
         def known(*contents: Any) -> bundle.Net:
             *nets, document = contents
-            net: bundle.Net = opened(load, tuple(nets), json.dumps(document, sort_keys=True))
+            net: bundle.Net = opened(load, tuple(nets), id(document))
             return net
 
         return super().load(known, report, *files)
@@ -28,3 +38,4 @@ class _NetsOnce(bundle._Nets):
 def open_once() -> None:
     """Also for what is imported already."""
     bundle._Nets = _NetsOnce  # type: ignore[misc]
+    bundle._document = document_once

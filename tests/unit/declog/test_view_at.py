@@ -129,7 +129,8 @@ async def test_an_explorer_that_the_clock_stopped_is_stopped_again(
         differing = 0
         for asked in records(log):
             assert asked.place is not None
-            (again,) = decide_again(asked, log.views_of(asked), policies_of(engine))
+            seen = list(log.views_of(asked))
+            (again,) = decide_again(asked, [view.fork() for view in seen], policies_of(engine))
             (given,) = asked.place.decisions
             assert (again.tasks, again.propensity) == (given.assignments or None, given.propensity)
             stop = asked.draws[0].stops["search"]
@@ -137,8 +138,8 @@ async def test_an_explorer_that_the_clock_stopped_is_stopped_again(
             shown = {"policy": "search", "asked": stop.asked, "is_late": is_late}
             assert row_of(CLUSTER, "1-0", encode(asked))[2]["job_stopped"] == [[shown]]
             unaware, older = (replaced_stops(asked, stops) for stops in ({"nobody": stop}, {}))
-            (other,) = decide_again(unaware, log.views_of(asked), policies_of(engine))
-            (before,) = decide_again(older, log.views_of(asked), policies_of(engine))
+            (other,) = decide_again(unaware, [view.fork() for view in seen], policies_of(engine))
+            (before,) = decide_again(older, seen, policies_of(engine))
             assert before.tasks == again.tasks
             differing += (other.tasks, other.propensity) != (again.tasks, again.propensity)
     assert differing > 3
