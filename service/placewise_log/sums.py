@@ -1,8 +1,8 @@
 """Sums over stored records, so that no view is built from a damaged byte. Never does I/O.
 
 Python sums the records that it writes (nodes, jobs, queues, settings): a CRC-32 in their last field. Lua sums events
-(shared/event.lua): half a SHA-1, the only digest that scripts have. A record without a sum was written by a replica of
-0.1.0, and is accepted.
+(shared/event.lua) and, beside them, the rows that it computes (shared/rows.lua): half a SHA-1, the only digest that
+scripts have. A record without a sum was written by an earlier replica, and is accepted.
 """
 
 import hashlib
@@ -20,7 +20,9 @@ _ONE_MORE = {
     head: bytes((head + 1,)) for head in range(0x80, 0x8F)
 }  # the first byte of a map, of one with a field more
 _UNSUMMED = frozenset((b"life", b"kind", b"body", b"args"))
-_EVENT_DIGITS = 16
+_DIGITS = 16
+# The first byte of a row that has a sum: an array, or a map, that spells its number of values in four bytes.
+_SUMMED_ROWS = (b"\xdd", b"\xdf")
 
 
 class DamagedError(msgspec.DecodeError):
@@ -63,5 +65,14 @@ def check_event(entry_id: bytes, fields: Mapping[bytes, bytes]) -> None:
     digest = hashlib.sha1(b"%b %b %b %d " % (entry_id, epoch, kind, len(body)), usedforsecurity=False)
     digest.update(body)
     digest.update(args)
-    if found != digest.hexdigest()[:_EVENT_DIGITS].encode():
+    if found != digest.hexdigest()[:_DIGITS].encode():
         raise DamagedError("events", entry_id)
+
+
+def check_row(row: bytes, key: str, name: bytes, found: bytes | None) -> None:
+    """Raises DamagedError if the row has a sum and it is not `found`, the one that is kept beside it."""
+    if row[:1] not in _SUMMED_ROWS:
+        return
+    digest = hashlib.sha1(b"%b %d %b%b" % (key.encode(), len(name), name, row), usedforsecurity=False)
+    if found != digest.hexdigest()[:_DIGITS].encode():
+        raise DamagedError(key, name)

@@ -210,6 +210,8 @@ def _store(settings: Settings, redis_url: str) -> RedisStore:
             ring_records=settings.declog.ring_records,
             ring_bytes=settings.declog.ring_bytes,
             views_bytes=settings.declog.views_bytes,
+            lapsed_ttl_s=settings.limits.late_start_s,
+            lapsed_bytes=settings.limits.late_start_bytes,
         ),
     )
 

@@ -98,6 +98,16 @@ class LimitSettings(Section):
         ge=60,
         description="Idle time after which measurements of a subtask kind or model are deleted.",
     )
+    late_start_s: float = Field(
+        default=86_400.0,
+        ge=60,
+        description="How long after its reservation expired a job may start without naming its placement.",
+    )
+    late_start_bytes: int = Field(
+        default=64 << 20,
+        ge=1 << 16,
+        description="Most bytes of placements kept for such jobs, per cluster; the oldest are forgotten first.",
+    )
     queue_series: int = Field(
         default=1000, ge=0, description="Most queues shown by name in metrics; the rest of a cluster are one series."
     )

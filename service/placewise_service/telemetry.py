@@ -32,6 +32,7 @@ from prometheus_client.samples import Sample
 from placewise_core.domain.cluster import QueueState
 from placewise_service.afterwards import Afterwards
 from placewise_service.settings import LogSettings, OtelSettings
+from placewise_service.tracing import Tracing
 
 # 50 µs … 5 s: a heuristic decision takes tens of microseconds, a deadline is at most seconds.
 SECONDS_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -72,6 +73,9 @@ class Telemetry:
         self._overcommits = self._counter(
             "placewise_overcommits_total", "Jobs that a host started on a node that had too little left.", "cluster"
         )
+        self._unknown_starts = self._counter(
+            "placewise_unknown_starts_total", "Jobs that started by a decision that is not known.", "cluster"
+        )
         self._profiles_refused = self._counter(
             "placewise_profiles_refused_total", "Rows of profiles not learned: the cluster has its most.", "cluster"
         )
@@ -98,7 +102,7 @@ class Telemetry:
         # By cluster: series to be removed with it, of any kind of metric, by metric and labels.
         self._of_clusters: dict[str, dict[tuple[Any, tuple[str, ...]], Any]] = {}
         self.afterwards = Afterwards()
-        self._tracing = _Tracing(otel) if otel and otel.endpoint else None
+        self._tracing = Tracing(otel) if otel and otel.endpoint else None
 
     def _add_trials(self) -> None:
         """Shadows and canaries."""
@@ -193,6 +197,11 @@ class Telemetry:
         """Counts jobs that a host started on a node that had too little left."""
         if count:
             self._of_cluster(cluster, self._overcommits, cluster).inc(count)
+
+    def unknown_starts(self, cluster: str, count: int) -> None:
+        """Counts jobs that started without a placement and whose decision is not known."""
+        if count:
+            self._of_cluster(cluster, self._unknown_starts, cluster).inc(count)
 
     def view_lag(self, cluster: str, seconds: float) -> None:
         """How far this process's view is behind the store."""
@@ -434,40 +443,6 @@ class _Uncounted:
         pass
 
     observe = set = inc
-
-
-class _Tracing:
-    """OpenTelemetry, set up for one endpoint. The exporter sends in the background and drops when it cannot."""
-
-    def __init__(self, settings: OtelSettings) -> None:
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-        from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
-        from opentelemetry.trace import SpanKind  # noqa: PLC0415
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
-
-        self._provider = TracerProvider(
-            resource=Resource.create({"service.name": "placewise"}),
-            sampler=ParentBasedTraceIdRatio(settings.sample_rate),
-        )
-        is_insecure = not settings.endpoint.startswith("https://")
-        self._provider.add_span_processor(
-            BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.endpoint, insecure=is_insecure))
-        )
-        self._tracer = self._provider.get_tracer("placewise")
-        self._propagator = TraceContextTextMapPropagator()
-        self._kind = SpanKind.SERVER
-
-    @contextlib.contextmanager
-    def span(self, name: str, trace: Mapping[str, str] | None, attributes: dict[str, Any]) -> Iterator[None]:
-        context = self._propagator.extract(trace) if trace else None  # a malformed header begins a trace of its own
-        with self._tracer.start_as_current_span(name, context, self._kind, attributes):
-            yield
-
-    def close(self) -> None:
-        self._provider.shutdown()
 
 
 def configure_logging(settings: LogSettings) -> None:

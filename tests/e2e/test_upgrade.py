@@ -27,6 +27,7 @@ _PATIENCE_S = 20.0
 class Pair:
     old: Service
     new: Service
+    settings: dict[str, str]
 
     def both_ways(self) -> Iterator[tuple[Service, Service]]:
         yield self.old, self.new
@@ -54,7 +55,7 @@ def pair(release: Source, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     settings = {"PLACEWISE_REDIS_URL": redis.url, "PLACEWISE_BUNDLE_DIR": str(bundles)}
     try:
         with release.service(settings) as old, Source(ROOT, "now").service(settings) as new:
-            made = Pair(old, new)
+            made = Pair(old, new, settings)
             nodes = [{"id": f"n{i}", "capacity": {"cpuCores": 64, "gpus": 4, "memoryGib": 256}} for i in range(2)]
             send("PUT", old, f"clusters/{CLUSTER}/nodes", {"nodes": [{**node, "state": "READY"} for node in nodes]})
             yield made
@@ -145,6 +146,29 @@ class TestBesideTheRelease:
             assert eventually(lambda: active(pair.old) == active(pair.new) == "next")
             post(second, "bundles:rollback", {})
             assert eventually(lambda: active(pair.old) == active(pair.new) == "default")
+
+    def test_rows_that_the_other_summed_or_wrote_without_a_sum_are_read(self, pair: Pair, release: Source) -> None:
+        """Progress, overheads and profiles, each written by one replica and changed by the other. A replica of either
+        tree that starts then has to read all of them."""
+        for first, second in pair.both_ways():
+            job = f"measured-{first.grpc_port}"
+            decision_id = place(first, job)["meta"]["decisionId"]
+            report(first, job, "STARTED", decision_id)
+            for service, speed in ((first, 1.5), (second, 2.5)):
+                described = {"id": job, "subtasks": [{"id": "s", "kind": job, "profile": {"share": speed}}]}
+                share = {"taskKind": job, "node": "n0", "unit": "cpu", "scale": speed, "overheadSeconds": speed}
+                events = [
+                    {"jobId": job, "kind": "PROGRESS", "speed": speed, "epochsDone": speed, "job": described},
+                    {"jobId": job, "kind": "SHARE_FINISHED", "share": share | {"seconds": 1.0}},
+                ]
+                post(service, f"clusters/{CLUSTER}/jobs:reportEvents", {"events": events})
+        with release.service(pair.settings) as old, Source(ROOT, "now").service(pair.settings) as new:
+            for service in (old, new):
+                full = httpx.get(f"{service.url}/v1/clusters/{CLUSTER}?full=true", timeout=60).json()
+                assert sorted(job["speed"] for job in full["jobs"]) == [2.5, 2.5]
+        for job in ("measured-" + str(service.grpc_port) for service in (pair.old, pair.new)):
+            report(pair.new, job, "FINISHED")
+        assert eventually(lambda: used(pair.old) == used(pair.new) == 0.0)
 
     def test_both_stay_ready(self, pair: Pair) -> None:
         for service in (pair.old, pair.new):

@@ -313,6 +313,7 @@ class Engine:
         for portion in portions(events):
             outcome, changes = await self._reporter.job_events(cluster, live, portion, self._parts.now_s(live))
             self._parts.telemetry.overcommits(cluster, len(outcome.overcommits))
+            self._parts.telemetry.unknown_starts(cluster, len(outcome.unknown))
             live.show(changes)
             total = total.followed_by(outcome)
             await live.wait_shown()

@@ -66,6 +66,8 @@ decode_bare_job = _job.decode
 decode_queue = _queue.decode
 decode_settings = _settings.decode
 decode_metrics = _metrics.decode
+decode_progress = _progress.decode
+NO_PROGRESS = (0.0, 0.0, 0.0)
 
 
 def encode_record(record: Recorded) -> bytes:
@@ -91,15 +93,15 @@ def _packed(data: bytes) -> bytes:
     return COMPRESSED + zlib.compress(data, 1) if len(data) >= _COMPRESS_FROM_BYTES else AS_IS + data
 
 
-def with_progress(job: RunningJob, expire_s: float, progress: bytes | None) -> RunningJob:
-    """A job from its record as it lives: with its expiry (0 = confirmed) and its progress."""
-    start_s, speed, epochs = _progress.decode(progress) if progress else (0.0, 0.0, 0.0)
+def with_progress(job: RunningJob, expire_s: float, progress: tuple[float, float, float]) -> RunningJob:
+    """A job from its record as it lives: with its expiry (0 = confirmed) and its start time, speed and epochs done."""
+    start_s, speed, epochs = progress
     return with_running_state(job, expire_s, start_s, speed, epochs)
 
 
 def decode_job(record: bytes, expire_s: float, progress: bytes | None) -> RunningJob:
     """A job from its record, its expiry and its progress."""
-    return with_progress(_job.decode(record), expire_s, progress)
+    return with_progress(_job.decode(record), expire_s, decode_progress(progress) if progress else NO_PROGRESS)
 
 
 async def decode_event(fields: Mapping[bytes, bytes], entry_id: bytes) -> Event:

@@ -35,6 +35,7 @@ class ClusterKeys:
     expiring: str  # sorted set: reserved job ids by expiry
     reservations: str  # hash: reservation id → job ids
     progress: str  # hash: job id → start time, speed, epochs done
+    row_sums: str  # hash: last part of the key, colon, name → sum of a row of progress, overheads or profiles
     ended: str  # sorted set: ids of ended jobs by the time they are forgotten
     lapsed: str  # hash: job id → its expired reservation; "" → bytes of all
     lapsed_times: str  # sorted set: lapsed job ids by the time they are forgotten

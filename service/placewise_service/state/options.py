@@ -13,8 +13,8 @@ class StoreOptions:
 
     answer_ttl_s: float = 600.0
     ended_ttl_s: float = 3600.0
-    lapsed_ttl_s: float = 3600.0
-    lapsed_bytes: int = 16 * 2**20
+    lapsed_ttl_s: float = 86_400.0
+    lapsed_bytes: int = 64 * 2**20
     outcome_ttl_s: float = 86_400.0
     retain_events_s: float = 30.0
     ring_records: int = 100_000

@@ -93,6 +93,10 @@ class JobReport:
     reservation_id: str = ""
     reason: str = ""
 
+    @property
+    def is_start_as_decided(self) -> bool:
+        return self.kind == "STARTED" and self.running is None
+
 
 @frozen
 class Overcommit:
@@ -109,13 +113,14 @@ class Overcommit:
 @frozen
 class ReportResult:
     """`events` in order, one per mutation (none for repeats). `overcommits`: jobs that hosts started on nodes with too
-    little left."""
+    little left. `unknown`: jobs that started without a placement and whose decision is not known (any more)."""
 
     events: tuple[Event, ...]
     version: int
     applied: int
     ignored: int
     overcommits: tuple[Overcommit, ...] = ()
+    unknown: tuple[JobId, ...] = ()
 
 
 @frozen
@@ -329,7 +334,8 @@ class StateStore(Protocol):
     async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
         """STARTED confirms a reservation or overrides it with the actual placement (even if that overcommits: the
         host is right, and the result reports it); an end frees. STARTED as reserved, or PROGRESS, of a job whose
-        reservation expired restores it. Repeats, and anything after the end, are ignored and counted."""
+        reservation expired restores it; a job that starts so and whose decision is not known is named. Repeats, and
+        anything after the end, are ignored and counted."""
         ...
 
     async def recall(self, cluster: str, request_id: str, fingerprint: bytes = b"") -> Repeated | Reused | None:

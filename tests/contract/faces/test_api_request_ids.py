@@ -165,3 +165,13 @@ async def test_a_late_start_that_overcommits_is_named_in_the_answer(ask: Any) ->
             ["b"],
         )
         assert problem.message == "job 'a' runs on GPUs 0 of 'n0', which b hold (GPU_TAKEN): stop one of them"
+
+
+@pytest.mark.parametrize("ask", FACES.values(), ids=FACES)
+async def test_a_start_whose_decision_is_not_known_is_named_in_the_answer(ask: Any) -> None:
+    async with prod() as (running, _, _):
+        started = {"cluster": "prod", "events": [{"jobId": "a", "kind": "STARTED"}]}
+        said = await ask(running, {"rpc": "ReportJobEvents", "request": started})
+        (problem,) = json_format.ParseDict(said, ReportJobEventsResponse()).problems
+        assert (problem.job_id, problem.node) == ("a", "")
+        assert "no decision about it is known (DECISION_UNKNOWN)" in problem.message

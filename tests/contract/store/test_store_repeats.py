@@ -127,6 +127,18 @@ async def test_a_reservation_that_was_given_back_leaves_nothing_to_restore(store
     assert (await store.report_jobs(CLUSTER, [late_start("a")])).ignored == 1
 
 
+async def test_a_start_whose_decision_is_not_known_is_named(harness: Harness, store: StateStore) -> None:
+    """Of a job that nobody decided; of one whose decision is forgotten; not of one that runs, or has ended."""
+    await hold(store, job("old"), ttl_s=GONE)
+    await store.expire(CLUSTER)
+    await harness.advance(1.05)
+    await store.report_jobs(CLUSTER, [started(job("runs")), ended("over")])
+    names = ("old", "never", "runs", "over")
+    result = await store.report_jobs(CLUSTER, [late_start(name) for name in names])
+    assert (result.applied, result.ignored, result.unknown) == (0, 4, ("old", "never"))
+    assert (await store.report_jobs(CLUSTER, [progress("never", 1.0, 1.0)])).unknown == ()
+
+
 async def test_what_expired_is_kept_for_a_while_and_within_bounds(harness: Harness, store: StateStore) -> None:
     for name in ("first", "second", "third"):
         await hold(store, job(name), ttl_s=GONE)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import redis
 from tests.fakes.servers.redis_server import RedisServer
-from tests.fakes.state import CLUSTER, job, node, position, progress, records, same, started, tailed
+from tests.fakes.state import CLUSTER, ended, job, node, position, progress, records, same, started, tailed
 
 from placewise_core.domain.cluster import ClusterSettings, QueueState
 from placewise_service.state import codec
@@ -136,6 +136,89 @@ async def test_records_without_sums_are_read(store: RedisStore, raw: "redis.Redi
         assert record
         raw.hset(getattr(KEYS, key), name, bytes((record[0] - 1,)) + record[1:-9])
     assert same(await records(store), before)
+
+
+# -- rows that scripts compute --------------------------------------------------------------------------------------
+
+ROWS = {"progress": "a", "overheads": "reduce", "profiles": "blast"}
+EARLIER = {
+    "progress": codec.encode((7.0, 2.5, 1.5)),
+    "overheads": codec.encode(("reduce", 1, 0.5)),
+    "profiles": codec.encode({"share": 2.0}),
+}
+
+
+async def add_to_rows(store: RedisStore, outcome: str = "o1") -> None:
+    await store.report_jobs(CLUSTER, [progress("a", 2.5, 1.5)])
+    await store.learn_overhead(CLUSTER, outcome, "reduce", 0.5)
+    await store.profile_subtask(CLUSTER, "blast", {"share": 2.0})
+
+
+@pytest.mark.parametrize("key", ROWS)
+async def test_any_byte_of_a_row_that_changed_is_refused_by_its_name(
+    store: RedisStore, raw: "redis.Redis[bytes]", key: str
+) -> None:
+    await add_to_rows(store)
+    row = raw.hget(getattr(KEYS, key), ROWS[key])
+    assert row
+    for damaged in (*(flipped(row, at) for at in range(len(row))), row[:-1]):
+        raw.hset(getattr(KEYS, key), ROWS[key], damaged)
+        with pytest.raises(CorruptStateError, match=f"'{ROWS[key]}' in {getattr(KEYS, key)} is damaged"):
+            await store.load(CLUSTER)
+
+
+@pytest.mark.parametrize("key", ROWS)
+async def test_a_row_under_anothers_name_or_without_its_sum_is_refused(
+    store: RedisStore, raw: "redis.Redis[bytes]", key: str
+) -> None:
+    await add_to_rows(store)
+    row = raw.hget(getattr(KEYS, key), ROWS[key])
+    assert row
+    raw.hset(getattr(KEYS, key), "other", row)
+    with pytest.raises(CorruptStateError, match="'other' in"):
+        await store.load(CLUSTER)
+    raw.hdel(getattr(KEYS, key), "other")
+    assert raw.hdel(KEYS.row_sums, f"{key}:{ROWS[key]}") == 1
+    with pytest.raises(CorruptStateError, match=f"'{ROWS[key]}' in"):
+        await store.load(CLUSTER)
+
+
+async def test_rows_of_earlier_replicas_are_read_beside_the_sums_of_rows_that_they_replaced(
+    store: RedisStore, raw: "redis.Redis[bytes]"
+) -> None:
+    await add_to_rows(store)
+    for key, name in ROWS.items():
+        raw.hset(getattr(KEYS, key), name, EARLIER[key])
+    read = await records(store)
+    assert (read.jobs[0].start_time_s, read.jobs[0].speed, read.jobs[0].epochs_done) == (7.0, 2.5, 1.5)
+    assert read.overheads["reduce"].mean_overhead_s == 0.5
+    assert read.subtask_profiles == {"blast": {"share": 2.0}}
+
+
+async def test_nothing_is_added_to_a_damaged_row(store: RedisStore, raw: "redis.Redis[bytes]") -> None:
+    """The next report writes it anew, and the cluster can be loaded."""
+    await add_to_rows(store)
+    for key, name in ROWS.items():
+        row = raw.hget(getattr(KEYS, key), name)
+        assert row
+        raw.hset(getattr(KEYS, key), name, flipped(row, len(row) - 1))
+    await add_to_rows(store, "o2")
+    read = await records(store)
+    assert (read.overheads["reduce"].count, read.subtask_profiles) == (1, {"blast": {"share": 2.0}})
+
+
+async def test_sums_go_with_their_rows(store: RedisStore, raw: "redis.Redis[bytes]") -> None:
+    """Also those of rows that an earlier replica removed, which knows no sums."""
+    await add_to_rows(store)
+    assert raw.hlen(KEYS.row_sums) == 3
+    await store.report_jobs(CLUSTER, [ended("a")])
+    assert raw.hkeys(KEYS.row_sums) == [b"overheads:reduce", b"profiles:blast"]
+    raw.delete(KEYS.overheads)
+    await store.forget_profiles(CLUSTER, (), 1e9)
+    assert raw.hkeys(KEYS.row_sums) == [b"profiles:blast"]
+    raw.delete(KEYS.profiles)
+    await store.forget_profiles(CLUSTER, (), 1e9)
+    assert not raw.exists(KEYS.row_sums)
 
 
 # -- events -------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from placewise_core.domain.errors import (
     StateUnavailableError,
 )
 from placewise_core.domain.events import ClusterRecords
-from placewise_core.domain.job import Job
+from placewise_core.domain.job import Job, JobId
 from placewise_core.policies.trial.arms import Arms
 from placewise_core.view.view import ClusterView
 from placewise_log.logs import Log, LogState
@@ -84,6 +84,7 @@ class Report:
     applied: int
     ignored: int
     overcommits: tuple[Overcommit, ...] = ()
+    unknown: tuple[JobId, ...] = ()
 
 
 @dataclass(frozen=True)

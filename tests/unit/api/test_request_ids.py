@@ -240,6 +240,19 @@ async def test_a_late_start_that_overcommits_is_accepted_counted_and_named() -> 
         assert (await said(two, "a", JobEventKind.STARTED)).overcommits == (), "said once"
 
 
+async def test_a_start_whose_decision_is_not_known_any_more_is_counted_and_named() -> None:
+    async with one_gpu() as (one, two, store, clock):
+        await ask_place(one, question("a"))
+        clock.advance(TTL_S + 1.0)
+        await store.expire(CLUSTER)
+        clock.advance(86_400.0 - 1.0)
+        assert (await said(two, "a", JobEventKind.STARTED)).applied == 1, "known for a day"
+        outcome = await said(two, "b", JobEventKind.STARTED)
+        assert (outcome.applied, outcome.ignored, outcome.unknown) == (0, 1, ("b",))
+        two._parts.telemetry.afterwards.run()
+        assert 'placewise_unknown_starts_total{cluster="c"} 1.0' in two._parts.telemetry.render().decode()
+
+
 async def test_a_newer_decision_counts_where_a_job_starts_late() -> None:
     async with one_gpu(2) as (one, two, store, clock):
         (first,) = (await answers(one, question("a"))).values()

@@ -6,6 +6,7 @@ from typing import Protocol
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
 from placewise_core.domain.decision import AdmitDecision, PartitionDecision, PlaceDecision
+from placewise_core.domain.job import JobId
 from placewise_core.policies.trial.arms import Arms
 from placewise_core.view.view import ClusterView
 from placewise_log.logs import Log, LogState
@@ -27,6 +28,8 @@ class ReportOutcome(Protocol):
     def ignored(self) -> int: ...
     @property
     def overcommits(self) -> Sequence[Overcommit]: ...
+    @property
+    def unknown(self) -> Sequence[JobId]: ...
 
 
 class ClusterSnapshot(Protocol):

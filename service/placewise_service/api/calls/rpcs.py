@@ -223,7 +223,10 @@ async def _report_job_events(
         snapshot_version=outcome.version,
         applied=outcome.applied,
         ignored=outcome.ignored,
-        problems=[convert_cluster.overcommit(found) for found in outcome.overcommits],
+        problems=[
+            *map(convert_cluster.overcommit, outcome.overcommits),
+            *map(convert_cluster.unknown_start, outcome.unknown),
+        ],
     )
 
 

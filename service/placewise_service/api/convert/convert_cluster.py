@@ -21,6 +21,7 @@ from placewise_core.domain.cluster import (
     RunningJob,
     RunState,
 )
+from placewise_core.domain.job import JobId
 from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, ClusterView
 from placewise_service.api.convert.convert_out import duration, fill_assignments, fill_queue_state, resources, set_time
 from placewise_service.state.store import Overcommit
@@ -45,6 +46,12 @@ def overcommit(found: Overcommit) -> cluster_pb2.Overcommit:
         held_by=found.others,
         message=f"{text} ({found.reason}): stop one of them",
     )
+
+
+def unknown_start(job_id: JobId) -> cluster_pb2.Overcommit:
+    """A job that started by a decision that is not known, so that nothing is held for it."""
+    text = f"job {job_id!r} started without a placement, and no decision about it is known (DECISION_UNKNOWN)"
+    return cluster_pb2.Overcommit(job_id=job_id, message=f"{text}: report its start with the placement")
 
 
 def totals(

@@ -36,13 +36,14 @@ _LOGGED_ONLY = frozenset({JobEventKind.SUBMITTED, JobEventKind.SHARE_MOVE_REQUES
 
 @frozen
 class ReportOutcome:
-    """Version after the report, how many entries changed something or were repeats, and where hosts started jobs that
-    do not fit there."""
+    """Version after the report, how many entries changed something or were repeats, where hosts started jobs that
+    do not fit there, and which jobs started by a decision that is not known."""
 
     version: int
     applied: int
     ignored: int
     overcommits: tuple[Overcommit, ...] = ()
+    unknown: tuple[JobId, ...] = ()
 
     def followed_by(self, other: "ReportOutcome") -> "ReportOutcome":
         """Both as one."""
@@ -51,6 +52,7 @@ class ReportOutcome:
             self.applied + other.applied,
             self.ignored + other.ignored,
             self.overcommits + other.overcommits,
+            self.unknown + other.unknown,
         )
 
 
@@ -128,7 +130,10 @@ class Reporter:
                 gpus=overcommit.gpus,
                 others=overcommit.others,
             )
-        return ReportOutcome(version, applied, len(events) - applied, result.overcommits), changes
+        for job_id in result.unknown:
+            log.warning("a host started a job whose decision is not known", cluster=cluster, job=job_id)
+        ignored = len(events) - applied
+        return ReportOutcome(version, applied, ignored, result.overcommits, result.unknown), changes
 
     async def _release_heads(self, cluster: str, live: LiveView, events: Sequence[JobEvent]) -> list[Event]:
         """Jobs that ended, or left their queue, keep no nodes as its head. If somebody else changed the queue in this

@@ -1,7 +1,7 @@
 """Reads what load.lua gives into a ClusterRecords, and finds where in the decision log an id must be. No I/O."""
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.domain.events import ClusterRecords
 from placewise_log.changes import decode_overhead
-from placewise_log.sums import DamagedError, check_record
+from placewise_log.sums import DamagedError, check_record, check_row
 from placewise_service.state import codec
 
 T = TypeVar("T")
@@ -31,8 +31,13 @@ def _pairs(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
 
 def _read(key: str, name: bytes, record: bytes, decode: Callable[[bytes], T]) -> T:
     """Raises DamagedError for a record whose sum is another, or whose bytes mean nothing."""
+    check_record(record, key, name)
+    return _decoded(key, name, record, decode)
+
+
+def _decoded(key: str, name: bytes, record: bytes, decode: Callable[[bytes], T]) -> T:
+    """Raises DamagedError for bytes that mean nothing."""
     try:
-        check_record(record, key, name)
         return decode(record)
     except msgspec.MsgspecError:
         raise DamagedError(key, name) from None
@@ -47,27 +52,37 @@ def _named(key: str, flat: Sequence[bytes], decode: Callable[[bytes], Named]) ->
         yield read
 
 
+def _rows(key: str, flat: Sequence[bytes], sums: Mapping[bytes, bytes], decode: Callable[[bytes], T]) -> dict[str, T]:
+    """The rows of a hash that scripts compute. Raises DamagedError."""
+    read = dict[str, T]()
+    for name, row in _pairs(flat):
+        check_row(row, key, name, sums.get(b"%b:%b" % (key.encode(), name)))
+        read[name.decode()] = _decoded(key, name, row, decode)
+    return read
+
+
 def records_from(cluster: str, reply: Sequence[Any]) -> tuple[ClusterRecords, str]:
     """The records and the position to tail from.
 
     Raises msgspec.DecodeError for bytes that no script wrote; DamagedError, which is one, names the record.
     """
-    epoch, version, last, settings, nodes, jobs, expiring, progress, queues, overheads, profiles, host_s = reply
+    epoch, version, last, settings, nodes, jobs, expiring, progress, queues, overheads, profiles, host_s, flat = reply
+    sums = dict(_pairs(flat))
     expiries = {name: float(score) for name, score in _pairs(expiring)}
-    progresses = dict(_pairs(progress))
+    progresses = _rows("progress", progress, sums, codec.decode_progress)
     records = ClusterRecords(
         cluster=cluster,
         version=int(version),
         epoch=epoch.decode(),
         nodes=tuple(_named("nodes", nodes, codec.decode_node)),
         jobs=tuple(
-            codec.with_progress(job, expiries.get(job.id.encode(), 0.0), progresses.get(job.id.encode()))
+            codec.with_progress(job, expiries.get(job.id.encode(), 0.0), progresses.get(job.id, codec.NO_PROGRESS))
             for job in _named("jobs", jobs, codec.decode_bare_job)
         ),
         queues={q.queue: q for q in _named("queues", queues, codec.decode_queue)},
         settings=_read("meta", b"settings", settings, codec.decode_settings) if settings else ClusterSettings(),
-        overheads={name.decode(): decode_overhead(record) for name, record in _pairs(overheads)},
-        subtask_profiles={name.decode(): codec.decode_metrics(record) for name, record in _pairs(profiles)},
+        overheads=_rows("overheads", overheads, sums, decode_overhead),
+        subtask_profiles=_rows("profiles", profiles, sums, codec.decode_metrics),
         host_time_s=float(host_s) if host_s else None,
     )
     return records, position_of(epoch, last)

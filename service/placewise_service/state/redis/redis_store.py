@@ -103,12 +103,12 @@ class RedisStore(RedisBundles):
 
     async def load(self, cluster: str) -> tuple[ClusterRecords, str] | None:
         k = keys_of(cluster)
-        keys = (k.meta, k.nodes, k.jobs, k.expiring, k.progress, k.queues, k.overheads, k.profiles)
+        keys = (k.meta, k.nodes, k.jobs, k.expiring, k.progress, k.queues, k.overheads, k.profiles, k.row_sums)
         with translate_redis_errors(cluster):
             reply = await script("load").run(self._scripts, keys, [])
             if reply is None:
                 return None
-            is_large = len(reply[4]) + len(reply[5]) > 2 * codec.NODES_PER_CHUNK
+            is_large = len(reply[4]) + len(reply[5]) + len(reply[10]) > 2 * codec.NODES_PER_CHUNK
             return await aside(records_from, cluster, reply) if is_large else records_from(cluster, reply)
 
     def tail(self, cluster: str, position: str) -> AsyncIterator[tuple[str, Batch]]:
@@ -203,7 +203,8 @@ class RedisStore(RedisBundles):
         args: list[Argument] = [self._options.ended_ttl_s]
         for report in reports:
             args += _report_args(report)
-        reply = await self._run("report_jobs", cluster, (*_giving_keys(k), k.progress, k.ended, k.capacities), args)
+        keys = (*_giving_keys(k), k.progress, k.ended, k.capacities, k.row_sums)
+        reply = await self._run("report_jobs", cluster, keys, args)
         if reply is None:
             raise no_such_cluster(cluster)
         with translate_redis_errors(cluster):
@@ -257,19 +258,16 @@ class RedisStore(RedisBundles):
     async def learn_overhead(self, cluster: str, outcome_id: str, task_kind: str, overhead_s: float) -> Event | None:
         k = keys_of(cluster)
         args: list[Argument] = [outcome_id, task_kind, overhead_s, self._options.outcome_ttl_s]
-        reply = await self._run("learn_overhead", cluster, (k.meta, k.events, k.overheads, k.outcomes), args)
+        keys = (k.meta, k.events, k.overheads, k.outcomes, k.row_sums)
+        reply = await self._run("learn_overhead", cluster, keys, args)
         if reply is None:
             raise no_such_cluster(cluster)
         return _event(reply[0], reply[1]) if reply else None
 
     async def profile_subtask(self, cluster: str, kind: str, metrics: Mapping[str, float]) -> Event:
         k = keys_of(cluster)
-        reply = await self._run(
-            "profile_subtask",
-            cluster,
-            (k.meta, k.events, k.profiles, k.profile_times),
-            [kind, codec.encode(metrics)],
-        )
+        keys = (k.meta, k.events, k.profiles, k.profile_times, k.row_sums)
+        reply = await self._run("profile_subtask", cluster, keys, [kind, codec.encode(metrics)])
         if reply is None:
             raise no_such_cluster(cluster)
         return Event(int(reply[1]), reply[0].decode(), SubtaskProfiled(kind, dict(metrics)))
@@ -280,14 +278,15 @@ class RedisStore(RedisBundles):
             halving_s,
             *[part for each in additions for part in (each.kind, each.value, each.weight)],
         ]
-        reply = await self._run("add_sums", cluster, (k.meta, k.events, k.profiles, k.profile_times), args)
+        keys = (k.meta, k.events, k.profiles, k.profile_times, k.row_sums)
+        reply = await self._run("add_sums", cluster, keys, args)
         if reply is None:
             raise no_such_cluster(cluster)
         return [_event(reply[0], fields) for fields in reply[1]]
 
     async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:
         k = keys_of(cluster)
-        keys = (k.meta, k.events, k.profiles, k.profile_times)
+        keys = (k.meta, k.events, k.profiles, k.profile_times, k.row_sums, k.progress, k.overheads)
         reply = await self._run("forget_profiles", cluster, keys, [idle_s, MOST_FORGOTTEN, *used])
         if reply is None:
             raise no_such_cluster(cluster)
@@ -467,9 +466,16 @@ def _standing(reply: Sequence[bytes]) -> Repeated | Reused:
 
 
 def _result(reply: Sequence[Any]) -> ReportResult:
-    epoch, version, applied, ignored, events, *problems = reply
-    overcommits = tuple(_overcommit(*problem) for problem in problems[0]) if problems else ()
-    return ReportResult(tuple(_event(epoch, event) for event in events), int(version), applied, ignored, overcommits)
+    epoch, version, applied, ignored, events, *of_jobs = reply
+    problems, unknown = of_jobs or ((), ())
+    return ReportResult(
+        tuple(_event(epoch, event) for event in events),
+        int(version),
+        applied,
+        ignored,
+        tuple(_overcommit(*problem) for problem in problems),
+        tuple(JobId(job.decode()) for job in unknown),
+    )
 
 
 def _overcommit(job: bytes, node: bytes, reason: bytes, gpus: Sequence[int], others: Sequence[bytes]) -> Overcommit:

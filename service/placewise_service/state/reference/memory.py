@@ -297,15 +297,16 @@ class MemoryStore(MemoryBundles):
         state = self._of(cluster)
         now_s = self._clock.now_s()
         state.ended = {job_id: until_s for job_id, until_s in state.ended.items() if until_s > now_s}
-        changes: list[JobsChanged | JobsEnded] = []
-        overcommits: list[Overcommit] = []
+        changes, overcommits, unknown = list[JobsChanged | JobsEnded](), list[Overcommit](), list[JobId]()
         for report in reports:
             change = self._change(state, report, now_s, overcommits)
             if change is not None:
                 changes.append(change)
+            elif report.is_start_as_decided and report.job_id not in state.jobs.keys() | state.ended.keys():
+                unknown.append(report.job_id)
         events = tuple(state.append(change) for change in runs_of(changes))
-        ignored = len(reports) - len(changes)
-        return ReportResult(events, state.version, len(changes), ignored, tuple(overcommits))
+        applied, ignored = len(changes), len(reports) - len(changes)
+        return ReportResult(events, state.version, applied, ignored, tuple(overcommits), tuple(unknown))
 
     def _change(
         self, state: _Cluster, report: JobReport, now_s: float, overcommits: list[Overcommit]
@@ -324,8 +325,7 @@ class MemoryStore(MemoryBundles):
             return JobsEnded((report.job_id,))
         if held is None and report.running is None and report.kind in ("STARTED", "PROGRESS"):
             held = state.take_lapsed(report.job_id, now_s)
-        job = started(held, report) if report.kind == "STARTED" else progressed(held, report)
-        if job is None:
+        if (job := (started if report.kind == "STARTED" else progressed)(held, report)) is None:
             return None
         overcommits += state.hold(job)
         return JobsChanged((job,))

@@ -1,20 +1,20 @@
--- learn_overhead.lua: adds one measured overhead to the running mean of its kind. Includes: clock, event.
--- KEYS    1 meta, 2 events, 3 overheads, 4 outcomes
+-- learn_overhead.lua: adds one measured overhead to the running mean of its kind. Includes: clock, event, rows.
+-- KEYS    1 meta, 2 events, 3 overheads, 4 outcomes, 5 row_sums
 -- ARGV    1 retain_s, 2 outcome id, 3 kind, 4 overhead in seconds, 5 seconds an outcome id is remembered
 -- Returns {epoch, event}, event being {version, kind, body, args} | {} for a repeat | false if the cluster does not exist
 -- Cost    O(log outcomes)
 if not exists then
   return false
 end
+row_sums_key = KEYS[5]
 redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.6f', now_s))
 local expire_s = string.format('%.6f', now_s + tonumber(ARGV[5]))
 if redis.call('ZADD', KEYS[4], 'NX', expire_s, ARGV[2]) == 0 then
   return {}
 end
 redis.call('EXPIRE', KEYS[4], math.ceil(tonumber(ARGV[5])) + 1)
-local packed = redis.call('HGET', KEYS[3], ARGV[3])
-local old = packed and cmsgpack.unpack(packed) or {ARGV[3], 0, 0}
+local old = row_of(KEYS[3], 'overheads', ARGV[3]) or {ARGV[3], 0, 0}
 local count = old[2] + 1
-local record = cmsgpack.pack({ARGV[3], count, old[3] + (tonumber(ARGV[4]) - old[3]) / count})
-redis.call('HSET', KEYS[3], ARGV[3], record)
-return {epoch, append('overhead', record, '')}
+local row = {ARGV[3], count, old[3] + (tonumber(ARGV[4]) - old[3]) / count}
+save_row(KEYS[3], 'overheads', ARGV[3], row)
+return {epoch, append('overhead', cmsgpack.pack(row), '')}

@@ -1,19 +1,19 @@
--- report_jobs.lua: applies reports of hosts about jobs, in order. Includes: clock, event, holdings, fits, lapsed.
+-- report_jobs.lua: applies reports of hosts about jobs, in order. Includes: clock, event, rows, holdings, fits, lapsed.
 -- KEYS    1 meta, 2 events, 3 used, 4 jobs, 5 holds, 6 expiring, 7 reservations, 8 lapsed, 9 lapsed_times,
---         10 progress, 11 ended, 12 capacities
+--         10 progress, 11 ended, 12 capacities, 13 row_sums
 -- ARGV    1 retain_s, 2 seconds to remember an end, then per report: op, job id, reservation id, record, holds,
 --         start time, speed, epochs done; op = "start" (record "" = as
 --         reserved, even if expired), "progress", "end", or "none"
--- Returns {epoch, version, applied, ignored, events, problems}, events being {version, kind, body, args}: one per run of
---         changes of the same kind; problems {job, node, reason, {gpus}, {other jobs on them}}; or false if the
---         cluster does not exist
+-- Returns {epoch, version, applied, ignored, events, problems, unknown}, events being {version, kind, body, args}: one per run of
+--         changes of the same kind; problems {job, node, reason, {gpus}, {other jobs on them}}; unknown the
+--         jobs that started without a placement and whose decision is not known; or false if the cluster does not exist
 -- Cost    O(tasks of the jobs reported)
 if not exists then
   return false
 end
-used_key, capacities_key = KEYS[3], KEYS[12]
+used_key, capacities_key, row_sums_key = KEYS[3], KEYS[12], KEYS[13]
 lapsed_key, lapsed_times_key = KEYS[8], KEYS[9]
-local events, problems, applied, ignored = {}, {}, 0, 0
+local events, problems, unknown, applied, ignored = {}, {}, {}, 0, 0
 local run_kind, ended, records, lives = nil, {}, {}, {}
 
 local function flush()
@@ -37,7 +37,7 @@ local function changed(job, record, progress)
   begin('jobs')
   records[#records + 1] = record
   lives[#lives + 1] = {0, progress[1], progress[2], progress[3]}
-  redis.call('HSET', KEYS[10], job, cmsgpack.pack(progress))
+  save_row(KEYS[10], 'progress', job, progress)
 end
 
 -- A running job is no reservation any more.
@@ -117,8 +117,7 @@ local function progressed(job, held, progress)
   if not held then
     return start(job, nil, '', '', '', progress)
   end
-  local packed = redis.call('HGET', KEYS[10], job)
-  local old = packed and cmsgpack.unpack(packed) or {0, 0, 0}
+  local old = row_of(KEYS[10], 'progress', job) or {0, 0, 0}
   local was_reserved = confirm(job, held[1])
   if not was_reserved and old[2] == progress[2] and old[3] == progress[3] then
     return false
@@ -136,7 +135,7 @@ local function finish(job, held)
     confirm(job, held[1])
     redis.call('HDEL', KEYS[4], job)
     redis.call('HDEL', KEYS[5], job)
-    redis.call('HDEL', KEYS[10], job)
+    drop_row(KEYS[10], 'progress', job)
   end
   drop_lapsed(job)
   redis.call('ZADD', KEYS[11], string.format('%.6f', now_s + tonumber(ARGV[2])), job)
@@ -156,6 +155,9 @@ for i = 3, #ARGV, 8 do
     is_done = false
   elseif op == 'start' then
     is_done = start(job, held, reservation, ARGV[i + 3], ARGV[i + 4], progress)
+    if not is_done and not held then
+      unknown[#unknown + 1] = job
+    end
   elseif op == 'progress' then
     is_done = progressed(job, held, progress)
   elseif op == 'end' and (reservation == '' or not held or held[1] == '' or held[1] == reservation) then
@@ -168,4 +170,4 @@ end
 flush()
 save_used()
 redis.call('EXPIRE', KEYS[11], math.ceil(tonumber(ARGV[2])) + 1)
-return {epoch, whole(version), applied, ignored, events, problems}
+return {epoch, whole(version), applied, ignored, events, problems, unknown}
