@@ -35,7 +35,7 @@ from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.faces.tls import Certificates, grpc_credentials
 from placewise_service.api.identity.auth import NOBODY
 from placewise_service.api.identity.identity import authenticator
-from placewise_service.api.rehearsal import rehearse
+from placewise_service.api.rehearsal import MutedTelemetry, rehearse
 from placewise_service.audit import AuditLog, AuditSink
 from placewise_service.backoff import doubling_s
 from placewise_service.engine import Engine, EngineOptions
@@ -50,7 +50,7 @@ from placewise_service.state.redis.redis_store import RedisStore
 from placewise_service.state.reference.memory import MemoryStore
 from placewise_service.state.store import StateStore
 from placewise_service.supervisor import Supervisor
-from placewise_service.telemetry import MutedTelemetry, Telemetry, configure_logging
+from placewise_service.telemetry import Telemetry, configure_logging
 from placewise_service.turns import take_short_turns
 
 log = structlog.get_logger(__name__)

@@ -32,7 +32,6 @@ from prometheus_client.samples import Sample
 from placewise_core.domain.cluster import QueueState
 from placewise_service.afterwards import Afterwards
 from placewise_service.settings import LogSettings, OtelSettings
-from placewise_service.tracing import Tracing
 
 # 50 µs … 5 s: a heuristic decision takes tens of microseconds, a deadline is at most seconds.
 SECONDS_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -102,7 +101,7 @@ class Telemetry:
         # By cluster: series to be removed with it, of any kind of metric, by metric and labels.
         self._of_clusters: dict[str, dict[tuple[Any, tuple[str, ...]], Any]] = {}
         self.afterwards = Afterwards()
-        self._tracing = Tracing(otel) if otel and otel.endpoint else None
+        self._tracing = _Tracing(otel) if otel and otel.endpoint else None
 
     def _add_trials(self) -> None:
         """Shadows and canaries."""
@@ -417,32 +416,38 @@ class _Shared(Collector):
         return cluster == _ALL_CLUSTERS or cluster in self._clusters
 
 
-class MutedTelemetry(Telemetry):
-    """Counts nothing: for a rehearsal, which is not the service's work."""
+class _Tracing:
+    """OpenTelemetry, set up for one endpoint. The exporter sends in the background and drops when it cannot."""
 
-    def _histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float] = ()) -> Any:
-        return _Uncounted()
+    def __init__(self, settings: OtelSettings) -> None:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+        from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio  # noqa: PLC0415
+        from opentelemetry.trace import SpanKind  # noqa: PLC0415
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
-    def _counter(self, name: str, text: str, *labels: str) -> Any:
-        return _Uncounted()
+        self._provider = TracerProvider(
+            resource=Resource.create({"service.name": "placewise"}),
+            sampler=ParentBasedTraceIdRatio(settings.sample_rate),
+        )
+        is_insecure = not settings.endpoint.startswith("https://")
+        self._provider.add_span_processor(
+            BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.endpoint, insecure=is_insecure))
+        )
+        self._tracer = self._provider.get_tracer("placewise")
+        self._propagator = TraceContextTextMapPropagator()
+        self._kind = SpanKind.SERVER
 
-    def _gauge(self, name: str, text: str, *labels: str, mode: Any = "") -> Any:
-        return _Uncounted()
+    @contextlib.contextmanager
+    def span(self, name: str, trace: Mapping[str, str] | None, attributes: dict[str, Any]) -> Iterator[None]:
+        context = self._propagator.extract(trace) if trace else None  # a malformed header begins a trace of its own
+        with self._tracer.start_as_current_span(name, context, self._kind, attributes):
+            yield
 
-
-class _Uncounted:
-    """Accepts every call of a counter, a gauge and a histogram, and counts nothing."""
-
-    def labels(self, *values: str) -> "_Uncounted":
-        return self
-
-    def inc(self, amount: float = 1.0) -> None:
-        pass
-
-    def remove(self, *values: str) -> None:
-        pass
-
-    observe = set = inc
+    def close(self) -> None:
+        self._provider.shutdown()
 
 
 def configure_logging(settings: LogSettings) -> None:

@@ -35,7 +35,6 @@ class ClusterKeys:
     expiring: str  # sorted set: reserved job ids by expiry
     reservations: str  # hash: reservation id → job ids
     progress: str  # hash: job id → start time, speed, epochs done
-    row_sums: str  # hash: last part of the key, colon, name → sum of a row of progress, overheads or profiles
     ended: str  # sorted set: ids of ended jobs by the time they are forgotten
     lapsed: str  # hash: job id → its expired reservation; "" → bytes of all
     lapsed_times: str  # sorted set: lapsed job ids by the time they are forgotten
@@ -58,6 +57,7 @@ class ClusterKeys:
     views_copied: str  # hash: life and id of the last event in it
     decision_drops: str  # string: entries of the decision log that were lost before they were exported
     views_drops: str  # string: entries of the log of views that were
+    row_sums: str  # hash: last part of the key, colon, name → sum of a row of progress, overheads or profiles
 
     @property
     def all(self) -> tuple[str, ...]:

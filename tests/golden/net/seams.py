@@ -40,6 +40,7 @@ from placewise_service.api.calls.rpcs import RPCS
 from placewise_service.api.docs.routes import ROUTES
 from placewise_service.api.faces.rest import rest_app
 from placewise_service.api.identity.auth import NOBODY, Open
+from placewise_service.api.rehearsal import MutedTelemetry
 from placewise_service.cli import app as cli_app
 from placewise_service.declog.derived import JOINED_SCHEMA
 from placewise_service.declog.tables import SCHEMAS
@@ -49,7 +50,7 @@ from placewise_service.state import codec
 from placewise_service.state.holdings import capacity_of, holds_of
 from placewise_service.state.keys import BUNDLES, REGISTRY, keys_of
 from placewise_service.state.reference.memory import MemoryStore
-from placewise_service.telemetry import MutedTelemetry, Telemetry
+from placewise_service.telemetry import Telemetry
 from placewise_slurm import main as slurm_cli
 from placewise_slurm.config import BridgeConfig
 from placewise_training.cli import simulate_app

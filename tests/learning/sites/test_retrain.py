@@ -91,7 +91,7 @@ def test_a_candidate_that_the_gate_refuses_does_not_come_to_its_place(short_log:
     assert "FAILED  gain in the paired simulation" in done.output
     assert not out.exists()
     assert (tmp_path / "next.retrain" / "gate" / "gate.html").exists()
-    assert load(tmp_path / "next.retrain" / "bundle" / "next").manifest.gate["verdict"] == "refused"
+    assert load(tmp_path / "next.retrain" / "refused" / "next").manifest.gate["verdict"] == "refused"
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ from tests.fakes.engine import CLUSTER, running_engine
 
 from placewise_core.basics.clock import ManualClock
 from placewise_service.api.calls.rpcs import RPCS
-from placewise_service.api.rehearsal import SCRIPT, rehearse
+from placewise_service.api.rehearsal import SCRIPT, MutedTelemetry, rehearse
 from placewise_service.engine import Engine
 from placewise_service.state.reference.memory import MemoryStore
-from placewise_service.telemetry import MutedTelemetry, Telemetry
+from placewise_service.telemetry import Telemetry
 
 ASKED = {"Place", "AdmitOrWait", "Partition"}
 

@@ -25,24 +25,31 @@ def test_the_manifest_has_the_verdict_and_the_bundle_its_report(
 ) -> None:
     bundle = copy_bundle(tmp_path / "next")
     before = load(bundle)
-    record(verdict(*passed), bundle)
-    found = load(bundle)
+    record(verdict(*passed), bundle, tmp_path / "judged")
+    found = load(tmp_path / "judged")
     assert found.manifest.gate == {"verdict": word, "cluster": "lab", "policy": "harmony"}
     assert found.document("gate.json")["verdict"] == word
     assert {file: found.manifest.files[file] for file in before.manifest.files} == before.manifest.files
-    record(verdict(True), bundle)  # judged again
-    assert load(bundle).manifest.gate["verdict"] == "promoted"
+    record(verdict(True), tmp_path / "judged", tmp_path / "judged-again")
+    assert load(tmp_path / "judged-again").manifest.gate["verdict"] == "promoted"
+    assert load(tmp_path / "judged").digest == found.digest
 
 
-def test_a_signed_or_torn_bundle_gets_no_verdict(tmp_path: Path) -> None:
+def test_the_bundle_that_is_judged_stays_as_it_is(tmp_path: Path) -> None:
     bundle = copy_bundle(tmp_path / "next")
     (bundle / SIGNATURES).write_text("signed", "ascii")
-    digest = load(bundle).digest
-    with pytest.raises(BundleError, match="record, then sign"):
-        record(verdict(True), bundle)
-    assert load(bundle).digest == digest
-    (bundle / SIGNATURES).unlink()
+    before = {path.name: path.read_bytes() for path in bundle.iterdir()}
+    record(verdict(True), bundle, tmp_path / "judged")
+    assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
+    assert not (tmp_path / "judged" / SIGNATURES).exists(), "they are over another manifest"
+    for there in ("next", "judged"):
+        with pytest.raises(BundleError, match="exists, and a bundle never changes"):
+            record(verdict(False), bundle, tmp_path / there)
+
+
+def test_a_torn_bundle_gets_no_verdict(tmp_path: Path) -> None:
+    bundle = copy_bundle(tmp_path / "next")
     (bundle / "reward.onnx").write_bytes(b"")
     with pytest.raises(BundleError, match=r"reward\.onnx differs from the manifest"):
-        record(verdict(True), bundle)
-    assert not (bundle / "gate.json").exists()
+        record(verdict(True), bundle, tmp_path / "judged")
+    assert [path.name for path in tmp_path.iterdir()] == ["next"]

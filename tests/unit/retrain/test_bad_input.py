@@ -109,7 +109,7 @@ def test_a_retraining_that_is_killed_leaves_no_bundle_and_keeps_no_other_out(tmp
     assert again.exit_code in (0, 5), again.output
     assert "consolidate against start" in again.output
     assert load(start).digest == digest
-    made = out if again.exit_code == 0 else tmp_path / "new.retrain" / "bundle" / "new"
+    made = out if again.exit_code == 0 else tmp_path / "new.retrain" / "refused" / "new"
     assert load(made).manifest.parent == {"name": "start", "digest": digest}
     (run,) = (path.parent for path in (tmp_path / "mlruns").glob("*/*/meta.yaml"))
     assert (run / "tags" / "data" / "start").read_text() == digest

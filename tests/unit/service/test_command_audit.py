@@ -47,7 +47,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "log export": (words("log export out"), "out", "UNREACHABLE"),
     "log migrate": (words("log migrate folder"), "folder", "OK"),
     "state check --cut": (lambda folder: invoke(damaged_aof(folder)), "redis/appendonly.aof", "OK"),
-    "gate --record": (words("gate --record --log folder --bundle new --incumbent old"), "new", "UsageError"),
+    "gate --record": (words("gate --record new --log folder --bundle made --incumbent old"), "new", "UsageError"),
     "retrain": (words("retrain --log folder --start old --out folder"), "folder", "RetrainError"),
     "train ldwp-online": (publish, "-dqn-000001", "ValueError"),
 }

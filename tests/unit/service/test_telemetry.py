@@ -47,6 +47,7 @@ def see(telemetry: Telemetry, cluster: str) -> None:
     telemetry.view_lag(cluster, 0.25)
     telemetry.conflict(cluster)
     telemetry.overcommits(cluster, 1)
+    telemetry.unknown_starts(cluster, 1)
     telemetry.profiles_refused(cluster, 1)
     telemetry.forecast_ratio(cluster, "bundle", 1.0)
     telemetry.input_psi(cluster, "column", 0.1)

@@ -34,22 +34,23 @@ def gate_command(
     block_min: Annotated[float, typer.Option(min=1, help="Length of a block of time, several horizons.")] = 120.0,
     windows: Annotated[int, typer.Option(min=4, help="Windows of the paired simulation.")] = WINDOWS,
     out: Annotated[Path | None, typer.Option(help="Folder for the report; keeps count of candidates judged.")] = None,
-    is_recorded: Annotated[
-        bool, typer.Option("--record", help="Write the verdict into the bundle's manifest, which promotion reads.")
-    ] = False,
+    recorded: Annotated[
+        Path | None,
+        typer.Option("--record", help="A new bundle: the candidate with the verdict, which promotion reads."),
+    ] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """May this bundle go to a canary? Exit code 5 if not, with the checks that failed."""
     args = GateArgs(log, bundle, incumbent, tuple(policy or ()), cluster, reward, block_min, windows, out)
-    with audited("gate --record", bundle.resolve().name) if is_recorded else nullcontext():
+    with audited("gate --record", recorded.resolve().name) if recorded is not None else nullcontext():
         found = _judged(args)
         if out is not None:
             write(found, out)
         _print(found, as_json_)
-        if is_recorded:
+        if recorded is not None:
             try:
-                record(found, bundle)
-            except BundleError as error:
+                record(found, bundle, recorded.resolve())
+            except (BundleError, OSError) as error:
                 raise UsageError(str(error)) from error
     if not found.is_promoted:
         raise typer.Exit(REFUSED)

@@ -2,15 +2,16 @@
 
 import html
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import msgspec
 
-from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, write_manifest
-from placewise_models.signing import SIGNATURES
+from placewise_models.bundle import BundleError, load, write_manifest
 from placewise_training.drift.compare import as_json as drift_json
 from placewise_training.drift.compare import summary
 from placewise_training.evaluate.report import as_json as evaluation_json
@@ -54,17 +55,23 @@ def write(found: GateVerdict, folder: Path) -> None:
     (folder / _PAGE).write_text(page(found), encoding="utf-8")
 
 
-def record(found: GateVerdict, bundle: Path) -> None:
-    """gate.json into the bundle, and the verdict into its manifest: its digest is another from then on. Raises
-    BundleError for a bundle that is signed, or not whole."""
-    if (bundle / SIGNATURES).exists():
-        raise BundleError(f"{bundle.name} is signed, and its verdict belongs into what is signed: record, then sign")
-    load(bundle)
-    manifest = msgspec.json.decode((bundle / MANIFEST).read_bytes(), type=Manifest)
-    (bundle / REPORT).write_text(_text(found), encoding="utf-8")
+def record(found: GateVerdict, bundle: Path, to: Path) -> None:
+    """A new bundle `to`: the files of `bundle` without its signatures, gate.json, and the verdict in the manifest.
+    `bundle` stays as it is. Raises BundleError if `to` exists, or if `bundle` is not whole; OSError."""
+    if to.exists():
+        raise BundleError(f"{to} exists, and a bundle never changes: choose another name")
+    manifest = load(bundle).manifest
     outcome = {"verdict": _verdict(found), "cluster": found.cluster, "policy": found.policy}
-    write_manifest(bundle, msgspec.structs.replace(manifest, files={**manifest.files, REPORT: ""}, gate=outcome))
-    load(bundle)
+    with TemporaryDirectory(prefix=".", dir=to.parent) as place:
+        made = Path(place) / to.name
+        made.mkdir()
+        for file in manifest.files:
+            shutil.copyfile(bundle / file, made / file)
+        (made / REPORT).write_text(_text(found), encoding="utf-8")
+        files = {**manifest.files, REPORT: ""}
+        write_manifest(made, msgspec.structs.replace(manifest, name=to.name, files=files, gate=outcome))
+        load(made)
+        made.rename(to)
 
 
 def page(found: GateVerdict) -> str:

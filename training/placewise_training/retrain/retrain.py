@@ -121,11 +121,14 @@ def _retrained(args: RetrainArgs, show: Show) -> Retrained:
             )
         )  # fmt: skip
         write(verdict, work / "gate")
-        record(verdict, candidate)
-        if not verdict.is_promoted:
-            return Retrained(verdict, steps, candidate)
-        candidate.rename(args.out)
-        return Retrained(verdict, steps, args.out)
+        if verdict.is_promoted:
+            record(verdict, candidate, args.out)
+            return Retrained(verdict, steps, args.out)
+        refused = work / "refused" / args.out.name
+        shutil.rmtree(refused.parent, ignore_errors=True)
+        refused.parent.mkdir()
+        record(verdict, candidate, refused)
+        return Retrained(verdict, steps, refused)
 
 
 def work_of(out: Path) -> Path:

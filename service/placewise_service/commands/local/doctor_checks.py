@@ -15,11 +15,11 @@ from placewise_core.admit.registry import CHANGED_ORDERS
 from placewise_core.basics.clock import SystemClock
 from placewise_models.bundle import BundleError
 from placewise_service.api.faces.tls import Certificates, end_time_s
+from placewise_service.api.rehearsal import MutedTelemetry
 from placewise_service.commands.exits import CommandError
 from placewise_service.main import make_engine
 from placewise_service.settings import Settings
 from placewise_service.state.reference.memory import MemoryStore
-from placewise_service.telemetry import MutedTelemetry
 
 CERTIFICATE_WARNING_DAYS = 14
 # The embedded Redis rewrites its file beside the old one, and the ring of a cluster's decisions alone takes 256 MiB.

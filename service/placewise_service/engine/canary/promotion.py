@@ -8,8 +8,8 @@ from placewise_service.state.store import BundleChange
 
 PASSED: Final = "promoted"  # the gate's verdict on a bundle that may serve
 UNGATED_REMEDY: Final = (
-    "Judge it on a log of that cluster (`placewise gate --record`), or promote it all the same with allow_ungated "
-    "(`placewise bundle promote --ungated`)"
+    "Judge it on a log of that cluster (`placewise gate --record`) and try the bundle that has the verdict, or promote "
+    "this one all the same with allow_ungated (`placewise bundle promote --ungated`)"
 )
 
 
