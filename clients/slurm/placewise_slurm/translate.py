@@ -65,7 +65,7 @@ def comment_pairs(comment: str) -> dict[str, str]:
 
 
 def stage(job: SlurmJob) -> Stage | None:
-    """None for a job that is not ours: pending, and never marked by the submit hook."""
+    """None for a pending job that the submit hook has not marked: it is not ours."""
     if job.state in _LIVE:
         return Stage.RUNNING
     if job.is_pending or job.state in _IN_BETWEEN:

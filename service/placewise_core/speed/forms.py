@@ -146,12 +146,12 @@ class OverlapForm:
 
 @frozen
 class KnotForm:
-    """As OverlapForm, with times that follow measured points and know how the GPUs lie on the nodes.
+    """As OverlapForm, but times follow measured points and depend on how the GPUs are spread over nodes.
 
     * t_g = (a + c·b) · f(b) · g^contention: f is read off `batches` (straight lines in log b), g is the most GPUs that
       the job has on one node, which share its cores and PCIe.
-    * t_s alone is 0; inside a node α·(n/2)^κ; across d nodes α(d)·(n/2)^κ·g^(w₀ + w₁/d + w₂/d²), with α(d) read off
-      `node_counts`; both times (b/b_min)^`batch_growth`, for gradients that grow with the batch.
+    * t_s is 0 for n = 1, α·(n/2)^κ inside a node, and α(d)·(n/2)^κ·g^(w₀ + w₁/d + w₂/d²) across d nodes; α(d) is read
+      off `node_counts`. The last two are multiplied by (b/b_min)^`batch_growth`, as some gradients grow with the batch.
 
     Beyond the measured batches and node counts f and α keep their last value.
     """

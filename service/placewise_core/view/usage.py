@@ -125,7 +125,7 @@ class Usage:
         return self._idle_gpus[m]
 
     def first_free_gpus(self, m: int, count: int) -> tuple[int, ...]:
-        """The `count` lowest indices of GPUs of node m that serve no job; fewer if there are fewer."""
+        """The `count` lowest indices of the idle GPUs of node m; all of them if there are fewer."""
         return tuple(self._idle_gpus[m][:count])
 
     def of_gpus(self, rows: slice = slice(None)) -> GpuUsage:

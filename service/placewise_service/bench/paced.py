@@ -1,7 +1,7 @@
 """The client of `placewise bench shadow`: Place at half of saturation and at saturation, shadow on and off by turns.
 
-A turn has its sides in stretches of half a second by turns, so that other load on the machine falls on all alike:
-without a shadow, with it, and, to show the noise, without it once more.
+A turn alternates three sides every half second, so that other load on the machine falls on all alike: without a
+shadow, with it, and without it once more, which shows the noise.
 
     python -m placewise_service.bench.paced < plan.json > result.json
 

@@ -232,7 +232,7 @@ class Engine:
         context: PartitionContext,
         deadline_s: float,
     ) -> tuple[PartitionPlan, int]:
-        """The plan, and the version of the view that it is of."""
+        """The plan, and the version of the view it was made on."""
         if view.nodes.size + len(command.units) + len(command.progress) <= _MOST_IN_ONE_GO:
             return partitioned(policy, command.task, command.progress, view, context), view.version
         view = view.fork()

@@ -19,7 +19,7 @@ from placewise_training.log.index import LogIndex
 from placewise_training.log.units import SubtaskTime, subtask_times
 
 VALUE, AT_MOST, AT_LEAST = 0, 1, -1
-_LATEST: Final = 64  # times of a kind and version that are kept for their middle
+_LATEST: Final = 64  # times kept per kind and version
 
 
 class MetricEntry(NamedTuple):

@@ -1,7 +1,7 @@
 """The papers' workloads as lists of SimJob: Harmony's gangs, the QoS paper's classes, Proteus' elastic jobs.
 
-Every draw comes from one seeded generator, so that equal seeds give equal jobs under every policy. Work is drawn as
-the time a job takes alone, as asked for, and turned into samples by the truth that will run it.
+Every draw comes from one seeded generator, so that equal seeds give equal jobs under every policy. The length of a job
+is drawn as its run time alone on the GPUs it asks for; the simulation's true speed turns that time into samples.
 """
 
 from collections.abc import Mapping, Sequence

@@ -227,7 +227,7 @@ class _Calls(cygrpc.AioServer):  # type: ignore[misc]
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
-    """Finds the handler of a call; one with too much metadata finds none but a refusal."""
+    """Finds the handler of a call. A call with too much metadata gets a handler that refuses it."""
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ def shadow(
     jobs: JobsOption = 32,
     tasks: TasksOption = 4,
     policy: PolicyOption = "",
-    bundle: Annotated[str, typer.Option(help="Bundle that shadows; empty: the one that answers.")] = "",
+    bundle: Annotated[str, typer.Option(help="Bundle of the shadow; empty: the bundle that answers.")] = "",
     shadow_policy: Annotated[str, typer.Option(help="Policy that shadows; empty: the bundle's choice.")] = "harmony",
     turns: Annotated[int, typer.Option(min=1, help="Turns with the shadow off, on and off again.")] = 5,
     seconds: Annotated[

@@ -38,7 +38,9 @@ def create(
     mode: Annotated[
         str, typer.Option(help="Permissions of the file, octal (640); a new file is 600, an old one keeps its own.")
     ] = "",
-    group: Annotated[str, typer.Option(help="Group of the file, name or number: the service's, with --mode 640.")] = "",
+    group: Annotated[
+        str, typer.Option(help="Group of the file, by name or number. With --mode 640, give the service's group.")
+    ] = "",
     is_json: JsonOption = False,
 ) -> None:
     """Make a token, add its hash to the tokens file, and print it: this once."""

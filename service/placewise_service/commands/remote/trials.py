@@ -36,7 +36,10 @@ _TIMEOUT_S = 60.0
 def canary(
     name: Annotated[str, typer.Argument(help="Bundle name; empty with --off.")] = "",
     share: Annotated[float, typer.Option(help="Share of the jobs, above 0 and below 1; by time it is a half.")] = 0.0,
-    by: Annotated[str, typer.Option(help="job: the hash of the job's id; time: alternating blocks of time.")] = "job",
+    by: Annotated[
+        str,
+        typer.Option(help="How jobs are split. job: by the hash of their ids; time: by alternating blocks of time."),
+    ] = "job",
     period_s: Annotated[float, typer.Option(help="By time: length of two blocks; 0: one hour.", min=0.0)] = 0.0,
     washout_s: Annotated[
         float, typer.Option(help="By time: first part of a block, which counts for neither; -1: a tenth.", min=-1.0)

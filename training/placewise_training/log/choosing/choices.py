@@ -24,8 +24,10 @@ class Chosen(NamedTuple):
 
 
 def worth(decisions: Sequence[Chosen], choices: Sequence[int], levels: FloatArray) -> FloatArray:
-    """(N,) of a net that would have chosen so. Rewards count above `levels` (N,), which know the decision but not the
-    placement: they change the noise alone."""
+    """Importance-weighted rewards (N,) of a net that would have made these choices.
+
+    Each reward is taken relative to its entry of `levels` (N,), a baseline that depends on the decision but not on the
+    placement: it lowers the noise and leaves the mean."""
     return np.array(
         [
             (each.reward - level) / each.propensities[each.taken] if each.taken == choice else 0.0

@@ -35,8 +35,8 @@ from placewise_training.policy.printed.net import PaperPolicy, PaperValue
 from placewise_training.policy.printed.rollouts import Interval, PaperActor, Step, simulate, situation
 
 SCHEMA, REPORT, CHECKPOINT = "placewise.harmony-paper/1", "harmony_paper.json", "harmony_paper.pt"
-FIRST_VALIDATION_SEED = 900_000  # beyond those of training
-_MOST_RATIO = 2.0  # importance ratio of a replayed sample
+FIRST_VALIDATION_SEED = 900_000  # above every training seed
+_MOST_RATIO = 2.0  # clips the importance ratio of a replayed sample
 Show = Callable[[str, int, int], None]
 
 

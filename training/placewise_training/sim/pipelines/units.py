@@ -1,8 +1,8 @@
 """Which subtask runs on which computing unit of a node: IAWP as the service has it, and the paper's baselines.
 
-PATS runs as the service has it, and ECT by the service's rule, with true times and the moments at which units are free.
-Random stands here once more, as it draws from a stream of its own. They know no similarity and put one subtask on a GPU
-at a time; the paper does not say how many its baselines put there.
+PATS is the service's own. ECT follows the service's rule, and knows the true times and when each unit becomes free.
+Random is written again, because it draws from its own stream. The baselines ignore similarity and put one subtask on a
+GPU at a time; the paper does not say how many.
 """
 
 import heapq
