@@ -1,20 +1,22 @@
-"""Digests of the parts of a view, kept up change by change. Know no event and decide nothing.
+"""The digest of a view and of its parts, kept up change by change. Know no event and decide nothing.
 
-Each is a sum modulo 2^64 of pseudo-random numbers, so that what has changed is taken out and added again: one for the
-usage and one for the report of each node, one for each two jobs that follow each other, one for each queue. Equal views
-have equal sums on any machine.
+The digest of a part is a sum modulo 2^64 of pseudo-random numbers, so that what has changed is taken out and added
+again: one for the usage and one for the report of each node, one for each two jobs that follow each other, one for each
+queue. Equal views have equal sums on any machine.
 """
 
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from placewise_core.basics.arrays import IntArray
 from placewise_core.basics.cells import number_of
-from placewise_core.domain.cluster import HeadReservation, Node, QueueState, RunningJob
+from placewise_core.domain.cluster import ClusterSettings, HeadReservation, Node, QueueState, RunningJob
 from placewise_core.domain.job import JobId
+from placewise_core.speed.co_runs import CoRunBook
+from placewise_core.view.estimates import Estimates
 from placewise_core.view.nodes import Nodes, Words, number_of_report, telemetry_row
 from placewise_core.view.usage import Usage
 
@@ -24,6 +26,90 @@ _EDGE: Final = JobId("")  # before the first job and after the last one
 _MOST_CHANGED: Final = 20_000
 _of_job = struct.Struct("<9d").pack
 _of_queue = struct.Struct("<10d").pack
+_of_view = struct.Struct("<6Q?d").pack
+
+
+class Digested(Protocol):
+    """The parts of a view that decisions read."""
+
+    nodes: Nodes
+    usage: Usage
+    jobs: dict[JobId, RunningJob]
+    queues: dict[str, QueueState]
+    heads: dict[str, HeadReservation]
+    settings: ClusterSettings
+    estimates: Estimates
+    co_runs: CoRunBook
+    host_time_s: float | None
+
+
+class ViewDigest:
+    """Of one view. Whoever changes its jobs or queues notes that here; its other parts have stamps of their own."""
+
+    def __init__(self) -> None:
+        self._nodes: NodeDigest | None = None
+        self._jobs: JobDigest | None = None
+        self._queues: QueueDigest | None = None
+        self._settings: tuple[ClusterSettings | None, int] = None, 0
+        self._seen: tuple[object, ...] = ()  # the state that `_value` is of; empty once a change was noted
+        self._value = 0
+
+    def note_job(self, job_id: JobId) -> None:
+        """The job came, went, or changed. If it is there, it is the last one now."""
+        self._seen = ()
+        if self._jobs is not None:
+            self._jobs.note(job_id)
+            if self._jobs.is_far_behind:
+                self._jobs = None
+
+    def note_queues(self, names: Iterable[str]) -> None:
+        """These queues, or whether their heads hold, have changed."""
+        self._seen = ()
+        if self._queues is not None:
+            self._queues.note(names)
+
+    def forget_jobs(self) -> None:
+        """Any job may have changed."""
+        self._seen, self._jobs = (), None
+
+    def forget_queues(self) -> None:
+        """Any queue may have changed."""
+        self._seen, self._queues = (), None
+
+    def value(self, view: Digested) -> int:
+        """The digest now, of the view that the changes were noted of."""
+        usage, learned = view.usage, (view.estimates.digest, view.co_runs.digest)
+        seen = (usage, usage.stamp, view.nodes.telemetry_stamp, view.settings, *learned, view.host_time_s)
+        if seen != self._seen:
+            self._seen, self._value = seen, self._value_now(view)
+        return self._value
+
+    def _value_now(self, view: Digested) -> int:
+        if self._nodes is None or not self._nodes.serves(view.nodes, view.usage):
+            self._nodes = NodeDigest(view.nodes, view.usage)
+        if self._jobs is None:
+            self._jobs = JobDigest(view.jobs)
+        if self._queues is None:
+            self._queues = QueueDigest(view.queues)
+        if self._settings[0] is not view.settings:
+            self._settings = view.settings, _number_of_settings(view.settings)
+        parts = (
+            self._nodes.value(),
+            self._jobs.value(view.jobs),
+            self._queues.value(view.queues, view.heads),
+            self._settings[1],
+            view.estimates.digest,
+            view.co_runs.digest,
+        )
+        return number_of(_of_view(*parts, view.host_time_s is None, view.host_time_s or 0.0))
+
+
+def _number_of_settings(settings: ClusterSettings) -> int:
+    """64 bits over the settings of exploration and of learning."""
+    explorers = [(explorer.policy, explorer.weight) for explorer in settings.explorers]
+    rates = (float(settings.exploration_rate), float(settings.admit_exploration_rate))
+    learns = (settings.learn_durations, settings.learn_throughput, settings.host_clock)
+    return number_of(repr((rates, explorers, learns)).encode())
 
 
 class NodeDigest:

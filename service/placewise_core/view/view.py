@@ -6,14 +6,12 @@ store refuses it. A view never does I/O and never decides.
 """
 
 import copy
-import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from placewise_core.basics.arrays import BoolArray
-from placewise_core.basics.cells import number_of
-from placewise_core.domain.cluster import ClusterSettings, HeadReservation, Node, QueueState, RunningJob
+from placewise_core.domain.cluster import HeadReservation, Node, QueueState, RunningJob
 from placewise_core.domain.events import (
     Change,
     ClockMoved,
@@ -31,7 +29,7 @@ from placewise_core.domain.events import (
 )
 from placewise_core.domain.job import JobId
 from placewise_core.speed.co_runs import CoRunBook, is_row
-from placewise_core.view.digest import JobDigest, NodeDigest, QueueDigest
+from placewise_core.view.digest import ViewDigest
 from placewise_core.view.estimates import Estimates
 from placewise_core.view.nodes import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, Nodes
 from placewise_core.view.slots import Slots
@@ -41,8 +39,6 @@ __all__ = ["CPU", "DEFAULT_STALE_AFTER_S", "GPUS", "GPU_MEMORY", "MEMORY", "NETW
 
 # A node whose telemetry is older than this is not offered (a reporter that reports at all does so every few seconds).
 DEFAULT_STALE_AFTER_S = 90.0
-
-_packed = struct.Struct("<6Q?d").pack
 
 
 class ClusterView:
@@ -60,12 +56,7 @@ class ClusterView:
         self.overheads, self.subtask_profiles = self.estimates.overheads, self.estimates.profiles
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
         self.co_runs = CoRunBook(records.subtask_profiles, [running.job for running in records.jobs])
-        self._node_digest: NodeDigest | None = None
-        self._job_digest: JobDigest | None = None
-        self._queue_digest: QueueDigest | None = None
-        self._settings_digest: tuple[ClusterSettings, int] | None = None
-        self._noted = 0  # counts the changes of nodes, jobs and queues that have no stamp of their own
-        self._digest_known: tuple[tuple[object, ...], int] = (), 0  # the state that it is of, and its value
+        self._digests = ViewDigest()
         self.lineage = object()  # the same in a view and its forks
         # By policy: results kept for its next decision on this view. The policy checks that they still hold.
         self.notes: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
@@ -73,7 +64,6 @@ class ClusterView:
 
     def _hold_all(self, nodes: Nodes, usage_stamp: int) -> None:
         """Makes these the nodes of the view, with all jobs on them."""
-        self._noted += 1
         self.nodes, self.usage = nodes, Usage(nodes, usage_stamp)
         self.slots = Slots(nodes, self.usage)
         for running in self.jobs.values():
@@ -97,47 +87,7 @@ class ClusterView:
     def digest(self) -> int:
         """64 bits over nodes with their usage and reports, jobs in their order, queues, settings of exploration,
         estimates and co-runs: the same for equal views on any machine. Its cost follows the changes since the last."""
-        usage, telemetry = self.usage.stamp, self.nodes.telemetry_stamp
-        learned = self.estimates.digest, self.co_runs.digest
-        seen = (self._noted, usage, telemetry, self.settings, *learned, self.host_time_s)
-        if seen != self._digest_known[0]:
-            self._digest_known = seen, self._digest_now()
-        return self._digest_known[1]
-
-    def _digest_now(self) -> int:
-        if self._node_digest is None or not self._node_digest.serves(self.nodes, self.usage):
-            self._node_digest = NodeDigest(self.nodes, self.usage)
-        if self._job_digest is None:
-            self._job_digest = JobDigest(self.jobs)
-        if self._queue_digest is None:
-            self._queue_digest = QueueDigest(self.queues)
-        if self._settings_digest is None or self._settings_digest[0] is not self.settings:
-            self._settings_digest = self.settings, _digest_of_settings(self.settings)
-        parts = (
-            self._node_digest.value(),
-            self._job_digest.value(self.jobs),
-            self._queue_digest.value(self.queues, self.heads),
-            self._settings_digest[1],
-            self.estimates.digest,
-            self.co_runs.digest,
-        )
-        return number_of(_packed(*parts, self.host_time_s is None, self.host_time_s or 0.0))
-
-    def _forget_digests(self) -> None:
-        self._noted += 1
-        self._node_digest = self._job_digest = self._queue_digest = None
-
-    def _note_job(self, job_id: JobId) -> None:
-        self._noted += 1
-        if self._job_digest is not None:
-            self._job_digest.note(job_id)
-            if self._job_digest.is_far_behind:
-                self._job_digest = None
-
-    def _note_queues(self, names: Iterable[str]) -> None:
-        self._noted += 1
-        if self._queue_digest is not None:
-            self._queue_digest.note(names)
+        return self._digests.value(self)
 
     def add_job(self, running: RunningJob) -> None:
         """Claims the resources of the job's assignments; replaces earlier claims of the same id."""
@@ -152,7 +102,7 @@ class ClusterView:
 
     def _confirm(self, running: RunningJob) -> None:
         """As assumed, now with its expiry. Moves behind the jobs that came since, as on a view that was not asked."""
-        self._note_job(running.id)
+        self._digests.note_job(running.id)
         if next(reversed(self.jobs)) == running.id:
             self.jobs[running.id] = running
             return
@@ -163,14 +113,13 @@ class ClusterView:
     def hold(self, running: RunningJob) -> None:
         """As add_job, for a new job whose assignments are claimed on this view already."""
         self.jobs[running.id] = running
-        self._note_job(running.id)
+        self._digests.note_job(running.id)
         if running.job.gpu_sharing.co_runs:
             self.co_runs.add(running.job)
 
     def update_jobs(self, jobs: Iterable[RunningJob]) -> None:
         """Gives jobs a new state. Their places and their order remain (the simulator's way in)."""
-        self._job_digest = None
-        self._noted += 1
+        self._digests.forget_jobs()
         for running in jobs:
             self.jobs[running.id] = running
 
@@ -178,7 +127,7 @@ class ClusterView:
         """Frees a job's resources; None if it holds nothing."""
         running = self.jobs.pop(job_id, None)
         if running is not None:
-            self._note_job(job_id)
+            self._digests.note_job(job_id)
             self.usage.unclaim_all(running.job, running.assignments)
             if running.job.gpu_sharing.co_runs:
                 self.co_runs.remove(running.job)
@@ -220,7 +169,7 @@ class ClusterView:
                 self.queues.clear()
                 self.heads.clear()
                 self._replace_nodes(())
-                self._forget_digests()
+                self._digests = ViewDigest()
 
     def _apply_nodes(self, change: NodesReported) -> None:
         if self.keeps_layout(change):
@@ -249,12 +198,12 @@ class ClusterView:
         gone = () if change.is_expiry else change.job_ids
         held = {name: head for name, head in self.heads.items() if head.job not in gone}
         if len(held) < len(self.heads):
-            self._note_queues(self.heads.keys() - held.keys())
+            self._digests.note_queues(self.heads.keys() - held.keys())
         self.heads = held
 
     def show_queue(self, queue: QueueState) -> None:
         """Replaces the state of a queue and its head; one of seq 0 is forgotten."""
-        self._note_queues((queue.queue,))
+        self._digests.note_queues((queue.queue,))
         if queue.seq:
             self.queues[queue.queue] = queue
         else:  # forgotten: as before its first question
@@ -271,8 +220,8 @@ class ClusterView:
     def take_rest(self, old: "ClusterView") -> None:
         """Takes over all that an old view has but its nodes and jobs."""
         self.version, self.settings, self.host_time_s = old.version, old.settings, old.host_time_s
-        self.queues, self.heads, self._queue_digest = old.queues, old.heads, None
-        self._noted += 1
+        self.queues, self.heads = old.queues, old.heads
+        self._digests.forget_queues()
         self.estimates, self.co_runs = old.estimates, old.co_runs
         self.overheads, self.subtask_profiles = old.overheads, old.subtask_profiles
 
@@ -285,7 +234,7 @@ class ClusterView:
         other.slots = Slots(other.nodes, other.usage)  # not the kept ones: they are counted on in place
         other.jobs, other.co_runs = dict(self.jobs), self.co_runs.fork()
         other.notes = WeakKeyDictionary()
-        other._forget_digests()
+        other._digests = ViewDigest()
         return other
 
     def is_as_forked(self, fork: "ClusterView", m: int) -> bool:
@@ -301,17 +250,9 @@ class ClusterView:
         """
         other = copy.copy(self)
         other.jobs = {}
-        other._forget_digests()
+        other._digests = ViewDigest()
         other.co_runs = CoRunBook({}, ())
         other.nodes = self.nodes.all_ready()
         other.usage = Usage(other.nodes, self.usage.stamp)
         other.slots = Slots(other.nodes, other.usage)
         return other
-
-
-def _digest_of_settings(settings: ClusterSettings) -> int:
-    """64 bits over the settings of exploration and of learning."""
-    explorers = [(explorer.policy, explorer.weight) for explorer in settings.explorers]
-    rates = (float(settings.exploration_rate), float(settings.admit_exploration_rate))
-    learns = (settings.learn_durations, settings.learn_throughput, settings.host_clock)
-    return number_of(repr((rates, explorers, learns)).encode())

@@ -259,6 +259,6 @@ def test_a_digest_that_fell_far_behind_begins_again(monkeypatch: pytest.MonkeyPa
     seen.digest()
     for i in range(9):
         seen.add_job(RunningJob(make_job(f"j{i}"), (task_on("n0", 0),)))
-    assert seen._job_digest is None
+    assert seen._digests._jobs is None
     seen.remove_job(JobId("j4"))
     assert seen.digest() == Snapshot.of("v", seen, 0.0, ()).shown().digest()
