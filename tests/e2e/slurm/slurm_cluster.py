@@ -195,7 +195,7 @@ class SlurmCluster:
         for name in self.names:
             self.start_node(name)
         self.start_rest()
-        self.wait_for(lambda: self.idle_nodes() == self.nodes, "nodes to become idle", 60)
+        self.wait_for(lambda: self.idle_nodes() == self.nodes, "nodes to become idle", 180)
 
     def start_node(self, name: str) -> None:
         self.spawn(f"slurmd-{name}", ["slurmd", "-D", "-f", str(self.conf), "-N", name])
