@@ -18,6 +18,7 @@ log = structlog.get_logger(__name__)
 _CAPACITY: Final = 50_000  # records: half a minute of a busy process, some 20 MB
 _BATCH = 32
 _RETRY_S = 0.5
+_GATHER_S = 0.02  # one write for the records of this time: a thread that wakes for each takes turns with the loop
 _STUCK_S = 5.0  # a write that takes so long is one that fails: a pipe that nobody empties
 
 
@@ -103,6 +104,7 @@ class AuditLog:
     def _work(self) -> None:
         while True:
             self._wake.wait()
+            self._closing.wait(_GATHER_S)
             self._wake.clear()
             while self._pending or self._queue:
                 is_last = self._closing.is_set()

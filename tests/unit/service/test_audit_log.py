@@ -202,6 +202,21 @@ def read_all(reader: int, lines: int) -> bytes:
     return bytes(data)
 
 
+def test_records_that_come_together_are_written_together(
+    tmp_path: Path, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    write = AuditFile.write
+    monkeypatch.setattr(AuditFile, "write", lambda file, lines: written.append(len(lines)) or write(file, lines))
+    log = opened(tmp_path / "audit", counters)
+    for n in range(20):
+        log.add(record(n))
+        time.sleep(0.0002)
+    log.close()
+    assert len(rows(tmp_path / "audit")) == 20
+    assert len(written) <= 4
+
+
 @pytest.mark.process
 def test_several_processes_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "audit"
