@@ -31,8 +31,7 @@ class AuditError(Exception):
 @frozen
 class AuditRecord:
     """One action or refusal, and its caller. `method` is the way of authentication; `result` is "OK" or the error's
-    reason; `count` is above 1 if one record stands for many refusals of unknown callers; `reason` says why the service
-    acted by itself."""
+    reason; `reason` says why the service acted by itself."""
 
     time_s: float
     call: str
@@ -43,7 +42,6 @@ class AuditRecord:
     cluster: str = ""
     subject: str = ""
     request_id: str = ""
-    count: int = 1
     reason: str = ""
 
     def line(self) -> bytes:
@@ -64,8 +62,6 @@ class AuditRecord:
             "result": self.result,
             "request_id": self.request_id[:longest],
         }
-        if self.count > 1:
-            row["count"] = self.count
         if self.reason:
             row["reason"] = self.reason[:longest]
         return _encode(row).encode() + b"\n"

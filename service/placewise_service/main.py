@@ -173,8 +173,7 @@ async def _run(
     if health_face is not None:
         await health_face.stop()
     telemetry.close()
-    if calls is not None and audit is not None:
-        calls.flush()
+    if audit is not None:
         audit.close()
 
 

@@ -64,6 +64,10 @@ def _by_connect(service: Service, body: bytes) -> bytes:
     return _posted(service, _METHOD, body, "application/proto")
 
 
+def _by_connect_json(service: Service, body: bytes) -> bytes:
+    return _posted(service, _METHOD, body, "application/json")
+
+
 def _binary(request: decision_pb2.PlaceRequest) -> bytes:
     return request.SerializeToString()
 
@@ -86,6 +90,7 @@ _CARRIERS: Mapping[str, tuple[Callable[[decision_pb2.PlaceRequest], bytes], Ask,
     "stream": (_binary, _by_stream, _parsed),
     "rest": (_json, _by_rest, _parsed_json),
     "connect": (_binary, _by_connect, _parsed),
+    "connect_json": (_json, _by_connect_json, _parsed_json),
 }
 
 

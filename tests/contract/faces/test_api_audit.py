@@ -337,21 +337,49 @@ async def test_a_stranger_with_a_certificate_is_named_by_it(tmp_path: Path) -> N
     assert (found[0].subject, found[0].peer) == ("certificate of cn:intern, dns:h", "10.0.0.1:1")
 
 
-async def test_a_flood_of_strangers_is_counted_in_few_records() -> None:
+async def test_every_refusal_of_a_flood_has_a_record() -> None:
     found: list[AuditRecord] = []
-    now_s = NOW_S
-    audit = CallAudit(found.append, lambda: now_s)
-    for _ in range(1000):
-        audit.record_refusal("Place", "UNAUTHENTICATED", Credentials(peer="10.0.0.1:1"))
-    audit.record_refusal("GetCluster", "UNAUTHENTICATED", Credentials())
-    assert len(found) == 20
-    now_s += 1.0
-    audit.record_refusal("Place", "UNAUTHENTICATED", Credentials())
-    assert len(found) == 21
-    await asyncio.sleep(0)
-    audit.flush()
-    assert [(each.call, each.count) for each in found[21:]] == [("Place", 980), ("GetCluster", 1)]
-    assert b'"count":980' in found[21].line()
+    audit = CallAudit(found.append, lambda: NOW_S)
+    for port in range(1000):
+        audit.record_refusal("Place", "UNAUTHENTICATED", Credentials(peer=f"10.0.0.1:{port}"))
+        audit.record_turned_away("http", "malformed", f"10.0.0.2:{port}")
+    peers = [each.peer for each in found]
+    assert peers == [peer for port in range(1000) for peer in (f"10.0.0.1:{port}", f"10.0.0.2:{port}")]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "result"),
+    [
+        ("GET", "/v2/clusters?token=pw_secret", 404, "NO_SUCH_PATH"),
+        ("POST", "/placewise.v1.DecisionService/Replace", 404, "NO_SUCH_PATH"),
+        ("PATCH", "/healthz/x", 404, "NO_SUCH_PATH"),
+        ("DELETE", PLACE, 405, "METHOD_NOT_ALLOWED"),
+        ("POST", "/metrics", 405, "METHOD_NOT_ALLOWED"),
+        ("GET", RPCS["Place"].path, 405, "METHOD_NOT_ALLOWED"),
+    ],
+)
+async def test_a_path_or_method_that_does_not_exist_is_on_record(
+    method: str, path: str, status: int, result: str, tmp_path: Path
+) -> None:
+    create_token(tmp_path / "t", "reader", [AccessScope.READ])
+    async with recorded(by_tokens(tmp_path / "t")) as at:
+        assert await at.rest(method, path, token="pw_wrong") == status
+        [found] = at.take()
+        assert (found.call, found.result, found.subject) == ("http", result, f"{method} {path.partition('?')[0]}")
+        assert found.peer.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("path", ["/placewise.v1.DecisionService/Replace", "/grpc.health.v1.Health/List", "/nowhere"])
+async def test_a_grpc_method_that_does_not_exist_is_on_record(path: str) -> None:
+    async with recorded() as at:
+        channel: Any = at.running.channel
+        call = channel.unary_unary(path)(b"")
+        assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
+        stream = channel.stream_stream(path)(iter([b"", b""]))
+        assert await stream.code() is grpc.StatusCode.UNIMPLEMENTED
+        found = at.take()
+        assert [(each.call, each.result, each.subject) for each in found] == [("grpc", "UNIMPLEMENTED", path)] * 2
+        assert all(each.peer.startswith("127.0.0.1:") for each in found)
 
 
 async def test_records_that_cannot_be_written_turn_readiness_red() -> None:

@@ -1,4 +1,4 @@
-"""Who is turned away before a call begins: each refusal of the HTTP face on record, a flood of them in few records."""
+"""Who is turned away before a call begins: each refusal of the HTTP faces on record."""
 
 import asyncio
 import contextlib
@@ -15,10 +15,11 @@ from placewise_core.basics.clock import SystemClock
 from placewise_log.audit import AuditRecord
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway
+from placewise_service.api.faces.health import HealthFace
 from placewise_service.api.faces.http_connection import address
 from placewise_service.api.faces.rest_server import RestFace
 from placewise_service.api.faces.tls import Certificates
-from placewise_service.api.identity.auth import Credentials, Open
+from placewise_service.api.identity.auth import Open
 from placewise_service.settings import LimitSettings, ServerSettings, TlsSettings
 from placewise_service.telemetry import Telemetry
 
@@ -149,13 +150,18 @@ async def test_a_call_by_a_foreign_name_or_from_a_foreign_page_is_on_record(carr
         assert list(at.engine.views) == ["prod"]
 
 
-async def test_a_flood_at_the_door_is_few_records_and_leaves_those_of_calls_alone() -> None:
+@pytest.mark.parametrize(
+    ("sent", "result"),
+    [("GET /metrics", "NO_SUCH_PATH"), ("POST /readyz", "METHOD_NOT_ALLOWED")],
+)
+async def test_what_the_port_for_probes_does_not_serve_is_on_record(sent: str, result: str) -> None:
     records: list[AuditRecord] = []
-    audit = CallAudit(records.append, lambda: NOW_S)
-    for port in range(1000):
-        audit.record_turned_away("http", "malformed", f"10.0.0.1:{port}")
-    assert len(records) == 20
-    audit.record_refusal("Place", "UNAUTHENTICATED", Credentials(peer="10.0.0.2:1"))
-    assert records[20:] == [AuditRecord(NOW_S, "Place", "UNAUTHENTICATED", peer="10.0.0.2:1")]
-    audit.flush()
-    assert records[21:] == [AuditRecord(NOW_S, "http", "malformed", count=980)]
+    gateway = Gateway(
+        FakeEngine(), SystemClock(), LimitSettings(), Open(), Telemetry(),
+        audit=CallAudit(records.append, lambda: NOW_S),
+    )  # fmt: skip
+    face = HealthFace(gateway, ServerSettings(health_port=0))
+    await face.start()
+    peer = await say(face.port, f"{sent} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    await face.stop()
+    assert records == [AuditRecord(NOW_S, "http", result, peer=peer, subject=sent)]

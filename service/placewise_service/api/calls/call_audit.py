@@ -5,7 +5,6 @@ before a call. A Place that reserved nothing, and a Partition, have written only
 request_id, or if they moved the host's clock. The log of decisions is no such write: it is a record itself.
 """
 
-import asyncio
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Final, Protocol
@@ -17,9 +16,6 @@ from placewise_service.api.identity.auth import AccessScope, Credentials, Princi
 _ADVICE: Final = frozenset({"Place", "StreamPlace", "Partition"})  # writes only some of its answers
 _LEFT: Final = "CANCELLED"  # by its caller: it failed nobody
 _LISTS: Final = {"jobs": "id", "events": "job_id", "nodes": "id"}  # lists of a message, and what names their rows
-# Of callers whom nobody knows, so many refusals a second have a record each, before and in calls; those above are
-# counted in one record by call and reason. Otherwise everybody who reaches a port could fill the disk.
-_STRANGERS_PER_S: Final = 20
 _IDLE: Final = "idle_time"  # who was answered and asks nothing more was refused nothing
 
 
@@ -46,10 +42,6 @@ class CallAudit:
         """`now_s` is the time of day."""
         self._add = add
         self._now_s = now_s
-        # Two, so that a flood at the door leaves room for those whose credentials are refused.
-        self._at_the_door = _Budget()
-        self._in_calls = _Budget()
-        self._counted: dict[tuple[str, str], int] = {}
 
     def record_call(self, call: FinishedCall) -> None:
         """Puts a call on record if it belongs there."""
@@ -67,27 +59,16 @@ class CallAudit:
         )
 
     def record_refusal(
-        self, name: str, reason: str, credentials: Credentials, principal: Principal | None = None
+        self, name: str, reason: str, credentials: Credentials, principal: Principal | None = None, subject: str = ""
     ) -> None:
         """Puts on record that somebody was refused who did not come as far as a call of the contract."""
-        self._record(name, reason, credentials, principal)
+        self._record(name, reason, credentials, principal, subject=subject)
 
     def record_turned_away(self, face: str, limit: str, peer: str = "") -> None:
         """Records that a face refused or closed a connection, or a request before a call of it began. `limit` is
         as in placewise_refused_total; `peer` is its address and port, "" if unknown."""
-        if limit == _IDLE:
-            return
-        now_s = self._now_s()
-        if self._at_the_door.is_spent(now_s):
-            self._count(face, limit)
-        else:
-            self._add(AuditRecord(now_s, face, limit, peer=peer))
-
-    def flush(self) -> None:
-        """Writes a record for each group of counted refusals."""
-        for (name, reason), count in self._counted.items():
-            self._add(AuditRecord(self._now_s(), name, reason, count=count))
-        self._counted.clear()
+        if limit != _IDLE:
+            self._add(AuditRecord(self._now_s(), face, limit, peer=peer))
 
     def _record(
         self,
@@ -99,36 +80,11 @@ class CallAudit:
         subject: str = "",
         request_id: str = "",
     ) -> None:
-        now_s = self._now_s()
-        if principal is None:
-            if self._in_calls.is_spent(now_s):
-                self._count(name, reason)
-                return
-            if credentials.subjects:
-                subject = f"certificate of {', '.join(credentials.subjects)}"
+        if principal is None and credentials.subjects:
+            subject = f"certificate of {', '.join(credentials.subjects)}"
         caller, method = ("", "") if principal is None else (principal.name, principal.method.value)
-        record = AuditRecord(now_s, name, reason, caller, method, credentials.peer, cluster, subject, request_id)
-        self._add(record)
-
-    def _count(self, name: str, reason: str) -> None:
-        if not self._counted:
-            asyncio.get_running_loop().call_later(1.0, self.flush)
-        self._counted[name, reason] = self._counted.get((name, reason), 0) + 1
-
-
-class _Budget:
-    """Records of strangers that a second has room for."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._taken = 0
-
-    def is_spent(self, now_s: float) -> bool:
-        """Takes one of the records of this second; True if none is left."""
-        if int(now_s) != self._second:
-            self._second, self._taken = int(now_s), 0
-        self._taken += 1
-        return self._taken > _STRANGERS_PER_S
+        time_s = self._now_s()
+        self._add(AuditRecord(time_s, name, reason, caller, method, credentials.peer, cluster, subject, request_id))
 
 
 def _is_recorded(call: FinishedCall) -> bool:

@@ -102,10 +102,10 @@ class Gateway:
                 self.telemetry.afterwards.add(self.audit.record_refusal, name, error.reason, credentials, principal)
             raise
 
-    def record_refusal(self, name: str, reason: str, credentials: Credentials) -> None:
+    def record_refusal(self, name: str, reason: str, credentials: Credentials, subject: str = "") -> None:
         """Puts on record that a request was refused before it became a call."""
         if self.audit is not None:
-            self.audit.record_refusal(name, reason, credentials)
+            self.audit.record_refusal(name, reason, credentials, subject=subject)
 
     def note_turned_away(self, face: str, limit: str, peer: str = "") -> None:
         """Counts a connection, or a request before its call began, that was refused; puts it on record."""

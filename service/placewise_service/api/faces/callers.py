@@ -10,6 +10,7 @@ from placewise_service.api.identity.auth import NOBODY, Credentials, bearer_toke
 from placewise_service.api.identity.certificates import subjects_of_pem
 from placewise_service.telemetry import TRACE_HEADERS
 
+NO_SUCH_PATH, METHOD_NOT_ALLOWED = "NO_SUCH_PATH", "METHOD_NOT_ALLOWED"
 SUBJECTS = "certificate_subjects"  # in the state of a request: names in the certificate of its connection
 
 
@@ -24,6 +25,12 @@ def of_request(gateway: Gateway, scope: Scope, headers: Mapping[str, str]) -> Cr
         subjects=scope.get("state", {}).get(SUBJECTS, ()) if gateway.reads_certificates else (),
         peer="" if peer is None else f"{peer[0]}:{peer[1]}",
     )
+
+
+def record_strange_request(gateway: Gateway, scope: Scope, headers: Mapping[str, str], reason: str) -> None:
+    """Puts on record that a path, or a method of a path, does not exist. A query string may hold a secret: it is left
+    out."""
+    gateway.record_refusal("http", reason, of_request(gateway, scope, headers), f"{scope['method']} {scope['path']}")
 
 
 def of_context(gateway: Gateway, context: "grpc.aio.ServicerContext[bytes, bytes]") -> Credentials:

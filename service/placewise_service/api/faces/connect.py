@@ -20,7 +20,7 @@ from placewise_service.api.calls.gateway import Call, Gateway, unforeseen
 from placewise_service.api.calls.rpcs import RPCS, Rpc
 from placewise_service.api.calls.statuses import UNSUPPORTED_MEDIA_TYPE, connect_error, problem_headers
 from placewise_service.api.faces.bodies import read_body
-from placewise_service.api.faces.callers import of_request, trace_of
+from placewise_service.api.faces.callers import METHOD_NOT_ALLOWED, of_request, record_strange_request, trace_of
 from placewise_service.api.faces.pages import Hosts, refuse_foreign_hosts, refuse_foreign_pages
 
 PROTO, JSON = "application/proto", "application/json"
@@ -60,6 +60,7 @@ class ConnectFace:
     def _refusal(self, rpc: Rpc, request: "_Request", content_type: str) -> Response | None:
         """The protocol's answers to a wrong method or content type have no body; every other failure is an error."""
         if request.scope["method"] != "POST":
+            record_strange_request(self._gateway, request.scope, request.headers, METHOD_NOT_ALLOWED)
             return Response(status_code=405, headers={"Allow": "POST"})
         if content_type not in (PROTO, JSON):
             caller = of_request(self._gateway, request.scope, request.headers)

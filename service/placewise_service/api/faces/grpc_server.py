@@ -117,7 +117,7 @@ class GrpcFace:
         handlers = {rpc.path: grpc.stream_unary_rpc_method_handler(self._unary(rpc)) for rpc in RPCS.values()}
         handlers[STREAM_PLACE.path] = grpc.stream_stream_rpc_method_handler(self._stream_place)
         methods = _Methods(handlers, self._gateway, self._connections)
-        self._server.add_generic_rpc_handlers((methods, self._open_calls))
+        self._server.add_generic_rpc_handlers((methods, self._open_calls, _Unknown(self._gateway)))
 
     def _unary(self, rpc: Rpc) -> Callable[[Any, Context], Awaitable[bytes]]:
         """Served as a stream of one message: gRPC reads that of a unary call before its handler knows who asks."""
@@ -270,6 +270,23 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         else:
             gc.collect(0)
         self._fields = 0
+
+
+class _Unknown(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Asked last: answers a method that does not exist as gRPC does, and puts it on record."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        method = handler_call_details.method
+
+        async def refuse(requests: Any, context: Context) -> None:
+            self._gateway.record_refusal("grpc", "UNIMPLEMENTED", of_context(self._gateway, context), method)
+            context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+            context.set_details("Method not found!")
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _services() -> Sequence[str]:

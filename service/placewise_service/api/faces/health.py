@@ -5,13 +5,16 @@ trust ours. The port of its own says nothing else, and says it in clear.
 """
 
 from functools import partial
+from http import HTTPStatus
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from placewise_service.api.calls.gateway import Gateway
+from placewise_service.api.faces.callers import METHOD_NOT_ALLOWED, NO_SUCH_PATH, record_strange_request
 from placewise_service.api.faces.listener import Listener, bound_socket
 from placewise_service.settings import ServerSettings
 
@@ -48,4 +51,11 @@ def health_app(gateway: Gateway) -> Starlette:
         problem = gateway.problem()
         return JSONResponse({"status": "not ready", **({"problem": problem} if problem else {})}, 503)
 
-    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)])
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        reason = NO_SUCH_PATH if error.status_code == HTTPStatus.NOT_FOUND else METHOD_NOT_ALLOWED
+        record_strange_request(gateway, request.scope, request.headers, reason)
+        return PlainTextResponse(error.detail, error.status_code, headers=error.headers)
+
+    routes = [Route("/healthz", healthz), Route("/readyz", readyz)]
+    return Starlette(routes=routes, exception_handlers={HTTPException: refused})

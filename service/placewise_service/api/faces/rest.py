@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -30,7 +31,13 @@ from placewise_service.api.convert.json_codec import set_from_text
 from placewise_service.api.docs.openapi import document
 from placewise_service.api.docs.routes import ROUTES, Route
 from placewise_service.api.faces.bodies import read_body
-from placewise_service.api.faces.callers import of_request, trace_of
+from placewise_service.api.faces.callers import (
+    METHOD_NOT_ALLOWED,
+    NO_SUCH_PATH,
+    of_request,
+    record_strange_request,
+    trace_of,
+)
 from placewise_service.api.faces.health import health_app
 from placewise_service.api.faces.pages import Hosts, refuse_foreign_hosts, refuse_foreign_pages
 from placewise_service.api.identity.auth import AccessScope
@@ -57,7 +64,7 @@ def rest_app(gateway: Gateway, hosts: Hosts = None) -> FastAPI:
     _add_operations(app, gateway, hosts)
     _add_page(app, gateway, hosts)
     app.add_exception_handler(PlacewiseError, _on_error)
-    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(HTTPException, partial(_on_http_error, gateway))
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(Exception, _on_unforeseen)
     return app
@@ -209,11 +216,13 @@ async def _on_error(request: Request, error: Exception) -> Response:
     return JSONResponse(problem(error), error.http_status, headers=problem_headers(error), media_type=PROBLEM_TYPE)
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
+async def _on_http_error(gateway: Gateway, request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    reason = {404: "NO_SUCH_PATH", 405: "METHOD_NOT_ALLOWED", 415: UNSUPPORTED_MEDIA_TYPE}.get(
+    reason = {404: NO_SUCH_PATH, 405: METHOD_NOT_ALLOWED, 415: UNSUPPORTED_MEDIA_TYPE}.get(
         error.status_code, "HTTP_ERROR"
     )
+    if reason != UNSUPPORTED_MEDIA_TYPE:  # which names its call on record
+        record_strange_request(gateway, request.scope, request.headers, reason)
     body = problem_body(error.status_code, reason, str(error.detail))
     return JSONResponse(body, error.status_code, headers=error.headers, media_type=PROBLEM_TYPE)
 
