@@ -10,7 +10,7 @@ from http import HTTPStatus
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from placewise_service.api.calls.gateway import Gateway
@@ -55,7 +55,7 @@ def health_app(gateway: Gateway) -> Starlette:
         assert isinstance(error, HTTPException)
         reason = NO_SUCH_PATH if error.status_code == HTTPStatus.NOT_FOUND else METHOD_NOT_ALLOWED
         record_strange_request(gateway, request.scope, request.headers, reason)
-        return PlainTextResponse(error.detail, error.status_code, headers=error.headers)
+        return Response(error.detail, error.status_code, headers=error.headers, media_type="text/plain")
 
     routes = [Route("/healthz", healthz), Route("/readyz", readyz)]
     return Starlette(routes=routes, exception_handlers={HTTPException: refused})
