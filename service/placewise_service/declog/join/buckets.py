@@ -19,7 +19,7 @@ BucketOf = Callable[[pa.Table, int], IntArray]
 
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _ROWS: Final = 50_000  # of one bucket, decisions and outcomes together: some 100 MB as objects
-_MOST: Final = 512  # files that are open at once
+_MOST: Final = 768  # files that are open at once, of 1024 that a process may have as a rule
 _TOGETHER: Final = 65_536  # rows that are split at once, so that a bucket is no heap of tiny pieces
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.fakes import log_volume
 
 from placewise_service.declog.derived import RUNS_SCHEMA
+from placewise_service.declog.join.buckets import count_for
 from placewise_service.declog.join.log import LogJoin
 from placewise_service.declog.problems import Problems
 
@@ -34,6 +35,12 @@ def peak_mib(directory: Path, decisions: int) -> float:
     joined = log_volume.join(directory)
     assert joined["counts"] == {"OBSERVED": decisions}
     return float(joined["peak_mib"])
+
+
+def test_a_bucket_of_10_million_decisions_is_as_large_as_one_of_1_million() -> None:
+    """With two outcomes each."""
+    rows_of_1_million, rows_of_10_million = (rows / count_for(rows) for rows in (3_000_000, 30_000_000))
+    assert rows_of_10_million <= rows_of_1_million
 
 
 def test_the_runs_of_a_day_are_read_a_part_at_a_time(tmp_path: Path) -> None:
