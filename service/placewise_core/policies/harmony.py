@@ -282,7 +282,8 @@ class NetSteps:
 
     def __init__(self, net: PolicyNet, state: PolicyState, candidates: Candidates, free: Float32) -> None:
         self.candidates = candidates
-        self._net, self._state, self._recorded = net, state, _Recording(candidates)
+        self._recorded = _recorded(net, candidates)
+        self._net, self._state = self._recorded or net, state
         self._tokens: StepTokens | None = None if candidates.is_stuck() else StepTokens(candidates, free)
 
     @property
@@ -298,7 +299,6 @@ class NetSteps:
         logits, mask = self._net.decode(self._state, 0, self._tokens.features), self.candidates.mask
         if logits.shape != mask.shape or not np.isfinite(logits[mask]).all():
             raise PolicyNetError(f"no logits of shape {mask.shape}, or some that are no numbers")
-        self._recorded.add(self._tokens.features, logits)
         return node_odds(logits, mask)
 
     def take(self, action: int) -> None:
@@ -310,24 +310,31 @@ class NetSteps:
 
     def read(self) -> NetRead | None:
         """Inputs and answers of the net for a gang that is placed whole; None unless the context asks for them."""
-        return self._recorded.read()
+        return self._recorded.read() if self._recorded is not None else None
 
 
-class _Recording:
-    """Inputs and answers of a net for one gang, kept if the context asks for them."""
+class _Recorded:
+    """A net that keeps what it reads of one gang, and answers."""
 
-    def __init__(self, candidates: Candidates) -> None:
-        self._rows, self._is_on = candidates.rows, candidates.gang.context.is_recording
-        self._tokens, self._logits = list[Float32](), list[Float32]()
+    def __init__(self, net: PolicyNet, candidates: Candidates) -> None:
+        self._net, self._rows = net, candidates.rows
+        self._tokens: list[Float32] = []
+        self._logits: list[Float32] = []
 
-    def add(self, tokens: Float32, logits: Float32) -> None:
-        """Before a task; the tokens change with the next one."""
-        if self._is_on:
-            self._tokens.append(tokens.copy())
-            self._logits.append(logits)
+    def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
+        """As PolicyNet.decode. The step's tokens change with the next task: they are copied."""
+        logits = self._net.decode(state, job, step)
+        self._tokens.append(step.copy())
+        self._logits.append(logits)
+        return logits
 
-    def read(self) -> NetRead | None:
-        return NetRead(self._rows, self._tokens, self._logits) if self._is_on else None
+    def read(self) -> NetRead:
+        return NetRead(self._rows, self._tokens, self._logits)
+
+
+def _recorded(net: PolicyNet, candidates: Candidates) -> _Recorded | None:
+    """None unless the context asks for it: the log draws few decisions."""
+    return _Recorded(net, candidates) if candidates.gang.context.is_recording else None
 
 
 def node_odds(logits: Float32, mask: BoolArray) -> tuple[int, FloatArray]:
@@ -407,16 +414,15 @@ class _Decoding:
         """None if the net's choices lead into a dead end. `free`: as of StepTokens."""
         candidates, gang = self._candidates, self._gang
         steps, token = StepTokens(candidates, free), self._encoded.token_of(gang.job)
-        recorded = _Recording(candidates)
-        while True:
-            logits = self._net.decode(self._encoded.state, token, steps.features)
-            recorded.add(steps.features, logits)
-            if (c := self._place(logits)) < 0:
-                return None
+        recorded = _recorded(self._net, candidates)
+        net = recorded or self._net
+        while (c := self._place(net.decode(self._encoded.state, token, steps.features))) >= 0:
             if not gang.remaining:
-                return Proposal(gang.assignments(), self._propensity, tuple(self._explained), read=recorded.read())
+                read = recorded.read() if recorded is not None else None
+                return Proposal(gang.assignments(), self._propensity, tuple(self._explained), read=read)
             steps.update(c)
             gang.context.slices.pause()
+        return None
 
     def _place(self, logits: Float32) -> int:
         """Places the next task by these logits; its candidate, or −1 if nothing is open. An action whose GPUs turn out
