@@ -278,7 +278,10 @@ class Harmony(PlacementPolicy):
 
 
 class NetSteps:
-    """One gang, decoded task by task by whoever chooses. The job's token is the first of the state. For one use."""
+    """One gang, decoded task by task: the caller chooses each action. The job's token is the first of the state.
+
+    For one use.
+    """
 
     def __init__(self, net: PolicyNet, state: PolicyState, candidates: Candidates, free: Float32) -> None:
         self.candidates = candidates
@@ -314,7 +317,7 @@ class NetSteps:
 
 
 class _Recorded:
-    """A net that keeps what it reads of one gang, and answers."""
+    """A net that keeps its inputs and answers for one gang."""
 
     def __init__(self, net: PolicyNet, candidates: Candidates) -> None:
         self._net, self._rows = net, candidates.rows

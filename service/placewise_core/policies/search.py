@@ -55,7 +55,7 @@ class SpeedScorer(Protocol):
         """(K, P) speed of each token's job over its linear speed (part_tokens.linear_speed); padding is ignored."""
 
     def speeds_and_spread(self, tokens: PartTokens) -> tuple[Float32, Float32]:
-        """(K, P) each: as `speeds`, and the spread. Only where `spread_limit` is finite."""
+        """(K, P) each: as `speeds`, and the spread. Called only if `spread_limit` is finite."""
         raise NotImplementedError
 
 
@@ -71,7 +71,7 @@ class Scores:
 
 @frozen
 class Judged:
-    """Scores of K placements of a job, and what the model read: a row of the tokens for each."""
+    """Scores of K placements of a job, and the tokens that the model read, a row for each."""
 
     job: Job
     tokens: PartTokens

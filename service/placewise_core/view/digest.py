@@ -44,7 +44,7 @@ class Digested(Protocol):
 
 
 class ViewDigest:
-    """Of one view. Whoever changes its jobs or queues notes that here; its other parts have stamps of their own."""
+    """Digest of one view. A change of its jobs or queues has to be noted here; its other parts carry stamps."""
 
     def __init__(self) -> None:
         self._nodes: NodeDigest | None = None
@@ -113,7 +113,8 @@ def _number_of_settings(settings: ClusterSettings) -> int:
 
 
 class NodeDigest:
-    """Of what nodes are, report, and have free. Serves these nodes until some come, go or change their capacity."""
+    """Digest of nodes: their hardware, reports and free resources. A node that comes, goes or changes its capacity ends
+    its use."""
 
     def __init__(self, nodes: Nodes, usage: Usage) -> None:
         self._nodes, self._usage = nodes, usage
@@ -163,7 +164,7 @@ class NodeDigest:
 
 
 def _name_of(node: Node) -> int:
-    """64 bits over what a node is; odd, so that a product with it loses nothing."""
+    """64 bits over a node's id, capacity and GPUs. The number is odd, so that multiplying by it loses no bit."""
     capacity = node.capacity
     amounts = (capacity.cpu_cores, capacity.memory_gib, capacity.gpu_memory_gib, capacity.network_gbps, capacity.gpus)
     extended = [(name, float(amount)) for name, amount in sorted(capacity.extended.items())]

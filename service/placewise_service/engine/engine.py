@@ -335,7 +335,7 @@ class Engine:
         if not await self._parts.store.delete_cluster(cluster):
             raise NotFoundError(f"no cluster {cluster!r}", {"cluster": cluster})
         self._parts.views.drop(cluster)
-        with contextlib.suppress(StateUnavailableError):  # the cluster is gone, which is what was asked for
+        with contextlib.suppress(StateUnavailableError):  # the cluster is gone, as the caller wanted
             await self.bundles.forget(cluster)
 
     async def update_settings(self, cluster: str, settings: ClusterSettings) -> ClusterSettings:
@@ -356,7 +356,7 @@ class Engine:
         return settings
 
     async def _check_clock(self, cluster: str, settings: ClusterSettings) -> None:
-        """Raises InvalidRequestError for another clock where times of the one in force are kept."""
+        """Raises InvalidRequestError for another clock while times of the present one are kept."""
         try:
             view = (await self._parts.views.get(cluster)).view
         except NotFoundError:
@@ -378,7 +378,7 @@ class Engine:
     async def read_log(
         self, cluster: str, log: Log, after: str, count: int, exported: str
     ) -> tuple[Sequence[tuple[str, bytes]], LogState]:
-        """(position, entry) pairs of a log after a position, "" for the beginning, and what is known of the log.
+        """(position, entry) pairs of a log after a position, "" for the beginning, and facts about the log.
         `exported` is acknowledged first, unless it is "". Raises NotFoundError, StateUnavailableError.
         """
         store = self._parts.store

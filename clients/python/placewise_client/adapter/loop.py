@@ -322,7 +322,7 @@ class AdapterLoop:
                     await self._release(record, "outranked")
 
     async def _take_back_undecided(self) -> None:
-        """Slurm queues a job again with the nodes of its last run. Before recovery nobody knows what was decided."""
+        """Slurm queues a job again with the nodes of its last run. Before recovery the adapter knows no decisions."""
         for record in self.book.undecided() if self._has_recovered else ():
             if await self.native.withdraw(record.job) is Applied.DONE:
                 log.info("job %s had nodes that nobody decided; it is decided again", record.key)

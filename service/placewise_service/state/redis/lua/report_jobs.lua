@@ -4,8 +4,8 @@
 -- ARGV    1 retain_s, 2 seconds to remember an end, then per report: op, job id, reservation id, record, holds,
 --         start time, speed, epochs done; op = "start" (record "" = as
 --         reserved, even if expired), "progress", "end", or "none"
--- Returns {epoch, version, applied, ignored, events, problems, unknown}, events being {version, kind, body, args}: one per run of
---         changes of the same kind; problems {job, node, reason, {gpus}, {other jobs on them}}; unknown the
+-- Returns {epoch, version, applied, ignored, events, problems, unknown}, events being {version, kind, body, args}: one
+--         per run of changes of the same kind; problems {job, node, reason, {gpus}, {other jobs on them}}; unknown the
 --         jobs that started without a placement and whose decision is not known; or false if the cluster does not exist
 -- Cost    O(tasks of the jobs reported)
 if not exists then

@@ -2,7 +2,8 @@
 -- `row_sums_key` to be set before use. sums.py checks the sums.
 -- A row that has a sum spells the number of its values in four bytes. A replica of 0.1.0 reads it so, rewrites the row
 -- without a sum, and spells the number in the first byte: such a row is accepted as it is.
--- Gives   row_of(key, kind, name), save_row(key, kind, name, row, is_map), drop_row(key, kind, name); `kind` is the key's last part
+-- Gives   row_of(key, kind, name), save_row(key, kind, name, row, is_map), drop_row(key, kind, name); `kind` is the
+--         key's last part
 -- Cost    O(1) each
 local row_sums_key
 
