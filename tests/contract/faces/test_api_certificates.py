@@ -140,9 +140,9 @@ async def test_a_certificate_alone_opens_nothing_to_a_page_of_another_name(tmp_p
         assert await at.codes(reader, host="127.0.0.1:8080") == OK
 
 
-def certificates_and_tokens(folder: Path) -> Identity:
+def certificates_and_tokens(folder: Path, clock: ManualClock | None = None) -> Identity:
     """READER, and a token of the cluster "other", which is at "token"."""
-    path, clock = folder / "tokens.yaml", ManualClock()
+    path, clock = folder / "tokens.yaml", clock or ManualClock()
     (folder / "token").write_text(create_token(path, "elsewhere", [AccessScope.READ], ["other"]))
     (folder / "certificates.yaml").write_text(yaml.safe_dump({"certificates": [READER]}))
     certificates = CertificateFile(folder / "certificates.yaml", clock, KEEP_S)
@@ -170,6 +170,18 @@ async def test_beside_tokens_a_certificate_alone_is_answered_by_known_names_and_
             assert await at.page(reader, path, "evil.example") == 403
             assert await at.page(reader, path, "localhost") == 200
         assert await at.page(reader, "/healthz", "evil.example") == 200
+
+
+async def test_a_lost_file_of_tokens_ends_the_calls_of_certificates_too(tmp_path: Path) -> None:
+    """A replica that is not ready refuses every call: nobody has to know which file lets whom in."""
+    clock = ManualClock()
+    async with secured(certificates_and_tokens(tmp_path, clock), tmp_path) as at:
+        reader = at.authority.issue("reader")
+        (tmp_path / "tokens.yaml").unlink()
+        clock.advance(2.0)
+        assert await at.codes(reader) == OK
+        clock.advance(KEEP_S)
+        assert await at.codes(reader) == (503, 503, "UNAVAILABLE")
 
 
 async def test_a_certificate_without_a_file_of_certificates_opens_nothing(tmp_path: Path) -> None:

@@ -38,10 +38,13 @@ class Identity:
 
     def authenticate(self, credentials: Credentials) -> Principal:
         try:
-            return self._recognised(credentials)
+            found = self._recognised(credentials)
         except UnauthenticatedError as error:
             self._refusals.add(credentials, error.message)
             raise
+        for file in self._files:
+            file.value()  # one that is lost for too long ends every call, those of callers whom another file lists too
+        return found
 
     def problem(self) -> str:
         problems = [file.problem() for file in self._files]  # all of them: each looks at its file
