@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 E2E, FAULTS, LIMITS = (f"tests/e2e/yarn/test_yarn_{name}.py" for name in ("e2e", "faults", "limits"))
-BROKER = "clients/yarn/src/test/java/placewise/yarn/BrokerTest.java"
+_JARS = "clients/yarn/src/test/java/placewise/yarn"
+BROKER = f"{_JARS}/BrokerTest.java"
+ASKER = f"{_JARS}/ConformanceTest.java"
 _UNDER_CONTENTION = f"{E2E}::test_mixed_gangs_run_as_decided_under_contention"
 _KILLED = f"{E2E}::test_twenty_gangs_and_service_killed"
 _DOWN = f"{E2E}::test_gangs_go_on_when_the_service_does_not"
@@ -24,7 +26,6 @@ _CANCELLED = f"{FAULTS}::test_application_killed_while_held"
 _INSIDE = "the adapter is part of the ResourceManager: it neither loses sight of it nor restarts without it"
 _NO_UPDATE = "the adapter changes nothing at YARN: it refuses nodes, and a call in the same process is not lost"
 _GATE = "the gate lets a container of a decided gang go to its decided node alone"
-_REFUSED = "not shown yet: no test has the service refuse a part of a question or of a report"
 
 _SINGLY = (
     "a gang that is left to YARN becomes containers of their own, which are reported one by one; the reason stands "
@@ -57,27 +58,32 @@ SHOWN: Mapping[str, str] = {
     "test_every_job_has_its_user": f"{BROKER}::aQuestionNamesTheUserOfTheApplication",
     "test_what_others_run_is_told_with_its_resources": _KILLED,
     "test_a_placement_that_is_taken_back_says_why": f"{BROKER}::aWithdrawnGangSaysWhy",
+    "test_what_can_never_fit_is_left_to_the_host": f"{ASKER}::whatCanNeverFitIsLeftToYarn",
+    "test_a_lost_answer_is_heard_again_and_not_decided_again": (
+        f"{ASKER}::aLostAnswerForAGangThatIsHeldIsAskedForAgainByTheSameName"
+    ),
+    "test_a_lost_answer_for_a_job_less_is_another_question": f"{ASKER}::aLostAnswerForAGangLessIsAskedForWithoutIt",
+    "test_a_lost_question_is_not_asked_again_for_a_job_that_was_let_go": (
+        f"{ASKER}::aGangThatWasLetGoIsNotAskedAboutAgain"
+    ),
+    "test_a_job_the_service_cannot_read_holds_up_no_other": f"{ASKER}::aGangThatTheServiceCannotReadHoldsUpNoOther",
+    "test_an_event_the_service_cannot_read_loses_no_other": f"{ASKER}::anEventThatTheServiceCannotReadLosesNoOther",
+    "test_a_node_the_service_refuses_is_left_out_alone": f"{ASKER}::aNodeThatTheServiceCannotReadIsLeftOutAlone",
+    "test_cancelled_while_the_service_decides_is_not_started": (
+        f"{ASKER}::aGangThatIsCancelledWhileTheServiceDecidesIsNotStarted"
+    ),
+    "test_a_gang_that_shrinks_while_it_waits_is_decided_as_it_is_then": (
+        f"{ASKER}::aGangThatShrinksWhileItWaitsIsDecidedAsItIsThen"
+    ),
 }
 
 NOT_HERE: Mapping[str, str] = {
     "test_admission_by_fifo_and_place_are_one_question_and_an_admission_is_kept": (
-        "not shown yet: no test looks at the questions themselves"
+        "admission and place are one question each time it asks (ConformanceTest): the service keeps an admission"
     ),
-    "test_what_can_never_fit_is_left_to_the_host": "not shown yet: no test submits a gang that fits no empty cluster",
     "test_looking_again_changes_nothing": "it does not look: YARN tells it of each ask and each container once",
     "test_applying_twice_is_applying_once": _NO_UPDATE,
-    "test_a_lost_answer_is_heard_again_and_not_decided_again": (
-        "not shown yet: the spoilt way cuts answers short, and the gang is let go before it asks again"
-    ),
-    "test_a_lost_answer_for_a_job_less_is_another_question": "not shown yet, as the case before",
-    "test_a_lost_question_is_not_asked_again_for_a_job_that_was_let_go": "not shown yet, as the case before",
-    "test_a_job_the_service_cannot_read_holds_up_no_other": _REFUSED,
     "test_the_host_away_is_survived": _INSIDE,
-    "test_an_event_the_service_cannot_read_loses_no_other": _REFUSED,
-    "test_a_node_the_service_refuses_is_left_out_alone": _REFUSED,
-    "test_cancelled_while_the_service_decides_is_not_started": (
-        "not shown yet: applications are killed while their gangs are held, not during a question"
-    ),
     "test_what_somebody_took_since_the_decision_is_not_used_twice": (
         "YARN's own scheduler allocates each container, and never more than a node has"
     ),
@@ -86,9 +92,6 @@ NOT_HERE: Mapping[str, str] = {
     "test_a_gang_that_the_host_starts_elsewhere_is_reported_where_it_runs": _GATE,
     "test_a_start_elsewhere_says_so": _GATE,
     "test_a_gang_that_the_host_starts_while_it_waits_is_left_alone": _GATE,
-    "test_a_gang_that_shrinks_while_it_waits_is_decided_as_it_is_then": (
-        "not shown yet: the driver's applications take back no asks"
-    ),
     "test_a_running_gang_that_the_host_forgets_is_over": _INSIDE,
     "test_a_placed_gang_that_the_host_forgets_holds_nothing": _INSIDE,
     "test_news_that_did_not_come_are_seen_at_the_next_complete_look": _INSIDE,

@@ -3,6 +3,8 @@ package placewise.yarn;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
@@ -30,12 +32,14 @@ final class Host {
   private static final Logger LOG = LoggerFactory.getLogger(Host.class);
   private static final long LOOK_MS = 250;
   private static final int MOST_NUDGES = 64;
+  private static final int MOST_REFUSED = 64;
   private final RMContext context;
   private final Placewise placewise;
   private final Books books;
   private final boolean isNudging;
   private Map<String, RMNode> nodes = new HashMap<>();
   private Map<String, ObjectNode> sent = new HashMap<>();
+  private final Map<String, ObjectNode> refused = new HashMap<>();
   private long lookedMs = Long.MIN_VALUE / 2;
   private long sentMs = Long.MIN_VALUE / 2;
   private Map<AppFacts, String> shown = new HashMap<>();
@@ -145,27 +149,67 @@ final class Host {
       return;
     }
     boolean isFull = isOld || !seen.keySet().equals(sent.keySet());
+    List<ObjectNode> news = new ArrayList<>();
+    seen.forEach((name, node) -> {
+      if (!node.equals(refused.get(name)) && (isFull || !node.equals(sent.get(name)))) {
+        news.add(node);
+      }
+    });
+    put(service, news, isFull, budgetMs);
+    sentMs = isFull ? now : sentMs;
+    sent = seen;
+    placewise.broker.changed();
+  }
+
+  /** Sends the nodes without those that the service cannot read: such a one is left out until it is another. */
+  private void put(ServiceClient service, List<ObjectNode> news, boolean isFull, long budgetMs) throws ServiceException {
+    List<ObjectNode> readable = new ArrayList<>(news);
+    if (isRefused(service, readable, isFull, budgetMs)) {
+      leaveOut(service, news, budgetMs);
+      readable.removeIf(node -> node.equals(refused.get(node.path("id").asText())));
+      if (isFull && isRefused(service, readable, true, budgetMs)) {
+        LOG.warn("Placewise refuses the nodes, also without those that it refuses alone");
+      }
+    }
+  }
+
+  /** Sends them by halves, and notes those that are refused alone. */
+  private void leaveOut(ServiceClient service, List<ObjectNode> part, long budgetMs) throws ServiceException {
+    int middle = part.size() / 2;
+    for (List<ObjectNode> half : Arrays.asList(part.subList(0, middle), part.subList(middle, part.size()))) {
+      // Where it refuses node after node, the report itself is at fault.
+      if (half.isEmpty() || refused.size() >= MOST_REFUSED || !isRefused(service, half, false, budgetMs)) {
+        continue;
+      }
+      if (half.size() > 1) {
+        leaveOut(service, half, budgetMs);
+      } else {
+        refused.put(half.get(0).path("id").asText(), half.get(0));
+        LOG.warn("Placewise: node {} is left out: the service cannot read it", half.get(0).path("id").asText());
+      }
+    }
+  }
+
+  private static boolean isRefused(ServiceClient service, List<ObjectNode> part, boolean isFull, long budgetMs)
+      throws ServiceException {
     ObjectNode request = JsonNodeFactory.instance.objectNode().put("full", isFull);
     ArrayNode list = request.putArray("nodes");
     String time = Questions.time(System.currentTimeMillis());
-    seen.forEach((name, node) -> {
-      if (isFull || !node.equals(sent.get(name))) {
-        ObjectNode copy = node.deepCopy();
-        copy.putObject("telemetry").put("observeTime", time);
-        list.add(copy);
-      }
-    });
+    for (ObjectNode node : part) {
+      ObjectNode copy = node.deepCopy();
+      copy.putObject("telemetry").put("observeTime", time);
+      list.add(copy);
+    }
     try {
       service.putNodes(request, budgetMs);
+      return false;
     } catch (ServiceException error) {
       if (!error.isRefusal()) {
         throw error;
       }
-      LOG.warn("Placewise refuses the nodes: {}", error.getMessage());
+      LOG.warn("Placewise refuses {} nodes: {}", part.size(), error.getMessage());
+      return true;
     }
-    sentMs = isFull ? now : sentMs;
-    sent = seen;
-    placewise.broker.changed();
   }
 
   private Map<String, ObjectNode> look() {
@@ -218,6 +262,7 @@ final class Host {
   /** The next report has all nodes: the service may have lost them. */
   void forgetNodes() {
     sent = new HashMap<>();
+    refused.clear();
     sentMs = Long.MIN_VALUE / 2;
   }
 

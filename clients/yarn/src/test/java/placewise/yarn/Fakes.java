@@ -10,11 +10,14 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.ha.HAServiceProtocol.HAServiceState;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
+import org.apache.hadoop.yarn.api.records.NodeId;
+import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
@@ -52,15 +55,29 @@ final class Fakes {
     return answering(RMContext.class, answers);
   }
 
-  /** An active ResourceManager without nodes, whose scheduler has no queues and no limits. */
-  static RMContext activeContext(Configuration configuration) {
+  /** An active ResourceManager with these nodes, whose scheduler has no queues and no limits. */
+  static RMContext activeContext(Configuration configuration, String... nodes) {
+    ConcurrentHashMap<NodeId, RMNode> known = new ConcurrentHashMap<>();
+    for (String name : nodes) {
+      known.put(NodeId.newInstance(name, 1), node(name));
+    }
     Map<String, Object> answers = new HashMap<>();
     answers.put("getYarnConfiguration", configuration);
     answers.put("getHAServiceState", HAServiceState.ACTIVE);
     answers.put("isSchedulerReadyForAllocatingContainers", true);
-    answers.put("getRMNodes", new ConcurrentHashMap<>());
+    answers.put("getRMNodes", known);
     answers.put("getScheduler", new FifoScheduler());
     return answering(RMContext.class, answers);
+  }
+
+  private static RMNode node(String name) {
+    Map<String, Object> answers = new HashMap<>();
+    answers.put("getNodeID", NodeId.newInstance(name, 1));
+    answers.put("getHostName", name);
+    answers.put("getRackName", "/default-rack");
+    answers.put("getState", NodeState.RUNNING);
+    answers.put("getTotalCapability", Resource.newInstance(1_024, 8));
+    return answering(RMNode.class, answers);
   }
 
   static Configuration configuration(String url) {

@@ -12,19 +12,29 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.stream.Stream;
 import javax.net.ssl.SSLContext;
 
-/** A service that lets every gang wait, takes every report, and counts calls and bytes by the last word of the path. */
+/**
+ * A service that lets every gang wait, or is told to place it, and takes every report but of what it cannot read. Counts
+ * calls and bytes by the last word of the path, and keeps the bodies.
+ */
 final class StubService implements AutoCloseable {
   static final long SLOW_MS = 3_000;
   private final HttpServer server;
   private final Map<String, Long> calls = new TreeMap<>();
+  private final Map<String, List<JsonNode>> bodies = new TreeMap<>();
   private final AtomicReference<String> fault = new AtomicReference<>("");
+  private volatile String node = "";
+  private volatile String unreadable = "";
   private long bytes;
 
   /** Listens on this port of loopback; 0 takes a free one. */
@@ -62,7 +72,22 @@ final class StubService implements AutoCloseable {
     return (server instanceof HttpsServer ? "https" : "http") + "://127.0.0.1:" + server.getAddress().getPort();
   }
 
-  /** The next answer to a question is an error ("error") or comes after SLOW_MS ("slow"). */
+  /** Every gang that is asked about goes to this node; "": all wait, "NO_FIT": none fits an empty cluster. */
+  void placeOn(String name) {
+    node = name;
+  }
+
+  /** What names this job or node is refused with status 400. */
+  void refuse(String id) {
+    unreadable = id;
+  }
+
+  /** The bodies of the calls of this name, oldest first. */
+  synchronized List<JsonNode> bodies(String name) {
+    return new ArrayList<>(bodies.getOrDefault(name, Collections.emptyList()));
+  }
+
+  /** The next answer to a question is an error ("error"), comes after SLOW_MS ("slow"), or never ("lost"). */
   void spoilNext(String how) {
     fault.set(how);
   }
@@ -92,17 +117,27 @@ final class StubService implements AutoCloseable {
     String name = path.substring(path.lastIndexOf('/') + 1);
     boolean isQuestion = name.equals("jobs:admitOrWait");
     String how = isQuestion ? fault.getAndSet("") : "";
-    byte[] answer = ServiceClient.JSON.writeValueAsBytes(isQuestion ? allWait(body) : ServiceClient.JSON.createObjectNode());
+    JsonNode asked = body.length == 0 ? ServiceClient.JSON.createObjectNode() : ServiceClient.JSON.readTree(body);
+    byte[] answer = ServiceClient.JSON.writeValueAsBytes(isQuestion ? decided(asked) : ServiceClient.JSON.createObjectNode());
+    synchronized (this) {
+      calls.merge(name, 1L, Long::sum);
+      bodies.computeIfAbsent(name, key -> new ArrayList<>()).add(asked);
+      bytes += body.length + answer.length;
+    }
     if (how.equals("slow")) {
       pause();
     }
-    exchange.sendResponseHeaders(how.equals("error") ? 500 : 200, answer.length);
-    exchange.getResponseBody().write(answer);
-    exchange.close();
-    synchronized (this) {
-      calls.merge(name, 1L, Long::sum);
-      bytes += body.length + answer.length;
+    if (!how.equals("lost")) {
+      exchange.sendResponseHeaders(how.equals("error") ? 500 : isReadable(asked) ? 200 : 400, answer.length);
+      exchange.getResponseBody().write(answer);
     }
+    exchange.close();
+  }
+
+  private boolean isReadable(JsonNode asked) {
+    String id = unreadable;
+    return id.isEmpty() || Stream.of(asked.findValuesAsText("id"), asked.findValuesAsText("jobId"))
+        .noneMatch(ids -> ids.contains(id));
   }
 
   private static void pause() {
@@ -113,12 +148,22 @@ final class StubService implements AutoCloseable {
     }
   }
 
-  private static ObjectNode allWait(byte[] question) throws IOException {
+  private ObjectNode decided(JsonNode question) {
+    String where = node;
     ObjectNode answer = ServiceClient.JSON.createObjectNode();
     answer.putObject("meta").put("decisionId", "decision");
     ArrayNode admissions = answer.putArray("admissions");
-    for (JsonNode job : ServiceClient.JSON.readTree(question).path("jobs")) {
-      admissions.addObject().put("jobId", job.path("id").asText()).put("verdict", "WAIT");
+    ArrayNode decisions = answer.putObject("placed").putArray("decisions");
+    for (JsonNode job : question.path("jobs")) {
+      String id = job.path("id").asText();
+      admissions.addObject().put("jobId", id).put("verdict", where.isEmpty() ? "WAIT" : "ADMIT");
+      ObjectNode decision = decisions.addObject().put("jobId", id);
+      decision.put("outcome", where.equals("NO_FIT") ? where : "PLACED").put("reservationId", "of " + id);
+      int tasks = job.path("groups").findValues("count").stream().mapToInt(JsonNode::asInt).sum();
+      ArrayNode assignments = decision.putArray("assignments");
+      for (int i = 0; i < tasks; i++) {
+        assignments.addObject().put("task", "worker-" + i).put("node", where);
+      }
     }
     return answer;
   }
