@@ -14,10 +14,15 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
     task once would wait for ever. So it is asked again until it is gone.
     """
     left = {task for task in tasks if task is not None}
+    for task in left:
+        task.add_done_callback(_retrieve)  # also where the one who waits is cancelled first
     while left:
         for task in left:
             task.cancel()
-        done, left = await asyncio.wait(left, timeout=_ASK_AGAIN_S)
-        for task in done:
-            if not task.cancelled():
-                task.exception()  # retrieved, so that asyncio does not log it when the task is collected
+        _, left = await asyncio.wait(left, timeout=_ASK_AGAIN_S)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Takes the task's error, so that asyncio does not log it when the task is collected."""
+    if not task.cancelled():
+        task.exception()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 
 import pytest
 
@@ -101,3 +102,32 @@ async def test_run_carries_out_all_at_once() -> None:
         afterwards.add(done.append, i)
     afterwards.run()
     assert done == list(range(300))
+
+
+async def test_an_error_that_comes_after_the_wait_was_cancelled_is_not_logged() -> None:
+    """A stop asks its reader again after a while, which then waits for its own task no longer."""
+    logged: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    may_end = asyncio.Event()
+
+    async def fails_late() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await may_end.wait()
+            raise ConnectionError("the server is gone") from None
+
+    reading = asyncio.create_task(fails_late())
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(cancel_and_wait([reading]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    may_end.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert reading.done()
+    del reading, waiting
+    gc.collect()
+    assert logged == []
