@@ -69,7 +69,8 @@ public final class PlacewiseAllocator<N extends SchedulerNode> extends LocalityA
     return null;
   }
 
-  private static boolean isDecidable(ResourceRequest any) {
+  /** Whether Placewise may decide it: not for asks without GPUs, nor for those that name hosts and take no other. */
+  static boolean isDecidable(ResourceRequest any) {
     return any.getRelaxLocality() && Questions.gpus(any.getCapability()) > 0;
   }
 

@@ -84,6 +84,22 @@ public final class BrokerTest {
   }
 
   @Test
+  public void releaseAfterMinusOneLetsNoGangGo() {
+    Configuration configuration = Fakes.configuration("http://127.0.0.1:1");
+    configuration.set("placewise.release-after-ms", "-1");
+    broker = new Broker(new Settings(configuration), reporter, metrics, () -> now, () -> {});
+    AppFacts app = new AppFacts(Fakes.app(Collections.emptyMap()));
+    broker.asksChanged(attempt, app, Collections.singleton(Fakes.ask(attempt, 2, false)));
+    Gang gang = theGang();
+    for (int day = 0; day < 3; day++) {
+      broker.failed(Collections.singleton(gang), "away");
+      broker.releaseUnasked("away");
+      assertEquals(Gang.Stage.WAITING, gang.stage);
+      now += 86_400_000;
+    }
+  }
+
+  @Test
   public void aDeclaredGangThatStaysIncompleteIsAskedAboutAsItStands() {
     broker = new Broker(settings, reporter, metrics, () -> now, () -> {});
     AppFacts app = new AppFacts(Fakes.app(Collections.singletonMap("placewise.gang", "4")));

@@ -1,0 +1,73 @@
+package placewise.yarn;
+
+import static org.junit.Assert.assertEquals;
+
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.List;
+import java.util.stream.Collectors;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.junit.Test;
+
+/** The command that names what keeps a configuration from working. */
+public final class DoctorTest {
+  private final ByteArrayOutputStream written = new ByteArrayOutputStream();
+
+  private static YarnConfiguration good(String url) {
+    YarnConfiguration configuration = new YarnConfiguration();
+    configuration.set("placewise.url", url);
+    configuration.set("placewise.queues", "root.gpu");
+    configuration.set("yarn.resourcemanager.application-master-service.processors", PlacewiseProcessor.class.getName());
+    configuration.set("yarn.scheduler.app-placement-allocator.class", PlacewiseAllocator.class.getName());
+    configuration.set("yarn.scheduler.capacity.resource-calculator",
+        "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator");
+    configuration.set("yarn.resource-types", Questions.GPU);
+    return configuration;
+  }
+
+  private int run(YarnConfiguration configuration) throws Exception {
+    written.reset();
+    return new Doctor(configuration, new PrintStream(written, true, "UTF-8")).run();
+  }
+
+  private List<String> problems() {
+    return Arrays.stream(new String(written.toByteArray(), StandardCharsets.UTF_8).split("\n"))
+        .filter(line -> line.startsWith("PROBLEM: ")).collect(Collectors.toList());
+  }
+
+  @Test
+  public void aConfigurationThatWorksHasNoProblem() throws Exception {
+    try (StubService service = new StubService(0)) {
+      assertEquals(0, run(good(service.url())));
+    }
+    assertEquals(0, problems().size());
+  }
+
+  @Test
+  public void eachMistakeIsNamed() throws Exception {
+    try (StubService service = new StubService(0)) {
+      for (String property : new String[] {"yarn.resourcemanager.application-master-service.processors",
+          "yarn.scheduler.app-placement-allocator.class", "yarn.scheduler.capacity.resource-calculator",
+          "yarn.resource-types"}) {
+        YarnConfiguration configuration = good(service.url());
+        configuration.set(property, "");
+        assertEquals(property, 1, run(configuration));
+        assertEquals(1, problems().stream().filter(line -> line.contains(property)).count());
+      }
+      YarnConfiguration fair = good(service.url());
+      fair.set(YarnConfiguration.RM_SCHEDULER, "org.apache.hadoop.yarn.server.resourcemanager.scheduler.fair.FairScheduler");
+      assertEquals(1, run(fair));
+      YarnConfiguration clear = good("http://scheduler.example:8080");
+      assertEquals(1, run(clear));
+      assertEquals(1, problems().stream().filter(line -> line.contains("clear text")).count());
+    }
+  }
+
+  @Test
+  public void aServiceThatDoesNotAnswerIsNamed() throws Exception {
+    assertEquals(1, run(good("http://127.0.0.1:1")));
+    assertEquals(1, problems().stream().filter(line -> line.contains("http://127.0.0.1:1")).count());
+  }
+}
