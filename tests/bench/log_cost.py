@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import uvloop
-from scipy import stats
+from scipy import special
 
 from placewise_core.basics.frozen import frozen
 from placewise_service.bench.load import Bench, LoadPlan, set_up
@@ -109,7 +109,7 @@ def interval(values: list[float]) -> tuple[float, float]:
     if len(values) < 2:
         return statistics.fmean(values), math.nan
     spread = statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.fmean(values), float(stats.t.ppf(0.975, len(values) - 1)) * spread
+    return statistics.fmean(values), float(special.stdtrit(len(values) - 1, 0.975)) * spread
 
 
 def verdict(sittings: list[Sitting]) -> int:

@@ -5,10 +5,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from scipy import stats
 from tests.fakes.cluster import make_node
 from tests.fakes.declog import rows
 from tests.fakes.engine import CLUSTER, ask_place, logged, running_engine
+from tests.fakes.explored import p_value
 
 from placewise_core.domain.commands import PartitionCommand, PlaceCommand, Scope
 from placewise_core.domain.decision import Reason
@@ -89,7 +89,7 @@ async def test_units_drawn_at_random_state_their_probability() -> None:
     expected = by_hand()
     assert stated == pytest.approx(expected, abs=1e-9)
     assert sum(expected.values()) == pytest.approx(1.0, abs=1e-9)
-    assert stats.chisquare([counted[u] for u in expected], [draws * p for p in expected.values()]).pvalue > 1e-4
+    assert p_value([counted[u] for u in expected], [draws * p for p in expected.values()]) > 1e-4
 
 
 def by_hand() -> dict[tuple[str, ...], float]:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from placewise_core.basics.arrays import FloatArray, IntArray
 
@@ -42,7 +42,7 @@ def shift(
     variance = error_before**2 + error_after**2
     scale = error_before**4 / freedom_before + error_after**4 / freedom_after
     freedom = variance**2 / scale if scale > 0.0 else freedom_before + freedom_after
-    half = float(stats.t.ppf((1.0 + level) / 2.0, freedom)) * math.sqrt(variance)
+    half = float(special.stdtrit(freedom, (1.0 + level) / 2.0)) * math.sqrt(variance)
     change = after - before
     return Shift(before, after, float(reference.std()), float(recent.std()), change - half, change + half)
 

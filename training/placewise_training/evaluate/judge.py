@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from placewise_training.evaluate.decisions import LoggedDecisions
 from placewise_training.evaluate.estimators import Forecast, doubly_robust, estimates
@@ -101,7 +101,7 @@ def detectable_gain(sums: BlockSums) -> float:
     """(t_0.95 + t_0.8) · s: a true gain of this size is found with 80 % power by a one-sided test at 5 %, t by Student
     with as many degrees of freedom as blocks less one."""
     freedom = sums.numerators.shape[1] - 1
-    return float(stats.t.ppf(1.0 - ERROR, freedom) + stats.t.ppf(POWER, freedom)) * standard_error(sums)
+    return float(special.stdtrit(freedom, 1.0 - ERROR) + special.stdtrit(freedom, POWER)) * standard_error(sums)
 
 
 def _gain(log: LoggedDecisions) -> float:

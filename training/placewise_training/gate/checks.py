@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from placewise_training.evaluate.again import Conduct
 from placewise_training.evaluate.judge import ERROR, POWER, Judgement, holm
@@ -90,7 +90,7 @@ def gain(found: Change | None) -> Check:
     name = "gain in the paired simulation"
     if found is None:
         return Check(name, False, "too few windows")
-    quantile = stats.t.ppf((1.0 - ERROR, POWER), found.windows - 1)
+    quantile = special.stdtrit(found.windows - 1, (1.0 - ERROR, POWER))
     most, shown = found.mean + float(quantile[0]) * found.error, float(quantile.sum()) * found.error
     text = (
         f"mean JCT {math.expm1(found.mean):+.2%} against the incumbent in {found.windows} windows, with 95 % "
@@ -158,7 +158,7 @@ class Slice:
         """Of "worse by at most WORSE"."""
         if self.error <= 0.0:
             return 0.0 if self.worse > WORSE else 1.0
-        return float(stats.t.sf((self.worse - WORSE) / self.error, self.values - 1))
+        return float(special.stdtr(self.values - 1, (WORSE - self.worse) / self.error))
 
 
 def slice_of(name: str, found: Change | None) -> Slice | None:
