@@ -13,10 +13,10 @@ guard may spare a job (gang/guard.py): it looks before anything is drawn, and P(
 
 import hashlib
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-
-import numpy as np
+from itertools import accumulate
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard
@@ -102,7 +102,7 @@ def propose(
         return Drawn(own, own.propensity, guard=spared, stops=_stops((policy, own))) if own is not None else None
     is_exploring = context.rng.random() < rate
     weights = [explorer.weight for explorer in explorers]
-    turn = int(np.cumsum(weights).searchsorted(context.rng.integers(sum(weights)), side="right"))
+    turn = bisect_right([*accumulate(weights)], int(context.rng.integers(sum(weights))))
     given = [explorer.policy.propose(job, view, context) for explorer in explorers]
     chosen, explorer = (given[turn], explorers[turn].policy.name) if is_exploring else (None, "")
     asked = list(zip([each.policy for each in explorers], given, strict=True))
