@@ -48,10 +48,11 @@ class DayJoin:
 
     def __init__(self, folder: Path, decisions: Sequence[Path], outcomes: Sequence[Path], problems: Problems) -> None:
         """`folder` is on the disk that has room for the buckets. Files that cannot be read are left out."""
-        self._decisions = _readable(decisions, DECISIONS, DECISION_COLUMNS, problems)
-        self._outcomes = _readable(outcomes, OUTCOMES, OUTCOME_COLUMNS, problems)
+        decided = _rows_of_readable(decisions, DECISIONS, DECISION_COLUMNS, problems)
+        reported = _rows_of_readable(outcomes, OUTCOMES, OUTCOME_COLUMNS, problems)
+        self._decisions, self._outcomes = list(decided), list(reported)
         self._problems = problems
-        self._count = count_for(sum(pq.read_metadata(path).num_rows for path in (*self._decisions, *self._outcomes)))
+        self._count = count_for(sum(decided.values()) + sum(reported.values()))
         folder.mkdir()
         self._decided = Buckets(folder, "decided", DECIDED, self._count)
         self._reported = Buckets(folder, "reported", REPORTED, self._count)
@@ -159,12 +160,14 @@ def _taken(decided: pa.Table, rows: list[Decided], kept: list[int]) -> tuple[pa.
     return decided.take(pa.array(kept, pa.int64())), [rows[at] for at in kept]
 
 
-def _readable(paths: Sequence[Path], table: str, columns: Sequence[str], problems: Problems) -> list[Path]:
-    found = []
+def _rows_of_readable(paths: Sequence[Path], table: str, columns: Sequence[str], problems: Problems) -> dict[Path, int]:
+    wanted = pa.schema([SCHEMAS[table].field(name) for name in columns])
+    found = {}
     for path in paths:
         try:
-            check_schema(path, pq.read_schema(path), pa.schema([SCHEMAS[table].field(name) for name in columns]))
-            found.append(path)
+            metadata = pq.read_metadata(path)
+            check_schema(path, metadata.schema.to_arrow_schema(), wanted)
+            found[path] = metadata.num_rows
         except (pa.ArrowException, OSError) as error:
             problems.add(FileProblemError(path, f"not a whole Parquet file: {_first_line(error)}"))
         except FileProblemError as error:
