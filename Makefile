@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: e2e-slurm e2e-yarn e2e-all
 .PHONY: attack attack-quick bench-compare
 .PHONY: lock lock-check audit sbom sdk-lowest
-.PHONY: help install run test test-slow test-fast coverage lint openapi settings-doc log-columns readme fuzz draws stubs stubs-check freeze-contract clean
+.PHONY: help install run test test-slow test-fast coverage lint openapi golden settings-doc log-columns readme fuzz draws stubs stubs-check freeze-contract clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -146,6 +146,9 @@ freeze-contract: install ## Make today's proto/ what later changes may not break
 
 openapi: install ## Write the OpenAPI document that a test compares with the contract
 	$(BIN)/python -m placewise_service.api.docs.openapi > tests/golden/openapi.json
+
+golden: install ## Write golden rows, as the failing test names them: ROWS="decisions-tetris public"; none: all
+	PYTHONPATH=clients/slurm:clients/kubernetes $(BIN)/python -m tests.golden.net.write $(ROWS)
 
 readme: install ## Print README's answers again, as a fresh service gives them
 	$(BIN)/python -m tests.e2e.readme_calls

@@ -168,7 +168,7 @@ def report(lines: Iterable[str], file: str) -> None:
 def remedy(file: str) -> str:
     """The command that writes the file again: records are written with the decisions that they are of."""
     name = file.partition(".")[0].replace("records-", "decisions-")
-    return f"If they are meant (tests/golden/net/README.md), run `python -m tests.golden.net.write {name}`"
+    return f"If they are meant (tests/golden/net/README.md), run `make golden ROWS={name}`"
 
 
 def compare(file: str, found: Iterable[Row], forgiven: Collection[str] = ()) -> set[str]:

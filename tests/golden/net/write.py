@@ -1,4 +1,4 @@
-"""Writes the golden files: `python -m tests.golden.net.write [name …]`. README.md says when that is allowed."""
+"""Writes the golden files: `make golden ROWS="NAME …"`. README.md says when that is allowed."""
 
 import asyncio
 import sys
