@@ -5,6 +5,7 @@ A unit or property test that starts a process without the marker `process` fails
 """
 
 import gc
+import json
 import os
 import sqlite3
 import subprocess
@@ -32,11 +33,12 @@ _connect = sqlite3.connect
 
 
 def _forbid_processes(owner: Any, name: str) -> None:
-    """No audit hook, which Python calls at every import and open file: two seconds of all fast tests."""
+    """No audit hook, which Python calls at every import and open file: two seconds of all fast tests. Matplotlib lists
+    a new machine's fonts by `fc-list`, once."""
     start = getattr(owner, name)
 
     def checked(*given: Any, **named: Any) -> Any:
-        if _forbidding:
+        if _forbidding and not any(isinstance(words, list) and words[:1] == ["fc-list"] for words in given):
             raise RuntimeError("this test starts a process: mark it with @pytest.mark.process")
         return start(*given, **named)
 
@@ -88,3 +90,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         _forbidding, os.fsync, sqlite3.connect = False, flush, _connect
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+    """A report goes from a worker as one text: xdist's own code would pack it value by value, in Python."""
+    report = yield
+    return report and {"as_json": json.dumps(report)}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_from_serializable(config: pytest.Config, data: dict[str, Any]) -> Any:
+    if "as_json" not in data:
+        return None
+    return config.hook.pytest_report_from_serializable(config=config, data=json.loads(data["as_json"]))
