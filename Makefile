@@ -66,9 +66,9 @@ test-slow: install ## The tests that take long: trainings from logs, gates, roun
 	$(BIN)/pytest -m "slow and not e2e_heavy" --numprocesses auto --maxprocesses 4 --dist load
 
 # A thousand tests write files and read them again: in memory, where a gigabyte is free for them. Schemathesis, which every
-# worker would import, is for the fuzz tests alone.
+# worker would import, is for the fuzz tests alone. Capture of Python's logging takes 3 %, and no fast test asks for it.
 IN_MEMORY = $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'END {print $$4}')" -gt 1048576 2>/dev/null && echo TMPDIR=/dev/shm)
-FAST := -q -o tmp_path_retention_policy=failed -p no:schemathesis -m "not process" --hypothesis-profile fast --numprocesses 2 --dist worksteal tests/unit tests/property
+FAST := -q -o tmp_path_retention_policy=failed -p no:schemathesis -p no:logging -m "not process" --hypothesis-profile fast --numprocesses 2 --dist worksteal tests/unit tests/property
 
 test-fast: install ## The unit and property tests that start no process, in about a minute on two cores
 	$(IN_MEMORY) $(BIN)/pytest $(FAST)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.counted import counted
+from tests.fakes.quick.logged import warnings_logged
 from tests.unit.slurm.test_shares import BATCH, JOB, PLACED, RUNNING, WALL_OFFSET_S, Clock, FakeClient, ended, taken
 
 from placewise_client.adapter.metrics import AdapterMetrics
@@ -208,23 +209,24 @@ async def test_only_so_many_jobs_wait_to_be_looked_up() -> None:
     assert lookups.want(0)
 
 
-async def test_a_site_without_accounting_is_told_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_site_without_accounting_is_told_once(site: Site) -> None:
     site.steps = None
-    for _ in range(3):
+    with warnings_logged() as records:
+        for _ in range(3):
+            site.clock.now_s += 60
+            site.hear("begin")
+            await site.look(5)
+        assert len(site.asked) == 15
+        (record,) = records
+        assert "slurmdbd is away" in record.getMessage()
+        assert "hooks.share_steps" in record.getMessage()
+        site.steps = []
         site.clock.now_s += 60
         site.hear("begin")
-        await site.look(5)
-    assert len(site.asked) == 15
-    (record,) = caplog.records
-    assert "slurmdbd is away" in record.message
-    assert "hooks.share_steps" in record.message
-    site.steps = []
-    site.clock.now_s += 60
-    site.hear("begin")
-    await site.look()
-    site.steps = None
-    await site.look()
-    assert len(caplog.records) == 2  # it has been there meanwhile
+        await site.look()
+        site.steps = None
+        await site.look()
+    assert len(records) == 2  # it has been there meanwhile
 
 
 async def test_a_job_that_is_forgotten_while_it_is_looked_up_asks_for_nothing_more(site: Site) -> None:
