@@ -90,13 +90,16 @@ class LimitSettings(Section):
     clusters: int = Field(default=1000, ge=1, description="Most clusters; one more is refused.")
     queues_per_cluster: int = Field(default=1000, ge=1, description="Most queues of one cluster; one more is refused.")
     profiles_per_cluster: int = Field(
-        default=2000, ge=0, description="Most subtask kinds and co-run models of one cluster; more are not learned."
+        default=2000,
+        ge=0,
+        description="Most subtask kinds and co-run models of one cluster, kinds of divisible tasks, and values of one "
+        "row; more are not learned.",
     )
     queue_idle_s: float = Field(default=604_800.0, ge=60, description="Idle time after which a queue is deleted.")
     profile_idle_s: float = Field(
         default=7_776_000.0,
         ge=60,
-        description="Idle time after which measurements of a subtask kind or model are deleted.",
+        description="Idle time after which measurements of a subtask kind, task kind or model are deleted.",
     )
     late_start_s: float = Field(
         default=86_400.0,

@@ -48,7 +48,7 @@ class SettingsChanged:
 
 @frozen
 class OverheadLearned:
-    """Outcome statistics of one kind of divisible task: count, mean overhead Q in seconds."""
+    """Outcome statistics of one kind of divisible task: count (0: forgotten), mean overhead Q in seconds."""
 
     task_kind: str
     count: int

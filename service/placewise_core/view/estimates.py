@@ -22,13 +22,14 @@ class Estimates:
             self.profile(SubtaskProfiled(kind, row))
 
     def learn(self, change: OverheadLearned) -> None:
-        """Takes over an overhead."""
-        before = self.overheads.get(change.task_kind)
+        """Takes over an overhead, or forgets it: its count is 0 then."""
+        before = self.overheads.pop(change.task_kind, None)
         for each in (before, change):
-            if each is not None:
+            if each is not None and each.count:
                 cells = {"count": each.count, "mean_overhead_s": each.mean_overhead_s}
                 self.digest ^= digest_of(each.task_kind, cells)
-        self.overheads[change.task_kind] = change
+        if change.count:
+            self.overheads[change.task_kind] = change
 
     def profile(self, change: SubtaskProfiled) -> None:
         """Takes over metrics of a subtask, or a row of sums."""

@@ -1,6 +1,7 @@
 """What callers can make in any number, and what bounds it: clusters, queues, rows of profiles. Forgets the idle."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import QueueSettings, QueueState
@@ -10,6 +11,8 @@ from placewise_core.speed.co_runs import row_kind
 from placewise_core.view.view import ClusterView
 from placewise_service.engine.parts import EngineParts
 from placewise_service.engine.views import LiveView
+
+V = TypeVar("V")
 
 
 @frozen
@@ -49,7 +52,7 @@ class Growth:
         view = live.view
         learned = (*view.estimates.durations.kinds, *view.estimates.throughputs.kinds)
         rows = {*view.subtask_profiles, *view.co_runs.kinds, *learned}
-        if not rows:
+        if not rows and not view.overheads:
             return
         used = rows & {kind for running in view.jobs.values() for kind in kinds_of(running.job)}
         try:
@@ -85,8 +88,8 @@ def check_queue(queue: QueueState, view: ClusterView, most: int) -> None:
         )
 
 
-def within(news: Mapping[str, Mapping[str, float]], known: Iterable[str], most: int) -> dict[str, Mapping[str, float]]:
-    """The rows that are known already, and as many new ones as there is room for."""
+def within(news: Mapping[str, V], known: Iterable[str], most: int) -> dict[str, V]:
+    """The rows, or the values of a row, that are known already, and as many new ones as there is room for."""
     there = set(known)
     kept = {kind: row for kind, row in news.items() if kind in there}
     room = max(0, most - len(there))

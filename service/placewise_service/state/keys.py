@@ -58,6 +58,7 @@ class ClusterKeys:
     decision_drops: str  # string: entries of the decision log that were lost before they were exported
     views_drops: str  # string: entries of the log of views that were
     row_sums: str  # hash: last part of the key, colon, name → sum of a row of progress, overheads or profiles
+    overhead_times: str  # sorted set: kinds of overheads by the time they were last reported
 
     @property
     def all(self) -> tuple[str, ...]:

@@ -377,8 +377,9 @@ class StateStore(Protocol):
         ...
 
     async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:
-        """Dates the rows of these kinds, and removes rows that were neither written nor dated for `idle_s`, at most
-        MOST_FORGOTTEN at once. A row that has no time yet gets this one."""
+        """Dates the profiles of these kinds, and removes profiles and overheads that were neither written nor dated for
+        `idle_s`, at most MOST_FORGOTTEN of each at once. A row that has no time yet gets this one. The event of an
+        overhead has a count of 0."""
         ...
 
     async def delete_cluster(self, cluster: str) -> bool:

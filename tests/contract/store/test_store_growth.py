@@ -9,7 +9,7 @@ from tests.fakes.engine import CLUSTER, running_engine
 from tests.fakes.state import Harness
 
 from placewise_core.domain.cluster import Assignment
-from placewise_core.domain.commands import JobEvent, JobEventKind
+from placewise_core.domain.commands import JobEvent, JobEventKind, ShareOutcome
 from placewise_core.domain.job import CoRun, GpuSharing, Job, JobId, NodeId, Role, Subtask
 from placewise_core.speed.co_runs import row_kind
 from placewise_service.engine import Engine
@@ -83,3 +83,54 @@ async def test_rows_beyond_the_limit_are_not_learned_and_counted(harness: Harnes
         assert f'placewise_profiles_refused_total{{cluster="{CLUSTER}"}} 3.0' in text
         await until_seen(other, view.version)
         assert (await other.get_cluster(CLUSTER)).view.subtask_profiles == view.subtask_profiles
+
+
+async def report_overhead(engine: Engine, kind: str) -> None:
+    share = ShareOutcome(kind, node="n0", unit="cpu0", scale=1.0, seconds=1.0, overhead_s=0.5)
+    await engine.report_job_events(CLUSTER, [JobEvent(JobId(kind), JobEventKind.SHARE_FINISHED, share=share)])
+
+
+async def test_overheads_beyond_the_limit_are_not_learned_and_counted(harness: Harness) -> None:
+    async with replicas(harness) as (engine, other):
+        engine._reporter._most_profiles = 3
+        for i in (*range(5), 0):
+            await report_overhead(engine, f"kind-{i}")
+        view = (await engine.get_cluster(CLUSTER)).view
+        assert set(view.overheads) == {"kind-0", "kind-1", "kind-2"}
+        text = engine._parts.telemetry.render().decode()
+        assert f'placewise_profiles_refused_total{{cluster="{CLUSTER}"}} 2.0' in text
+        await until_seen(other, view.version)
+        assert (await other.get_cluster(CLUSTER)).view.overheads == view.overheads
+
+
+async def test_overheads_that_nobody_reports_are_forgotten_by_every_replica(harness: Harness) -> None:
+    async with replicas(harness) as (engine, other):
+        await report_overhead(engine, "kind")
+        engine._parts.options.profile_idle_s = 3600.0
+        await engine._forget_idle()
+        assert set((await engine.get_cluster(CLUSTER)).view.overheads) == {"kind"}
+        engine._parts.options.profile_idle_s = IDLE_S
+        await harness.advance(1.5 * IDLE_S)
+        for replica in (engine, other):
+            await replica._forget_idle()
+        version = (await engine.get_cluster(CLUSTER)).view.version
+        for replica in (engine, other):
+            await until_seen(replica, version)
+            assert not (await replica.get_cluster(CLUSTER)).view.overheads
+        loaded = await harness.store.load(CLUSTER)
+        assert loaded is not None
+        assert not loaded[0].overheads
+
+
+async def test_values_beyond_the_limit_are_not_learned_into_a_row(harness: Harness) -> None:
+    async with replicas(harness) as (engine, _):
+        engine._reporter._most_profiles = 3
+        for i in range(5):
+            subtask = Subtask("s", kind="kind", profile={f"metric-{i}": 1.0})
+            sharing = GpuSharing(co_runs=(CoRun(f"lm-{i}", 0.5),))
+            await submit(engine, replace(make_job(f"j{i}"), subtasks=(subtask,), model="m", gpu_sharing=sharing))
+        view = (await engine.get_cluster(CLUSTER)).view
+        assert set(view.subtask_profiles["kind"]) == {"metric-0", "metric-1", "metric-2"}
+        assert len(view.co_runs.row(row_kind("m"))) == 3
+        text = engine._parts.telemetry.render().decode()
+        assert f'placewise_profiles_refused_total{{cluster="{CLUSTER}"}} 4.0' in text

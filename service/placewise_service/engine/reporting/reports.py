@@ -111,7 +111,7 @@ class Reporter:
             changes.extend(await self._add_lengths(cluster, live, lengths, result.events))
         if speeds:
             changes.extend(await self._add_speeds(cluster, live, speeds, result.events))
-        learned = await self._learn(cluster, events)
+        learned = await self._learn(cluster, live, events)
         changes.extend(learned)
         rows, measured = await self._profile(cluster, live, events)
         changes.extend(rows)
@@ -178,12 +178,19 @@ class Reporter:
         wanted = [addition for addition in additions if addition.kind in kept]
         return await self._store.add_sums(cluster, wanted, halving_s) if wanted else ()
 
-    async def _learn(self, cluster: str, events: Sequence[JobEvent]) -> list[Event]:
-        """Overheads of finished shares go into the running mean of their kind."""
+    async def _learn(self, cluster: str, live: LiveView, events: Sequence[JobEvent]) -> list[Event]:
+        """Overheads of finished shares go into the running mean of their kind, up to the most kinds."""
+        finished = [
+            (event, event.share)
+            for event in events
+            if event.kind is JobEventKind.SHARE_FINISHED and event.share is not None and event.share.overhead_s > 0
+        ]
+        kinds = {share.task_kind: share for _, share in finished}
+        kept = within(kinds, live.view.overheads, self._most_profiles)
+        self._on_profiles_refused(cluster, len(kinds) - len(kept))
         learned = []
-        for event in events:
-            share = event.share
-            if event.kind is not JobEventKind.SHARE_FINISHED or share is None or share.overhead_s <= 0:
+        for event, share in finished:
+            if share.task_kind not in kept:
                 continue
             outcome_id = f"{event.job_id}/{share.node}/{share.unit}/{share.scale}"
             change = await self._store.learn_overhead(cluster, outcome_id, share.task_kind, share.overhead_s)
@@ -206,9 +213,13 @@ class Reporter:
         co_runs, book = rows_of((job.model, job.gpu_sharing.co_runs) for job in described), live.view.co_runs
         news |= {kind: row for kind, row in co_runs.items() if row.items() - book.row(kind).items()}
         kept = within(news, (*known, *book.kinds), self._most_profiles)
-        self._on_profiles_refused(cluster, len(news) - len(kept))
-        changes = [await self._store.profile_subtask(cluster, kind, row) for kind, row in kept.items()]
-        return changes, sum(kind in kept for kind in measured)
+        fitting = {
+            kind: within(row, known.get(kind) or book.row(kind), self._most_profiles) for kind, row in kept.items()
+        }
+        left_out = sum(len(row) - len(fitting[kind]) for kind, row in kept.items())
+        self._on_profiles_refused(cluster, len(news) - len(kept) + left_out)
+        changes = [await self._store.profile_subtask(cluster, kind, row) for kind, row in fitting.items() if row]
+        return changes, sum(bool(fitting.get(kind)) for kind in measured)
 
 
 def _lengths(reports: Sequence[JobReport], live: LiveView) -> dict[JobId, list[Addition]]:

@@ -258,7 +258,7 @@ class RedisStore(RedisBundles):
     async def learn_overhead(self, cluster: str, outcome_id: str, task_kind: str, overhead_s: float) -> Event | None:
         k = keys_of(cluster)
         args: list[Argument] = [outcome_id, task_kind, overhead_s, self._options.outcome_ttl_s]
-        keys = (k.meta, k.events, k.overheads, k.outcomes, k.row_sums)
+        keys = (k.meta, k.events, k.overheads, k.outcomes, k.row_sums, k.overhead_times)
         reply = await self._run("learn_overhead", cluster, keys, args)
         if reply is None:
             raise no_such_cluster(cluster)
@@ -286,7 +286,8 @@ class RedisStore(RedisBundles):
 
     async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:
         k = keys_of(cluster)
-        keys = (k.meta, k.events, k.profiles, k.profile_times, k.row_sums, k.progress, k.overheads)
+        profiles, overheads = (k.profiles, k.profile_times), (k.overheads, k.overhead_times)
+        keys = (k.meta, k.events, *profiles, k.row_sums, k.progress, *overheads)
         reply = await self._run("forget_profiles", cluster, keys, [idle_s, MOST_FORGOTTEN, *used])
         if reply is None:
             raise no_such_cluster(cluster)

@@ -41,8 +41,8 @@ from placewise_service.state.reference.bundles import MemoryBundles
 from placewise_service.state.reference.ledger import NodeLedger
 from placewise_service.state.reference.links import Links
 from placewise_service.state.reference.ring import Ring
+from placewise_service.state.reference.rows import TimedRows
 from placewise_service.state.store import (
-    MOST_FORGOTTEN,
     Batch,
     Conflict,
     JobReport,
@@ -72,10 +72,9 @@ class _Cluster:
     lapsed: dict[JobId, tuple[float, RunningJob]] = field(default_factory=dict)  # expiry and the job
     queues: dict[str, QueueState] = field(default_factory=dict)
     settings: ClusterSettings = field(default_factory=ClusterSettings)
-    overheads: dict[str, OverheadLearned] = field(default_factory=dict)
+    overheads: TimedRows[OverheadLearned] = field(default_factory=TimedRows)
     outcomes: dict[str, float] = field(default_factory=dict)
-    profiles: dict[str, dict[str, float]] = field(default_factory=dict)
-    profile_times: dict[str, float] = field(default_factory=dict)
+    profiles: TimedRows[dict[str, float]] = field(default_factory=TimedRows)
     events: list[Event] = field(default_factory=list)
     trimmed: int = 0  # events that are no longer kept
     copied: int = 0  # version of the last event in the log of views
@@ -389,13 +388,12 @@ class MemoryStore(MemoryBundles):
         state.outcomes[outcome_id] = now_s + self._options.outcome_ttl_s
         old = state.overheads.get(task_kind) or OverheadLearned(task_kind, 0, 0.0)
         mean_s = old.mean_overhead_s + (overhead_s - old.mean_overhead_s) / (old.count + 1)
-        state.overheads[task_kind] = OverheadLearned(task_kind, old.count + 1, mean_s)
+        state.overheads.put(task_kind, OverheadLearned(task_kind, old.count + 1, mean_s), now_s)
         return state.append(state.overheads[task_kind])
 
     async def profile_subtask(self, cluster: str, kind: str, metrics: Mapping[str, float]) -> Event:
         state = self._of(cluster)
-        state.profiles.setdefault(kind, {}).update(metrics)
-        state.profile_times[kind] = self._clock.now_s()
+        state.profiles.put(kind, {**state.profiles.get(kind, {}), **metrics}, self._clock.now_s())
         return state.append(SubtaskProfiled(kind, dict(metrics)))
 
     async def add_sums(self, cluster: str, additions: Sequence[Addition], halving_s: float) -> Sequence[Event]:
@@ -403,17 +401,16 @@ class MemoryStore(MemoryBundles):
         events = []
         for kind, x, weight in [(each.kind, each.value, each.weight) for each in additions]:
             row = sums_of(state.profiles.get(kind, {})).added(x, self._time_of(state), halving_s, weight).row
-            state.profiles[kind], state.profile_times[kind] = row, now_s
+            state.profiles.put(kind, row, now_s)
             events.append(state.append(SubtaskProfiled(kind, dict(row))))
         return events
 
     async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:
         state, now_s = self._of(cluster), self._clock.now_s()
-        state.profile_times.update((kind, now_s) for kind in used if kind in state.profiles)
-        idle = sorted(kind for kind, used_s in state.profile_times.items() if now_s - used_s > idle_s)
-        for kind in idle[:MOST_FORGOTTEN]:
-            del state.profiles[kind], state.profile_times[kind]
-        return [state.append(SubtaskForgotten(kind)) for kind in idle[:MOST_FORGOTTEN]]
+        state.profiles.use(used, now_s)
+        changes: list[Change] = [SubtaskForgotten(kind) for kind in state.profiles.forget(now_s - idle_s)]
+        changes += [OverheadLearned(kind, 0, 0.0) for kind in state.overheads.forget(now_s - idle_s)]
+        return [state.append(change) for change in changes]
 
     async def delete_cluster(self, cluster: str) -> bool:
         state = self._clusters.pop(cluster, None)
