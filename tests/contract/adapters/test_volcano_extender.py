@@ -347,6 +347,11 @@ async def test_what_cannot_be_read_is_no_success(bench: Bench, body: dict[str, A
     assert response.status == 400
 
 
+async def test_a_body_that_is_nested_too_deep_is_no_error_of_ours(bench: Bench) -> None:
+    response = await bench.http.post("/volcano/jobEnqueueable", data=b"[" * 100_000)
+    assert response.status == 400
+
+
 async def test_a_group_that_only_a_caller_knows_becomes_no_gang(bench: Bench) -> None:
     for number in range(5):
         assert await bench.ask(job_info("1.16", f"ghost-{number}")) == 0

@@ -108,7 +108,7 @@ class Face:
             started_s = time.monotonic()
             try:
                 result = await answer(json.decode(await request.read()))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 # A caller that is ignorable goes on without us; the text is for the scheduler's log.
                 log.warning("%s: %r", request.path, error)
                 return web.json_response({"Error": f"bad request: {error!r}"}, status=400)
