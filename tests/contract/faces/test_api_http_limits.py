@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 from tests.fakes.callers.identity import by_tokens
 from tests.fakes.callers.tls import Authority
 from tests.fakes.servers.faces import FakeEngine, faces
@@ -208,6 +211,44 @@ async def test_where_all_connections_are_busy_another_is_closed() -> None:
         async with connected(at) as (reader, _):
             assert await has_ended(reader)
         assert refused(at, "connections")
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"])
+def test_connections_that_come_all_at_once_are_bounded_too(
+    run: Callable[[Coroutine[Any, Any, None]], None], is_encrypted: bool, tmp_path: Path
+) -> None:
+    run(all_at_once(is_encrypted, tmp_path))
+
+
+async def all_at_once(is_encrypted: bool, folder: Path) -> None:
+    cert, key = Authority("test").write(folder, "server")
+    certificates = Certificates(TlsSettings(cert_file=cert, key_file=key)) if is_encrypted else None
+    limits = LimitSettings(connections=4, header_s=60, handshake_s=60)
+    gateway = Gateway(FakeEngine(), SystemClock(), limits, Open(), Telemetry())
+    face = RestFace(gateway, ServerSettings(rest_port=0), certificates)
+    await face.start()
+    with contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", face.port)
+        silent = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]  # it has no turn yet
+        async with asyncio.timeout(20):
+            while sum(map(is_open, silent)) > 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    async with asyncio.timeout(20):
+        while face._listener._state.connections or face._listener._handshakes:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await face.stop()
+
+
+def is_open(silent: socket.socket) -> bool:
+    """Whether the other side still holds a connection on which nothing was said."""
+    silent.setblocking(False)
+    try:
+        return silent.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
 
 
 def test_each_face_may_use_half_of_the_files_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:

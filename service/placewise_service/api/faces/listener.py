@@ -111,6 +111,8 @@ class Listener:
 
     def _accept(self) -> None:
         for _ in range(_MOST_AT_ONCE):
+            if self._has_room_soon():
+                return  # those who wait are still there in the next turn
             try:
                 accepted, whence = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -121,7 +123,7 @@ class Listener:
                 asyncio.get_running_loop().call_later(_PAUSE_S, self._accept_again)
                 return
             peer = address(whence)
-            if len(self._state.connections) + len(self._handshakes) >= self._most and not self._make_room():
+            if self._is_full() and not self._make_room():
                 self._refused("connections", peer)
                 accepted.close()
                 continue
@@ -133,6 +135,14 @@ class Listener:
         if self._socket.fileno() >= 0:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
+    def _is_full(self) -> bool:
+        return len(self._state.connections) + len(self._handshakes) >= self._most
+
+    def _has_room_soon(self) -> bool:
+        """Whether nobody is idle who could make room, but somebody will be in a turn or two: without TLS, all who were
+        accepted a moment ago."""
+        return self._context is None and bool(self._handshakes) and not self._crowd.idle and self._is_full()
+
     def _make_room(self) -> bool:
         """Closes the connection that has been idle longest; False if all are being answered."""
         for connection in self._crowd.idle:
@@ -140,8 +150,9 @@ class Listener:
             connection.evict()
             return True
         for task, peer in self._handshakes.items():
-            self._refused("connections", peer)
-            return task.cancel()
+            if not task.cancelling() and task.cancel():  # one that was ended before makes no room for another
+                self._refused("connections", peer)
+                return True
         return False
 
     async def _welcome(self, accepted: socket.socket) -> None:
