@@ -66,11 +66,12 @@ class Linking(Protocol):
 
 async def linked(store: Linking, cluster: str, entries: Sequence[Entry]) -> list[Entry]:
     """The entries of a cluster in their order, with what the store knows of their jobs, which learns of them."""
-    questions = [question for entry in entries for question in _questions(entry)]
+    asked = [_questions(entry) for entry in entries]
+    questions = [question for of_entry in asked for question in of_entry]
     if not questions:
         return list(entries)
     found = iter(await store.link_jobs(cluster, questions))
-    return [_with_links(entry, found) for entry in entries]
+    return [_with_links(entry, of_entry, found) for entry, of_entry in zip(entries, asked, strict=True)]
 
 
 def _questions(entry: Entry) -> list[AskedJob]:
@@ -83,8 +84,8 @@ def _questions(entry: Entry) -> list[AskedJob]:
     return [AskedJob(Asked.PLACED, job.id, entry.decision_id) for job in entry.jobs] if entry.place is not None else []
 
 
-def _with_links(entry: Entry, found: Iterator[JobLinks]) -> Entry:
-    links = {asked.job: next(found, _NONE) for asked in _questions(entry) if asked.kind is not Asked.ADMITTED}
+def _with_links(entry: Entry, questions: Sequence[AskedJob], found: Iterator[JobLinks]) -> Entry:
+    links = {asked.job: next(found, _NONE) for asked in questions if asked.kind is not Asked.ADMITTED}
     if not links or not isinstance(entry, DecisionRecord):
         return entry
     if entry.admit is not None:
