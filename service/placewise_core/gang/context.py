@@ -19,7 +19,8 @@ class PlaceContext:
     or its seed: most decisions draw nothing, and building a generator costs more than scoring thirty nodes. `slices`
     may be other than one only if the view is the decision's own. `barred`: (M,) nodes that the heads of queues keep
     from the job (heads.py); None for none. `first_offers` is the business of gang.py alone; in `notes` a policy keeps,
-    under itself, results that serve it again within the request.
+    under itself, results that serve it again within the request. `given` has the proposals for one job, by policy
+    (explore.asked_once); None if every question is a new one.
     """
 
     now_s: float
@@ -32,6 +33,7 @@ class PlaceContext:
     barred: BoolArray | None = None
     first_offers: Any = field(default=None, compare=False, repr=False)
     notes: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
+    given: dict[object, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def rng(self) -> np.random.Generator:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from placewise_core.basics.arrays import Float32, IntArray
 from placewise_core.basics.frozen import frozen
@@ -29,7 +29,7 @@ class NetRead:
 @frozen
 class Proposal:
     """A full placement of one gang. `propensity`: probability with which this policy proposes exactly this. `read`: of
-    a net that placed all of it, if the context asks for that."""
+    a net that placed all of it, `judgement`: of a search (search.Judgement), both if the context asks for that."""
 
     assignments: tuple[Assignment, ...]
     propensity: float = 1.0
@@ -38,6 +38,7 @@ class Proposal:
     is_fallback: bool = False
     fallback_reason: str = ""
     read: NetRead | None = field(default=None, compare=False, repr=False)
+    judgement: Any = field(default=None, compare=False, repr=False)
 
 
 class PlacementPolicy(Protocol):

@@ -7,7 +7,7 @@ over them compare. Changes nothing and decides nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from weakref import WeakKeyDictionary
 
@@ -23,7 +23,7 @@ from placewise_core.domain.job import Job, JobId, Role
 from placewise_core.inputs.cluster import PART_COLUMNS, PART_FEATURES, encode_job, gpu_relative_speed
 from placewise_core.speed.linear_speed import linear_speed, relative_speed, worker_step_ms
 from placewise_core.speed.params import params_millions
-from placewise_core.view.view import CPU, NETWORK, ClusterView
+from placewise_core.view.view import CPU, NETWORK, ClusterView, Lineage
 
 Int64 = NDArray[np.int64]
 
@@ -62,6 +62,21 @@ class PartTokens:
     node: Int64
     neighbours: tuple[RunningJob, ...]
     places: Mapping[int, int] = field(default_factory=dict)
+
+    def under(self, rows: Sequence[int]) -> "PartTokens":
+        """The same tokens under these candidates alone: running jobs that share a node with none of them are
+        witnesses."""
+        parts, job, node = self.parts[rows], self.job[rows], self.node[rows]
+        used = set(node[job == 0].tolist())
+        running = [(i, m) for i, m in zip(job[0].tolist(), node[0].tolist(), strict=True) if i > 0]
+        near = dict.fromkeys([i for i, m in running if m in used])
+        if len(near) == len(self.neighbours):
+            return PartTokens(parts, job, node, self.neighbours, self.places)
+        numbered = [0, *dict.fromkeys([*near, *[i for i, _ in running]])]
+        number = np.full(max(numbered) + 2, PADDING)  # the last one stays: that of padding
+        number[numbered] = np.arange(len(numbered))
+        neighbours = tuple([self.neighbours[i - 1] for i in near])
+        return PartTokens(parts, number[job], node, neighbours, self.places)
 
 
 _Sums = tuple[float, float, float, float, float]
@@ -118,6 +133,10 @@ class _Kept:
     stamps: IntArray
     spreads: Bounded[JobId, _Spread]
 
+    def of_fork(self) -> "_Kept":
+        """For another view of the lineage: with the same nodes and spreads, and sums of its own."""
+        return replace(self, sums=np.zeros_like(self.sums), stamps=np.full_like(self.stamps, -1))
+
 
 class PartEncoder:
     """Encodes parts of jobs; remembers the unchanging features of jobs. For one thread."""
@@ -132,6 +151,7 @@ class PartEncoder:
         self._most_parts = most_parts
         self._most_witnesses = most_witnesses
         self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
+        self._latest: WeakKeyDictionary[Lineage, _Kept] = WeakKeyDictionary()  # begun of each lineage
         self._static: Bounded[JobId, tuple[Job, Float32, float]] = Bounded(_REMEMBERED)
 
     def encode(
@@ -270,7 +290,10 @@ class PartEncoder:
     def _of(self, view: ClusterView) -> _Kept:
         kept = self._kept.get(view)
         if kept is None or kept.layout_stamp != view.nodes.layout_stamp:
-            kept = self._kept[view] = _begun(view)
+            latest = self._latest.get(view.lineage)
+            if latest is None or latest.layout_stamp != view.nodes.layout_stamp:
+                latest = self._latest[view.lineage] = _begun(view)
+            kept = self._kept[view] = latest.of_fork()
         return kept
 
 

@@ -65,6 +65,16 @@ def exploration_of(settings: ClusterSettings, explorers: Mapping[str, PlacementP
     return Exploration(settings.exploration_rate, known or USUAL, settings.exploration_guard)
 
 
+def asked_once(policy: PlacementPolicy, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+    """As `policy.propose`; its first proposal again if the context keeps proposals and the policy draws nothing."""
+    if context.given is None or policy.is_drawing:
+        return policy.propose(job, view, context)
+    if policy not in context.given:
+        context.given[policy] = policy.propose(job, view, context)
+    found: Proposal | None = context.given[policy]
+    return found
+
+
 @frozen
 class Stop:
     """How the clock stopped a policy. `asked` is the number of proposers that a search had asked, None if it asked all
@@ -98,18 +108,18 @@ def propose(
     rate, explorers = exploration.rate, exploration.explorers
     spared = verdict(exploration.guard, job, view, context) if rate > 0 else ""
     if rate <= 0 or spared:
-        own = policy.propose(job, view, context)
+        own = asked_once(policy, job, view, context)
         return Drawn(own, own.propensity, guard=spared, stops=_stops((policy, own))) if own is not None else None
     is_exploring = context.rng.random() < rate
     weights = [explorer.weight for explorer in explorers]
     turn = bisect_right([*accumulate(weights)], int(context.rng.integers(sum(weights))))
-    given = [explorer.policy.propose(job, view, context) for explorer in explorers]
+    given = [asked_once(explorer.policy, job, view, context) for explorer in explorers]
     chosen, explorer = (given[turn], explorers[turn].policy.name) if is_exploring else (None, "")
     asked = list(zip([each.policy for each in explorers], given, strict=True))
     own = None
     if chosen is None or not policy.is_drawing:  # also an explorer's: it is asked once, as the clock may stop it
         known = [] if policy.is_drawing else [proposal for each, proposal in asked if each is policy]
-        own = known[0] if known else policy.propose(job, view, context)
+        own = known[0] if known else asked_once(policy, job, view, context)
     if chosen is None:
         if own is None:
             return None

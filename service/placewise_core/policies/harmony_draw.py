@@ -185,4 +185,4 @@ def _is_countable(job: Job, view: ClusterView, context: PlaceContext) -> bool:
 def _open(steps: NetSteps, first: int, plan: Plan) -> tuple[TaskGroup, BoolArray]:
     """The group whose task is next in the role of action `first`, and (C,) the candidates that leave a plan."""
     group = _group_of(steps, first)
-    return group, np.isin(steps.candidates.rows, plan.open_to(group))
+    return group, plan.open_to(group)[steps.candidates.rows]

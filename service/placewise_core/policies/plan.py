@@ -35,13 +35,12 @@ class Plan:
             self._ahead[id(group)][m] += 1
             self._give(group, m, 1)
 
-    def open_to(self, group: TaskGroup) -> list[int]:
-        """Nodes for the group's next task, ascending."""
+    def open_to(self, group: TaskGroup) -> BoolArray:
+        """(M,) nodes for the group's next task."""
         beside = self._open[id(group)].copy()
         for m, left in self._left.items():
             beside[m] = self._ahead[id(group)][m] > 0 or (beside[m] and self._takes_more(group, m, left))
-        found: list[int] = beside.nonzero()[0].tolist()
-        return found
+        return beside
 
     def change(self, group: TaskGroup, m: int) -> None:
         """The group's next task goes to node m: as planned, or else instead of that planned for the last node."""

@@ -49,7 +49,7 @@ def _drawn_by_plan(gang: Gang, given: Mapping[str, int] | None) -> Proposal | No
         return None
     for group in gang.groups():
         while gang.remaining_of(group):
-            nodes = plan.open_to(group)
+            nodes: list[int] = plan.open_to(group).nonzero()[0].tolist()
             propensity /= len(nodes)
             m = _chosen(gang, group, nodes, given)
             if m < 0:

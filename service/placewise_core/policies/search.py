@@ -27,6 +27,7 @@ from placewise_core.domain.job import Job, Role
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.inputs.reward import WITNESSES, PartEncoder, PartTokens
+from placewise_core.policies.explore import asked_once
 from placewise_core.speed.linear_speed import workers_of
 from placewise_core.view.view import ClusterView
 
@@ -83,6 +84,24 @@ class Judged:
         alone = np.where(self.tokens.job == 0, self.scores.speeds, 0.0)
         return progress(alone, self.job, self.tokens)
 
+    def under(self, rows: Sequence[int]) -> "Judged":
+        """Of these placements alone: the sums are over the jobs near one of them."""
+        tokens, speeds = self.tokens.under(rows), self.scores.speeds[rows]
+        return Judged(self.job, tokens, Scores(progress(speeds, self.job, tokens), self.scores.spread[rows], speeds))
+
+
+@frozen
+class Judgement:
+    """What a search found of the placements proposed to it; `rows` are those of `judged`, by placement."""
+
+    rows: Mapping[_Key, int]
+    judged: Judged
+
+    def of(self, proposals: Sequence[Proposal], view: ClusterView) -> Judged | None:
+        """Of these placements; None unless the search compared each of them."""
+        rows = [self.rows.get(_key(proposal, view), -1) for proposal in proposals]
+        return self.judged.under(rows) if min(rows) >= 0 else None
+
 
 class ScoreError(Exception):
     """The scorer answered, but with something that is not a speed."""
@@ -132,12 +151,16 @@ class BestOfK(PlacementPolicy):
         if len(proposals) == 1:
             return found.taken(first, found.info)
         try:
-            scores = self._scores(job, [proposal for _, proposal in proposals], view, context.slices)
+            judged = self.judge(job, [proposal for _, proposal in proposals], view, context.slices)
         except Exception as error:  # no error of the runtime fails a call
             return _fallback(first, type(error).__name__, found.info)
+        answer = self._best(found, proposals, judged.scores)
+        return replace(answer, judgement=found.judgement(judged)) if context.is_recording else answer
+
+    def _best(self, found: "_Found", proposals: Sequence[tuple[str, Proposal]], scores: Scores) -> Proposal:
         k = int(scores.progress.argmax())
         if scores.spread[k] > self._scorer.spread_limit:
-            return _fallback(first, "uncertain", found.info)
+            return _fallback(proposals[0][1], "uncertain", found.info)
         named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores.progress, strict=True)}
         return found.taken(proposals[k][1], {**found.info, **named})
 
@@ -168,7 +191,7 @@ class BestOfK(PlacementPolicy):
                 found.is_cut = True
                 break
             found.asked += 1
-            proposal = policy.propose(job, view, context)
+            proposal = asked_once(policy, job, view, context)
             context.slices.pause()
             if proposal is None:
                 continue
@@ -178,9 +201,6 @@ class BestOfK(PlacementPolicy):
             found.add(policy.name, proposal, view)
         found.is_late = context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S
         return found
-
-    def _scores(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> Scores:
-        return self.judge(job, proposals, view, slices).scores
 
     def _predicted(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens, slices: Slices) -> Scores:
         spread: FloatArray = np.zeros(len(proposals))
@@ -213,12 +233,15 @@ class _Found:
 
     def add(self, name: str, proposal: Proposal, view: ClusterView) -> None:
         """Unless its tasks are on the same nodes as those of an earlier one."""
-        tasks = proposal.assignments
-        if id(tasks) not in self.seen:
-            index, worker = view.nodes.index, Role.WORKER
-            key = tuple(sorted([(index[task.node], task.role is worker) for task in tasks]))
-            if self.by_placement.setdefault(key, (name, proposal))[1] is proposal:
-                self.seen.add(id(tasks))
+        tasks = id(proposal.assignments)
+        if tasks in self.seen:
+            return
+        if self.by_placement.setdefault(_key(proposal, view), (name, proposal))[1] is proposal:
+            self.seen.add(tasks)
+
+    def judgement(self, judged: Judged) -> Judgement:
+        """Of these placements, in this order."""
+        return Judgement({key: k for k, key in enumerate(self.by_placement)}, judged)
 
     @property
     def info(self) -> dict[str, float]:
@@ -228,6 +251,11 @@ class _Found:
         """The search's own answer. Its proposers' draws are fixed, so of those that were asked it gives no other."""
         reason = self.failure or proposal.fallback_reason
         return replace(proposal, propensity=1.0, info=info, is_fallback=bool(reason), fallback_reason=reason)
+
+
+def _key(proposal: Proposal, view: ClusterView) -> _Key:
+    index, worker = view.nodes.index, Role.WORKER
+    return tuple(sorted([(index[task.node], task.role is worker) for task in proposal.assignments]))
 
 
 def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:

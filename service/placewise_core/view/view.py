@@ -41,6 +41,10 @@ __all__ = ["CPU", "DEFAULT_STALE_AFTER_S", "GPUS", "GPU_MEMORY", "MEMORY", "NETW
 DEFAULT_STALE_AFTER_S = 90.0
 
 
+class Lineage:
+    """The same object in a view and its forks."""
+
+
 class ClusterView:
     """Snapshot of one cluster, at `version` of `epoch`. `nodes`, `usage` and `slots` are others once nodes come, go or
     change their capacity."""
@@ -57,7 +61,7 @@ class ClusterView:
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
         self.co_runs = CoRunBook(records.subtask_profiles, [running.job for running in records.jobs])
         self._digests = ViewDigest()
-        self.lineage = object()  # the same in a view and its forks
+        self.lineage = Lineage()
         # By policy: results kept for its next decision on this view. The policy checks that they still hold.
         self.notes: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
         self._hold_all(Nodes(records.nodes), usage_stamp=0)

@@ -299,6 +299,37 @@ async def test_the_parts_in_the_log_are_those_that_the_searchs_model_read(monkey
     assert len(read.parts) > 1
 
 
+@pytest.mark.parametrize("policy", ["search", "harmony", "load-balance"])
+async def test_the_model_reads_placements_once_and_the_forecasts_are_the_searchs_scores(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_engine(nodes=4, gpus=4, alternatives_share=1.0) as engine:
+        search = engine._placing.placer.policies["search"]
+        await ask_place(engine, place(make_job("near", workers=3, single_gpu_s=50.0), policy="load-balance"))
+        await answer_is_on_its_way()
+        await logged(engine)
+        engine._studying._rests_until_s = 0.0
+        model = Reading(search._scorer)  # type: ignore[attr-defined]
+        monkeypatch.setattr(search, "_scorer", model)
+        await ask_place(engine, place(make_job("a", workers=2, single_gpu_s=100.0), policy=policy))
+        (record,) = [record for record in await records_of(engine) if record.jobs[0].id == "a"]
+        (read,) = model.tokens
+        monkeypatch.undo()
+        view = (await engine.get_cluster(CLUSTER)).view.fork()
+        view.remove_job(JobId("a"))
+        asked = search.propose(record.jobs[0], view, PlaceContext(record.time_s, 0, is_recording=True))
+    assert asked is not None
+    found = record.alternatives
+    assert found
+    assert len(found) > 1
+    assert len(read.parts) == len(asked.judgement.rows)
+    scores = asked.judgement.judged.scores.progress.tolist()
+    for each in found:
+        place_of = [view.nodes.index[name] for name in each.nodes]  # type: ignore[index]
+        row = asked.judgement.rows[tuple(sorted((m, True) for m in place_of))]
+        assert each.progress_per_s == pytest.approx(scores[row], rel=1e-6)
+
+
 async def test_alternatives_are_drawn_without_a_look_at_the_decision() -> None:
     async with running_engine(nodes=8, gpus=8, alternatives_share=0.5) as engine:
         for n in range(80):

@@ -1,8 +1,9 @@
 """The alternatives of one decision: each policy's placement, its probability and its forecast. Decides nothing.
 
 Works on a copy of the view as it was before the job was placed. Probabilities follow explore.py; those of the chosen
-placement are the decision's own. Policies are asked without a clock here. If it had stopped one, the probability of any
-other placement is unknown.
+placement are the decision's own. Policies are asked without a clock here: each once, and none whose proposal the
+decision has. If the clock had stopped a policy, the probability of any other placement is unknown. If the search
+compared all the placements, its forecasts and its model's inputs are those of the alternatives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
 from placewise_core.inputs.reward import PartTokens
 from placewise_core.policies import explore
-from placewise_core.policies.explore import Drawn, Exploration
+from placewise_core.policies.explore import Drawn, Exploration, asked_once
 from placewise_core.policies.search import BestOfK, Judged
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view.view import ClusterView
@@ -50,7 +51,7 @@ class Alternative:
 @frozen
 class Study:
     """One job's decision with copies of its inputs. `view` is the study's own; `drawn` is None if the job found no
-    place."""
+    place. `given`: proposals made for the decision, by policy."""
 
     job: Job
     view: ClusterView
@@ -61,10 +62,19 @@ class Study:
     seed: int
     interference: GpuInterference
     barred: BoolArray | None = None
+    given: Mapping[object, Proposal | None] = field(default_factory=dict)
 
     def context(self, slices: Slices) -> PlaceContext:
         """A context like that of the decision, without its deadline."""
         return PlaceContext(self.now_s, self.seed, interference=self.interference, slices=slices, barred=self.barred)
+
+    def lasting(self) -> dict[object, Proposal | None]:
+        """The proposals of the decision that their policies make without a clock, too."""
+        return {
+            policy: proposal
+            for policy, proposal in self.given.items()
+            if proposal is None or not (proposal.is_fallback or explore.stop_of(proposal))
+        }
 
 
 @frozen
@@ -76,27 +86,28 @@ class Studied:
 
 
 def studied(
-    study: Study, policies: Mapping[str, PlacementPolicy], reward_model: BestOfK | None, slices: Slices
+    study: Study, policies: Mapping[str, PlacementPolicy], reward_model: BestOfK | None, context: PlaceContext
 ) -> Studied:
     """The placement chosen, and every other one that the policy in force, an explorer or one of ASKED gives; none for
-    a job that found no place. `reward_model`: the search, which forecasts each; None without one."""
-    context, drawn = study.context(slices), study.drawn
+    a job that found no place. `reward_model`: the search, which forecasts each; None without one. `context`: the
+    study's."""
+    drawn = study.drawn
     if drawn is None:
         return Studied((), None)
+    context.is_recording, context.given = True, study.lasting()
     chosen = action_of(drawn.proposal.assignments)
     explorers = [explorer.policy for explorer in study.exploration.explorers] if drawn.rate > 0 else []
     others = [policies[name] for name in ASKED if name in policies]
-    given = {id(each): each.propose(study.job, study.view, context) for each in (study.policy, *explorers, *others)}
+    asked = [_Asked.of(each, study, context) for each in dict.fromkeys((study.policy, *explorers, *others))]
     found: dict[Action, tuple[str, Proposal]] = {chosen: (drawn.explorer or study.policy.name, drawn.proposal)}
-    for each in (study.policy, *explorers, *others):
-        proposal = given[id(each)]
-        if proposal is not None and not proposal.is_fallback:
-            found.setdefault(action_of(proposal.assignments), (each.name, proposal))
-    judged, has_spread = _judged(study, [proposal for _, proposal in found.values()], reward_model, slices)
+    for each in asked:
+        if each.proposal is not None and not each.proposal.is_fallback:
+            found.setdefault(each.action, (each.policy.name, each.proposal))
+    judged, has_spread = _judged(study, [proposal for _, proposal in found.values()], reward_model, context)
     scores = judged.scores if judged is not None else None
     rows = []
     for k, (action, (name, proposal)) in enumerate(found.items()):
-        gives = _gives(study, proposal, (study.policy, *explorers, *others), given, context)
+        gives = {each.policy: each.gives(action, proposal, study, context) for each in asked}
         own, mixture = drawn.own_propensity, drawn.proposal.propensity
         if action != chosen:
             own, mixture = _probabilities(study, drawn, gives)
@@ -111,40 +122,51 @@ def studied(
                 own if is_exact else None,
                 float(scores.progress[k]) if scores is not None else None,
                 float(scores.spread[k]) if scores is not None and has_spread else None,
-                {each.name: share for each in (study.policy, *explorers, *others) if (share := gives[id(each)])},
+                {each.policy.name: share for each in asked if (share := gives[each.policy])},
             )
         )
     return Studied(tuple(rows), judged.tokens if judged is not None else None)
 
 
-def _gives(
-    study: Study,
-    proposal: Proposal,
-    asked: Sequence[PlacementPolicy],
-    given: Mapping[int, Proposal | None],
-    context: PlaceContext,
-) -> Mapping[int, float | None]:
-    """The probability with which each policy gives a placement, by the policy's identity."""
-    return {id(each): explore.gives(each, given[id(each)], proposal, study.job, study.view, context) for each in asked}
+@frozen
+class _Asked:
+    """A policy, its proposal and where that puts the tasks."""
+
+    policy: PlacementPolicy
+    proposal: Proposal | None
+    action: Action = ()
+
+    @classmethod
+    def of(cls, policy: PlacementPolicy, study: Study, context: PlaceContext) -> "_Asked":
+        proposal = asked_once(policy, study.job, study.view, context)
+        return cls(policy, proposal, action_of(proposal.assignments) if proposal is not None else ())
+
+    def gives(self, action: Action, proposal: Proposal, study: Study, context: PlaceContext) -> float | None:
+        """As explore.gives, of a placement that puts the tasks so."""
+        if self.proposal is not None and self.proposal.propensity == 1.0:
+            return float(self.action == action)
+        return explore.gives(self.policy, self.proposal, proposal, study.job, study.view, context)
 
 
-def _probabilities(study: Study, drawn: Drawn, gives: Mapping[int, float | None]) -> tuple[float, float]:
+def _probabilities(study: Study, drawn: Drawn, gives: Mapping[PlacementPolicy, float | None]) -> tuple[float, float]:
     """(π(a), P(a)) of a placement."""
-    own = gives[id(study.policy)] or 0.0
+    own = gives[study.policy] or 0.0
     if not drawn.rate:
         return own, own
     explorers = study.exploration.explorers
-    shares = [gives[id(explorer.policy)] for explorer in explorers]
+    shares = [gives[explorer.policy] for explorer in explorers]
     return own, explore.mixed(own, drawn.rate, shares, [explorer.weight for explorer in explorers])
 
 
 def _judged(
-    study: Study, proposals: Sequence[Proposal], search: BestOfK | None, slices: Slices
+    study: Study, proposals: Sequence[Proposal], search: BestOfK | None, context: PlaceContext
 ) -> tuple[Judged | None, bool]:
     """The reward model's forecasts and whether it knows their spread; none without a model, or if it fails."""
     if search is None:
         return None, False
     try:
-        return search.judge(study.job, proposals, study.view, slices), search.has_spread
+        answer = asked_once(search, study.job, study.view, context)
+        known = answer.judgement.of(proposals, study.view) if answer is not None and answer.judgement else None
+        return known or search.judge(study.job, proposals, study.view, context.slices), search.has_spread
     except Exception:  # the placements are worth a record without forecasts
         return None, False

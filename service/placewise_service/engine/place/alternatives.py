@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from placewise_core.basics.slices import Slices
+from placewise_core.gang.context import PlaceContext
 from placewise_core.inputs.reward import PartTokens
 from placewise_core.policies.harmony_draw import retraced
 from placewise_core.policies.studies.alternatives import Alternative, Study, studied
@@ -40,11 +41,12 @@ class AlternativesStudy:
         parts: list[Parts] = []
         steps: list[Steps] = []
         for study in self._studies:
-            result = studied(study, self._policies.placement, self._policies.learned.search, slices)
+            context = study.context(slices)
+            result = studied(study, self._policies.placement, self._policies.learned.search, context)
             alternatives.extend(result.alternatives)
             if result.tokens is not None:
                 parts.append(_parts(study, result.tokens))
-            if (found := self._steps(study, slices)) is not None:
+            if (found := self._steps(study, context)) is not None:
                 steps.append(found)
         self._record = replace(self._record, alternatives=tuple(alternatives), steps=tuple(steps), parts=tuple(parts))
 
@@ -55,11 +57,11 @@ class AlternativesStudy:
         self._on_shed()
         self._sink.offer(self._record)
 
-    def _steps(self, study: Study, slices: Slices) -> Steps | None:
+    def _steps(self, study: Study, context: PlaceContext) -> Steps | None:
         harmony = self._policies.learned.harmony
         if harmony is None or study.drawn is None:
             return None
-        found = retraced(harmony, study.drawn.proposal, study.job, study.view, study.context(slices))
+        found = retraced(harmony, study.drawn.proposal, study.job, study.view, context)
         if found is None:
             return None
         nodes = tuple(study.view.nodes.records[m].id for m in found.rows.tolist())

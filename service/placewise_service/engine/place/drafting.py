@@ -225,6 +225,7 @@ class Placer:
             policy, exploration, context.interference = side.policy, side.exploration, side.interference
         context.barred = barred(view, job, job.gpus, context.now_s) if view.heads else None
         context.is_recording = draft.is_studied and draft.takes_copies
+        context.given = {} if context.is_recording else None
         seed = None
         if (exploration.rate > 0 or policy.is_drawing) and not draft.is_seeded:
             queue = view.settings.queues.get(job.queue)
@@ -300,7 +301,7 @@ class Placer:
     ) -> Study:
         """Copies the inputs of a decision: its alternatives and its shadow's are worked out after the answer."""
         barred = None if context.barred is None else context.barred.copy()
-        given = (exploration, drawn, context.now_s, seed or 0, context.interference, barred)
+        given = (exploration, drawn, context.now_s, seed or 0, context.interference, barred, context.given or {})
         return Study(job, view.fork(), policy, *given)
 
     def _observe(
