@@ -1,15 +1,12 @@
 """Digests of tables of numbers that change cell by cell, the same on any machine and in any order of changes."""
 
-import struct
 from collections.abc import Mapping
 from hashlib import blake2b
-
-_unpacked = struct.Struct("<Q").unpack
 
 
 def number_of(data: bytes) -> int:
     """64 bits over the bytes."""
-    return int(_unpacked(blake2b(data, digest_size=8).digest())[0])
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
 
 
 def digest_of(row: str, cells: Mapping[str, float]) -> int:

@@ -217,7 +217,7 @@ class Offer:
             now = now.copy()
             for i, m in self.changed:
                 now[i] += len(self._left[m].tasks)
-        return now + self.counts
+        return now[None] if self.depth == 1 else now + self.counts
 
     @lazy
     def slots(self) -> FloatArray:

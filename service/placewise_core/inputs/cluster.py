@@ -108,19 +108,19 @@ class Encoder:
         `placed` holds tentative placements of the batch's jobs (claimed on the view). `current` is an
         index into `batch`. With `rows`, running jobs that touch none of these nodes are left out.
         """
-        running = self._running(view, len(batch), rows)
-        new = len(batch)
-        jobs = np.empty((new + len(running), JOB_FEATURES), dtype=np.float32)
-        where: list[NDArray[np.int64]] = []
-        for i, job in enumerate(batch):
-            done = () if placed is None else placed.get(job.id, ())
-            held = Held.of(done, view.nodes.index) if done else NOWHERE
-            self._tokens.write_new(jobs[i], job, held, is_current=i == current)
-            where.append(held.cells)
-        there = self._tokens.of_running(running, view.nodes.index)
-        jobs[new:] = there.rows
-        cells = np.concatenate([numbered(where), there.cells], axis=1)
-        cells[0, len(cells[0]) - len(there.cells[0]) :] += new
+        new, there = len(batch), self._tokens.of_running(self._running(view, len(batch), rows), view.nodes.index)
+        jobs, cells = there.rows, there.cells
+        if batch:
+            jobs = np.empty((new + len(there.rows), JOB_FEATURES), dtype=np.float32)
+            jobs[new:] = there.rows
+            where: list[NDArray[np.int64]] = []
+            for i, job in enumerate(batch):
+                done = () if placed is None else placed.get(job.id, ())
+                held = Held.of(done, view.nodes.index) if done else NOWHERE
+                self._tokens.write_new(jobs[i], job, held, is_current=i == current)
+                where.append(held.cells)
+            cells = np.concatenate([numbered(where), there.cells], axis=1)
+            cells[0, len(cells[0]) - len(there.cells[0]) :] += new
         placement = _placement(cells, len(jobs), view.nodes.size, rows)
         return Observation(self.encode_nodes(view, now_s, rows), jobs, placement, current)
 

@@ -133,7 +133,7 @@ def numbered(cells: Sequence[IntArray], first: int = 0) -> IntArray:
     widths = [each.shape[1] for each in cells]
     found = np.empty((4, sum(widths)), dtype=np.int64)
     if widths:
-        found[0] = np.repeat(np.arange(first, first + len(widths)), widths)
+        found[0] = np.arange(first, first + len(widths)).repeat(widths)
         np.concatenate(cells, axis=1, out=found[1:])
     return found
 
@@ -194,7 +194,8 @@ class JobTokens:
         same = _begin_alike(last.jobs, running) if last.index is index else 0
         if same < len(running) or same < len(last.jobs):
             rest = self._tokens_of(running[same:], index, same)
-            self._last = rest if not same else last.begun(same).followed_by(rest)
+            first = last if same == len(last.jobs) else last.begun(same)
+            self._last = first.followed_by(rest) if same else rest
         return self._last
 
     def _tokens_of(self, running: Sequence[RunningJob], index: Mapping[str, int], first: int) -> RunningTokens:

@@ -396,7 +396,7 @@ def _filled(
     pairs = [*zip(fresh.placement, fresh.number, here, strict=True)]
     token = np.array([k * longest + before + number for k, number, _ in pairs], dtype=np.int64)
     place = np.array([k * len(places) + at for k, _, at in pairs], dtype=np.int64)
-    carried = np.repeat(sums[None], count, axis=0)  # (K, places, 5)
+    carried = sums[None].repeat(count, axis=0)  # (K, places, 5)
     by_place = carried.reshape(-1, 5)
     by_place[place] += fresh.adds
     carried[..., _HELD] /= capacity

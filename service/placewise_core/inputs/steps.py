@@ -17,8 +17,7 @@ _AT = {column.name: i for i, column in enumerate(STEP_COLUMNS)}
 _SCALE = {column.name: column.scale for column in STEP_COLUMNS}
 _HERE = {Role.WORKER: _AT["workers_here"], Role.PARAMETER_SERVER: _AT["servers_here"]}
 _FIT = {Role.WORKER: _AT["workers_fit"], Role.PARAMETER_SERVER: _AT["servers_fit"]}
-_LEFT = {Role.WORKER: _AT["workers_left"], Role.PARAMETER_SERVER: _AT["servers_left"]}
-_NODES_USED = _AT["nodes_used"]
+_GANG = slice(_AT["nodes_used"], _AT["servers_left"] + 1)
 _IS_USED, _FITS_ALL, _IN_RACK = _AT["is_used_by_gang"], _AT["fits_all_left"], _AT["is_in_rack_of_gang"]
 _TASKS_SCALE, _FEW_SCALE = _SCALE["workers_here"], _SCALE["workers_left"]
 _FEW = np.array(_FEW_SCALE)
@@ -74,7 +73,7 @@ class StepTokens:
         if self._rest is not None:
             self._rest.take(c, group)
         if not self._candidates.left[group.role]:
-            self.features[:, [_FIT[group.role], _LEFT[group.role]]] = 0.0
+            self.features[:, _FIT[group.role]] = 0.0
         self._write_slots()
 
     def _write_node(self, c: int, group: TaskGroup, m: int) -> None:
@@ -99,10 +98,10 @@ class StepTokens:
     def _write_slots(self) -> None:
         """The rest of the gang, and the number of its tasks that each node could still take."""
         out, fits_all = self.features, None
-        out[:, _NODES_USED] = _FEW_SCALE * len(self._gang.left)
+        counts = (len(self._gang.left), *self._candidates.left.values())  # in the order of the columns
+        out[:, _GANG] = [_FEW_SCALE * count for count in counts]
         for role, turn in self._candidates.turns.items():
             left = np.array(float(self._candidates.left[role]))  # an array, as _FEW: a number would be converted twice
-            out[:, _LEFT[role]] = _FEW_SCALE * self._candidates.left[role]
             np.multiply(np.minimum(turn.slots, left), _FEW, out=out[:, _FIT[role]])
             fits = turn.slots >= left
             fits_all = fits if fits_all is None else fits_all & fits

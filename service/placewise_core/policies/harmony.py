@@ -109,8 +109,8 @@ class _ClusterEncoding:
         return (
             self._inventory == (view.nodes.layout_stamp, view.nodes.telemetry_stamp)
             and self.rows.tobytes() == rows.tobytes()
-            and self._is_used_alike(view)
             and self._running == running
+            and self._is_used_alike(view)
             and self._usable == view.usable(now_s).tobytes()
         )
 

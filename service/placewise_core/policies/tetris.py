@@ -24,7 +24,7 @@ class Tetris(ScoredPolicy):
 
     def scores(self, offer: Offer) -> FloatArray:
         scores = self._alignment(offer)
-        scores += _IN_USE * (offer.task_count > 0)
+        np.add(scores, _IN_USE, out=scores, where=offer.task_count > 0)
         if offer.last >= 0 and offer.nodes is None:
             scores[:, offer.last] += _BEING_FILLED
         return scores

@@ -122,7 +122,7 @@ def _load(free: FloatArray, terms: FloatArray) -> FloatArray:
     np.maximum(used, measured, out=used)
     np.minimum(used, 1.0, out=used)
     used *= weights
-    return np.asarray(used.sum(axis=0))
+    return np.asarray(np.add.reduce(used, axis=0))
 
 
 def _load_on(view: ClusterView, kept: _Kept, m: int) -> float:

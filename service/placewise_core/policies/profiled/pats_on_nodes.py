@@ -71,7 +71,7 @@ class RelativePerformance(ScoredPolicy):
     def _speedup(self, offer: Offer) -> FloatArray:
         """(N,) over the slowest node that may take the task."""
         everywhere = self._speeds.of(offer.whole)
-        slowest = np.where(offer.whole.mask, everywhere, np.inf).min(initial=np.inf)
+        slowest = np.minimum.reduce(everywhere, where=offer.whole.mask, initial=np.inf)
         return np.asarray(everywhere[offer.at] / slowest)
 
     def _spread(self, job: Job, gpu_models: Sequence[str]) -> float:
