@@ -203,12 +203,12 @@ class BestOfK(PlacementPolicy):
         return found
 
     def _predicted(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens, slices: Slices) -> Scores:
-        spread: FloatArray = np.zeros(len(proposals))
-        if math.isfinite(self._scorer.spread_limit):
+        spread: FloatArray
+        if self.has_spread:
             predicted, spreads = slices.aside(partial(self._scorer.speeds_and_spread, tokens))
             spread = np.maximum.reduce(spreads, axis=1, where=tokens.job == 0, initial=0.0)
         else:
-            predicted = slices.aside(partial(self._speeds, job, proposals, tokens))
+            predicted, spread = slices.aside(partial(self._speeds, job, proposals, tokens)), np.zeros(len(proposals))
         speeds = np.asarray(predicted, dtype=np.float64)
         if speeds.shape != tokens.job.shape or not np.isfinite(speeds).all():
             raise ScoreError(f"speeds of shape {speeds.shape} for tokens of shape {tokens.job.shape}")
@@ -270,8 +270,8 @@ def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:
     of = np.minimum(tokens.job, len(jobs))
     # A job has as many tokens as nodes, all with one speed: it counts once.
     kind = of + (1 + (len(jobs) + 2) * np.arange(len(speeds))[:, None])
-    counts = np.bincount(kind.ravel())[kind]
-    return np.asarray((speeds * (weight[of] / counts)).sum(axis=1))
+    counts = np.bincount(kind.ravel()).take(kind)
+    return np.asarray(np.add.reduce(speeds * (weight.take(of) / counts), axis=1))
 
 
 def _fallback(proposal: Proposal, reason: str, info: Mapping[str, float]) -> Proposal:

@@ -235,7 +235,7 @@ def _scored(sums: FloatArray, used: FloatArray, scale: FloatArray) -> FloatArray
     rows: FloatArray = np.empty((9, *used.shape[1:]))
     rows[:2] = used
     np.multiply(used, used, out=rows[2:4])
-    rows[_PRESENT] = constant + here[0] + here[1] + bent[0] + bent[1]
-    rows[_BY_CPU::2] = (linear + 2.0 * squared * used) * scale
-    rows[_BY_CPU_SQUARED::2] = squared * scale * scale
+    np.add(constant + here[0] + here[1] + bent[0], bent[1], out=rows[_PRESENT])
+    np.multiply(linear + 2.0 * squared * used, scale, out=rows[_BY_CPU::2])
+    np.multiply(squared * scale, scale, out=rows[_BY_CPU_SQUARED::2])
     return rows
