@@ -55,12 +55,13 @@ class Candidates:
                 self._waiting[group.role].append(group)
         self._is_counted = len(gang.job.groups) == 1 and gang.is_countable(gang.job.groups[0])
         self.turns: dict[Role, Turn] = {}
-        for role in _ROLES:
-            self._begin(role)
+        for role, waiting_groups in self._waiting.items():
+            if waiting_groups:
+                self._begin(role)
 
     def is_stuck(self) -> bool:
         """True if no action is possible."""
-        return not len(self.mask.nonzero()[0])  # any() takes five times as long
+        return 1 not in self.mask.tobytes()  # any() takes ten times as long
 
     def lacks_slots(self) -> bool:
         """True if no action is possible, or counting says that the candidates do not take a gang of one group; one
