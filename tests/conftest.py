@@ -103,4 +103,5 @@ def pytest_report_to_serializable() -> Generator[None, dict[str, Any] | None, di
 def pytest_report_from_serializable(config: pytest.Config, data: dict[str, Any]) -> Any:
     if "as_json" not in data:
         return None
-    return config.hook.pytest_report_from_serializable(config=config, data=json.loads(data["as_json"]))
+    whole = {**json.loads(data.pop("as_json")), **data}  # xdist adds fields of its own
+    return config.hook.pytest_report_from_serializable(config=config, data=whole)
