@@ -5,7 +5,6 @@ A unit or property test that starts a process without the marker `process` fails
 """
 
 import gc
-import json
 import os
 import sqlite3
 import subprocess
@@ -90,18 +89,3 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         _forbidding, os.fsync, sqlite3.connect = False, flush, _connect
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_report_to_serializable() -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
-    """A report goes from a worker as one text: xdist's own code would pack it value by value, in Python."""
-    report = yield
-    return report and {"as_json": json.dumps(report)}
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_report_from_serializable(config: pytest.Config, data: dict[str, Any]) -> Any:
-    if "as_json" not in data:
-        return None
-    whole = {**json.loads(data.pop("as_json")), **data}  # xdist adds fields of its own
-    return config.hook.pytest_report_from_serializable(config=config, data=whole)
