@@ -45,6 +45,29 @@ def test_a_test_that_is_named_exists(test: str) -> None:
     assert any(re.search(rf"def {name}\(", source) for source in sources)
 
 
+# The suites that run the tests of a folder or a file.
+SUITES_OF = {
+    "contract": ("contract",),
+    "e2e.slurm": ("slurm-",),
+    "e2e.kubernetes": ("kubernetes",),
+    "e2e.yarn": ("yarn",),
+}
+
+
+def test_a_suite_that_ran_has_every_test_that_is_named() -> None:
+    """Else a cell would say "not run" of a test whose parameters have other names."""
+    suites = {name: suite for name, suite in json.loads(record.PATH.read_text())["suites"].items() if suite["tests"]}
+    missing = [
+        (name, test)
+        for test in {test for _, _, cell in CELLS for test in cell.tests}
+        for folder, of in SUITES_OF.items()
+        if test.startswith(f"{folder}.")
+        for name, suite in suites.items()
+        if name.startswith(of) and not any(record.is_of(found, test) for found in suite["tests"])
+    ]
+    assert missing == []
+
+
 @pytest.mark.parametrize(
     ("outcome", "shown"),
     [
