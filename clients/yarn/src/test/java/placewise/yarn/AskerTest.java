@@ -3,54 +3,16 @@ package placewise.yarn;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
-import java.util.ArrayList;
-import java.util.Collections;
-import java.util.List;
-import java.util.function.BooleanSupplier;
-import org.apache.hadoop.conf.Configuration;
-import org.junit.After;
-import org.junit.Before;
 import org.junit.Test;
 
 /** The whole adapter against a service that lets all wait: thirty gangs of thirty applications are held. */
-public final class AskerTest {
+public final class AskerTest extends WholeAdapter {
   private static final int GANGS = 30;
-  private static final long PATIENCE_MS = 60_000;
-  private final List<Ask> asks = new ArrayList<>();
-  private StubService service;
-  private Configuration configuration;
-
-  @Before
-  public void startTheService() throws Exception {
-    service = new StubService(0);
-    configuration = Fakes.configuration(service.url());
-    configuration.set("placewise.decide-budget-ms", "1000");
-    configuration.set("placewise.retry-ms", "100");
-    configuration.set("placewise.release-after-ms", "60000");
-  }
-
-  @After
-  public void stopTheService() {
-    Placewise.start(Fakes.context(configuration, Collections.emptyMap(), () -> null), configuration);
-    service.close();
-  }
 
   private void askForGangs() throws Exception {
-    Placewise.start(Fakes.activeContext(configuration), configuration);
-    until(() -> service.calls("nodes") > 0); // it has warmed up
-    AppFacts app = new AppFacts(Fakes.app(Collections.emptyMap()));
+    start();
     for (int number = 1; number <= GANGS; number++) {
-      Ask ask = Fakes.ask(Fakes.attempt(number), 2, false);
-      asks.add(ask);
-      Placewise.current().broker.asksChanged(ask.attempt, app, Collections.singleton(ask));
-    }
-  }
-
-  private static void until(BooleanSupplier isTrue) throws InterruptedException {
-    long deadline = System.nanoTime() + PATIENCE_MS * 1_000_000;
-    while (!isTrue.getAsBoolean()) {
-      assertTrue("waited too long", System.nanoTime() < deadline);
-      Thread.sleep(10);
+      submit(number, 2);
     }
   }
 
@@ -65,6 +27,7 @@ public final class AskerTest {
 
   @Test
   public void oneErrorAndOneSlowAnswerReleaseNoneOfThirtyHeldGangs() throws Exception {
+    configuration.set("placewise.decide-budget-ms", "1000");
     askForGangs();
     untilAskedAgain(3);
     for (String fault : new String[] {"error", "slow"}) {

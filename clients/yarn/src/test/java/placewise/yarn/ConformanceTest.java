@@ -11,69 +11,21 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import java.util.TreeSet;
-import java.util.function.BooleanSupplier;
 import java.util.stream.Collectors;
-import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.Resource;
-import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
-import org.junit.After;
-import org.junit.Before;
 import org.junit.Test;
 
 /** Cases of the adapters' conformance suite: the whole adapter against a service that does as it is told. */
-public final class ConformanceTest {
-  private static final long PATIENCE_MS = 60_000;
+public final class ConformanceTest extends WholeAdapter {
   private static final String QUESTION = "jobs:admitOrWait";
   private static final String EVENTS = "jobs:reportEvents";
-  private final List<Ask> asks = new ArrayList<>();
-  private StubService service;
-  private Configuration configuration;
-
-  @Before
-  public void startTheService() throws Exception {
-    service = new StubService(0);
-    configuration = Fakes.configuration(service.url());
-    configuration.setBoolean("yarn.scheduler.capacity.schedule-asynchronously.enable", true);
-    configuration.set("placewise.decide-budget-ms", "2000");
-    configuration.set("placewise.retry-ms", "100");
-    configuration.set("placewise.release-after-ms", "60000");
-  }
-
-  @After
-  public void stopTheService() {
-    Placewise.start(Fakes.context(configuration, Collections.emptyMap(), () -> null), configuration);
-    service.close();
-  }
 
   private void start() throws Exception {
-    RMContext context = Fakes.activeContext(configuration, "n1", "n2", "n3", "n4");
-    Placewise.start(context, configuration);
-    until(() -> service.calls("nodes") > 0); // it has warmed up
-  }
-
-  /** An application of this number asks for a gang of so many containers. */
-  private Ask submit(int number, int containers) {
-    Ask ask = Fakes.ask(Fakes.attempt(number), containers, false);
-    asks.add(ask);
-    changed(ask);
-    return ask;
-  }
-
-  private void changed(Ask ask) {
-    Placewise.current().broker.asksChanged(ask.attempt, new AppFacts(Fakes.app(Collections.emptyMap())),
-        Collections.singleton(ask));
+    start("n1", "n2", "n3", "n4");
   }
 
   private static void cancel(Ask ask) {
     Placewise.current().broker.attemptEnded(ask.attempt, Reporter.End.CANCELLED, "killed");
-  }
-
-  private static void until(BooleanSupplier isTrue) throws InterruptedException {
-    long deadline = System.nanoTime() + PATIENCE_MS * 1_000_000;
-    while (!isTrue.getAsBoolean()) {
-      assertTrue("waited too long", System.nanoTime() < deadline);
-      Thread.sleep(5);
-    }
   }
 
   /** The jobs of every question, oldest first. */
