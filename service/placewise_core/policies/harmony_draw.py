@@ -138,7 +138,7 @@ def retraced(
     harmony: Harmony, proposal: Proposal, job: Job, view: ClusterView, context: PlaceContext
 ) -> Retraced | None:
     """By the net's recorded inputs and answers if it placed the job, else as it would come to the placement. Nodes
-    whose GPUs are too slow to share have no part in the probabilities. None where a node is not among the candidates.
+    whose GPUs are too slow to share have no part in the probabilities. None if a node is not among the candidates.
     Raises the net's own errors."""
     read, assignments = proposal.read, proposal.assignments
     steps: _Reread | NetSteps

@@ -34,7 +34,7 @@ from placewise_core.view.view import ClusterView
 # Share of the time left that is reserved for scoring and for the engine's later work.
 _RESERVED_SHARE = 0.5
 _LEAST_LEFT_S = 0.002
-# Tokens of neighbours: what scoring costs grows with their number, and with its square beyond some fifty.
+# Tokens of neighbours: the cost of scoring grows with their number, and with its square beyond some fifty.
 _MOST_PARTS = 40
 
 _Key = tuple[tuple[int, bool], ...]

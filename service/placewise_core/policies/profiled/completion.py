@@ -1,6 +1,6 @@
-"""Estimated speed of a task on each node, alone, and the load of nodes: what ECT and PATS compare.
+"""Estimated speed of a task on each node, alone, and the load of nodes, which ECT and PATS compare.
 
-Never looks at co-location. Both are kept per view and renewed where something changed.
+Never looks at co-location. Both are kept per view and renewed for the nodes that changed.
 """
 
 from dataclasses import dataclass
