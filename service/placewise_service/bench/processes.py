@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
-import random
 import socket
 import subprocess
 import sys
@@ -23,9 +23,11 @@ from placewise_service.state.redis.embedded import EmbeddedRedis
 _READY_TIMEOUT_S = 30.0
 _POLL_S = 0.02
 _STOP_TIMEOUT_S = 25.0
-_PORTS = 15_000, 32_000
+_PORTS = range(15_000, 32_000)
+_SHARES = 64
 # A channel that was refused would wait a second before it tries again, and that would count as the service's.
 _AT_ONCE = [(f"grpc.{which}_reconnect_backoff_ms", 20) for which in ("initial", "min", "max")]
+_own_ports = itertools.cycle(_PORTS[os.getpid() % _SHARES :: _SHARES])
 
 
 @dataclass(slots=True)
@@ -115,12 +117,12 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 
 def free_port() -> int:
     """A loopback port that nobody has now. It is below those that the system gives to clients, as one of them
-    might get it before the service does."""
-    while True:
-        port = random.randrange(*_PORTS)
+    might get it before the service does; for the same reason processes beside this one look elsewhere."""
+    for port in _own_ports:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("the ports go round")
 
 
 async def _wait_until_ready(service: Service) -> None:
