@@ -93,9 +93,11 @@ def account(world: YarnWorld, results: Sequence[dict[str, Any]]) -> Account:
             name = f"{application} wave {number + 1}"
             really = Counter(ran[container["id"]] for container in wave["containers"])
             decided = [pair for pair in gangs if f"/w{number + 1}." in pair[0]]
-            if not decided:
+            if not decided or decided[-1][0] in released:
                 (found.let_go if let_go else found.never_decided).append(name)
-            elif really == world.decided_nodes(decided[-1][1], decided[-1][0]):
+            elif (nodes := world.decided_nodes(decided[-1][1], decided[-1][0])) is None:
+                found.unwritten.append(name)
+            elif really == nodes:
                 found.as_decided += 1
             else:
                 found.elsewhere.append(f"{name}: {dict(really)} for {decided}")
