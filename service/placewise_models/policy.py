@@ -82,7 +82,10 @@ class PolicyRuntime:
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
         """(2C,) logits of the next task of job `job`: a worker on each node, then a parameter server on each."""
-        logits: Float32 = run(self.decoder, (LOGITS,), {"states": state.nodes + state.jobs[job], "step": step})[0]
+        states = state.beside.get(job)
+        if states is None:
+            states = state.beside[job] = state.nodes + state.jobs[job]
+        logits: Float32 = run(self.decoder, (LOGITS,), {"states": states, "step": step})[0]
         return logits.reshape(-1)
 
     def _answers(self, sample: Sample) -> Answers:

@@ -27,6 +27,7 @@ HANDED_OVER = {"LiveView", "ClusterView", "Draft", "Gang"}
 KEPT = {
     "PlaceContext": {"first_offers", "notes", "randomness"},
     "Offer": None,  # every lazy attribute
+    "PolicyState": {"beside"},
     "LeastInterference": {"_kept", "_last"},
     "MeasuredInterference": {"_answers"},
 }

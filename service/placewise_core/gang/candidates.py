@@ -85,11 +85,12 @@ class Candidates:
             self.turns.clear()
             self.mask[:] = False
             return True
+        if self._is_counted:
+            turn.slots[c] -= 1.0
+            turn.mask[c] = self.mask[action] = turn.slots[c] >= 1.0
+            return True
         for other, its in self.turns.items():
-            if self._is_counted:
-                turn.slots[c] -= 1.0
-                turn.mask[c] = self.mask[action] = turn.slots[c] >= 1.0
-            elif its.slots[c]:  # a gang only takes: a full node stays full
+            if its.slots[c]:  # a gang only takes: a full node stays full
                 self._count(other, its, c, m)
         if not self.gang.remaining_of(turn.group):
             self._waiting[role].remove(turn.group)

@@ -219,7 +219,7 @@ class Gang:
             gpus, left.idle = tuple(left.idle[: each * count]), left.idle[each * count :]
         for row, amount in wanted.amounts:
             left.free[row] -= amount * count
-        node = NodeId(self.view.nodes.records[m].id)
+        node = self.view.nodes.records[m].id
         if count == 1:
             left.tasks.append(group)
             self.placed.append((group, m))
@@ -269,7 +269,7 @@ class Gang:
             if m not in taken:
                 taken[m] = 0
                 if m not in idle:
-                    idle[m] = NodeId(self.view.nodes.records[m].id), tuple(self.view.usage.idle_gpus(m))
+                    idle[m] = self.view.nodes.records[m].id, tuple(self.view.usage.idle_gpus(m))
             (node, gpus), before = idle[m], taken[m]
             taken[m] = before + each
             tasks.append(Assignment(name, role, node, gpus[before : before + each], demand))

@@ -90,7 +90,7 @@ class StepTokens:
             free[MEMORY] * inverse[MEMORY],
             free[NETWORK] * inverse[NETWORK],
             free_gpus * _GPU_SCALE,
-            free_gpus / max(1, view.nodes.gpu_exists[m].tolist().count(True)),
+            free_gpus / max(1, len(view.nodes.all_gpus[m])),
             load_of(float(view.nodes.load_base[m]), free, inverse) * _LOAD_SCALE,
             (view.usage.tasks_on(m) + len(left.tasks)) * _COUNT_SCALE,
         )
@@ -102,8 +102,9 @@ class StepTokens:
         out[:, _GANG] = [_FEW_SCALE * count for count in counts]
         for role, turn in self._candidates.turns.items():
             left = np.array(float(self._candidates.left[role]))  # an array, as _FEW: a number would be converted twice
-            np.multiply(np.minimum(turn.slots, left), _FEW, out=out[:, _FIT[role]])
-            fits = turn.slots >= left
+            most = np.minimum(turn.slots, left)
+            out[:, _FIT[role]] = most * _FEW  # not with `out`, which takes twice as long for another type
+            fits = most == left
             fits_all = fits if fits_all is None else fits_all & fits
         if fits_all is not None:
             out[:, _FITS_ALL] = fits_all if self._rest is None else fits_all & self._rest.fits()

@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -52,11 +52,13 @@ class ClusterState:
 @frozen
 class PolicyState:
     """Inputs of the decoder. nodes (C, D) · jobs (J, D) · stretch (J, 1): predicted over declared run time of each job
-    (linear_speed.stretched); float32."""
+    (linear_speed.stretched); float32. `beside`: by job, (C, D) sums of its state
+    and each node's, for the net to keep."""
 
     nodes: Float32
     jobs: Float32
     stretch: Float32 | None = None
+    beside: dict[int, Float32] = field(default_factory=dict, compare=False, repr=False)
 
 
 class PolicyNet(Protocol):

@@ -100,7 +100,7 @@ class RecordingNet:
         state = self._net.read(cluster, jobs)
         chunk = Chunk(_with_new(cluster.seen, jobs))
         self.chunks.append(chunk)
-        return RecordedState(state.nodes, state.jobs, state.stretch, chunk)
+        return RecordedState(state.nodes, state.jobs, state.stretch, chunk=chunk)
 
     def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
         assert isinstance(state, RecordedState)
