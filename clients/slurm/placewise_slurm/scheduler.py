@@ -44,7 +44,7 @@ _EARLY_WAITS_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01)
 _LATE_WAITS = Backoff(0.05, 0.8)
 _LATE_LOOKS = 5
 # A record read so recently need not be read again before a change: reading takes a good part of this time itself.
-_FRESH_S = 0.01
+_FRESH_S = 0.03
 # Jobs that are read side by side: slurmrestd serves each connection by a thread of its own.
 _READ_AT_ONCE = 4
 # How soon a job that is still leaving its nodes is looked at again.
