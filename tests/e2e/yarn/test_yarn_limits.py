@@ -210,3 +210,28 @@ def test_a_gang_runs_outside_its_blacklist() -> None:
             assert nodes
             assert not nodes & set(refused), result
         assert not says(world, "is withdrawn")
+
+
+def test_other_asks_are_left_to_yarn_and_count_as_used() -> None:
+    """Asks with a placement constraint, without GPUs, and for one host; a gang beside them is decided."""
+    constraints = {"yarn.resourcemanager.placement-constraints.handler": "scheduler"}
+    asks = {
+        "apart": {"count": 4, "gpus": 2, "apart": True},
+        "plain": {"count": 2, "gpus": 0},
+        "strict": {"count": 2, "gpus": 1, "host": "n2"},
+    }
+    others: list[Spec] = [{"name": name, "waves": [[ask]], "seconds": 15} for name, ask in asks.items()]
+    with yarn_world({**_SETTINGS, **constraints}, _QUEUES) as world:
+        driver = Driver(world, "others").start(others)
+        wait_for(lambda: sum(gpus for gpus, *_ in world.yarn.used().values()) == 10, "containers of all three", 60)
+        wait_for(world.agrees, "the service to count what YARN counts", 30)
+        decided = run(world, "decided", [gang("decided", 2, 4, 0.5)], 1)
+        results = driver.results(120)
+        found = account(world, results)
+        assert (len(found.never_decided), found.let_go, found.as_decided) == (3, [], 0)
+        ran = {
+            result["name"]: sorted(container["node"] for wave in result["waves"] for container in wave["containers"])
+            for result in results
+        }
+        assert (ran["apart"], ran["strict"]) == (["n1", "n2", "n3", "n4"], ["n2", "n2"])
+        check_all(world, [decided])

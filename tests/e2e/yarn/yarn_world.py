@@ -40,6 +40,7 @@ MARKS = [
 PLACEWISE = str(Path(sys.executable).parent / "placewise")
 ROOT = Path(__file__).parents[3]
 CLUSTER = "yarn-e2e"
+ALLOCATOR = "yarn.scheduler.app-placement-allocator.class"
 _SHELL_CLIENT = "org.apache.hadoop.yarn.applications.distributedshell.Client"
 _PLACED = re.compile(r"Placewise: gang (\S+) of \d+ containers goes to \[[^]]*\], decision (\S+)")
 _WOULD = re.compile(r"Placewise dry run: gang (\S+) would run on \[[^]]*\], decision (\S+)")
@@ -205,6 +206,17 @@ class YarnWorld:
         return client
 
 
+def with_jar(rest_port: int) -> dict[str, object]:
+    """Properties of yarn-site.xml that switch the adapter on."""
+    return {
+        "yarn.resourcemanager.application-master-service.processors": "placewise.yarn.PlacewiseProcessor",
+        ALLOCATOR: "placewise.yarn.PlacewiseAllocator",
+        "placewise.url": f"http://127.0.0.1:{rest_port}",
+        "placewise.cluster": CLUSTER,
+        "placewise.queues": "root.default",
+    }
+
+
 @contextlib.contextmanager
 def yarn_world(
     settings: Mapping[str, object] | None = None,
@@ -218,14 +230,7 @@ def yarn_world(
     """
     root = Path(tempfile.mkdtemp(prefix="placewise-yarn-"))
     ports = free_ports(2 + kind.PORTS)
-    base = {
-        "yarn.resourcemanager.application-master-service.processors": "placewise.yarn.PlacewiseProcessor",
-        "yarn.scheduler.app-placement-allocator.class": "placewise.yarn.PlacewiseAllocator",
-        "placewise.url": f"http://127.0.0.1:{ports[0]}",
-        "placewise.cluster": CLUSTER,
-        "placewise.queues": "root.default",
-    }
-    yarn = kind(root, [*ports[2:], 28141], {**base, **(settings or {})}, scheduler or {})
+    yarn = kind(root, [*ports[2:], 28141], {**with_jar(ports[0]), **(settings or {})}, scheduler or {})
     world = YarnWorld(yarn, rest_port=ports[0], grpc_port=ports[1])
     before(world.rest_port)
     try:

@@ -23,10 +23,14 @@ import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
 import org.apache.hadoop.yarn.api.records.ContainerStatus;
+import org.apache.hadoop.yarn.api.records.ExecutionTypeRequest;
 import org.apache.hadoop.yarn.api.records.FinalApplicationStatus;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceSizing;
+import org.apache.hadoop.yarn.api.records.SchedulingRequest;
 import org.apache.hadoop.yarn.api.records.YarnApplicationState;
+import org.apache.hadoop.yarn.api.resource.PlacementConstraints;
 import org.apache.hadoop.yarn.client.api.AMRMClient;
 import org.apache.hadoop.yarn.client.api.AMRMClient.ContainerRequest;
 import org.apache.hadoop.yarn.client.api.NMClient;
@@ -40,7 +44,8 @@ import org.apache.hadoop.yarn.conf.YarnConfiguration;
  * JSON line for each that ends:
  * {"name": …, "delayMs": …, "tags": […], "queue": …, "waves": [[{"count": 2, "gpus": 4}]], "seconds": 1.5}. Hosts in
  * "blacklist" are refused from "blacklistAfterMs" on. With "showsTags" a container prints its environment, to which its
- * allocation tags are added.
+ * allocation tags are added. An ask may name the only "host" that it takes, or be "apart": a SchedulingRequest whose
+ * containers run on different nodes. The ApplicationMaster calls every "pollMs".
  */
 public final class GangDriver {
   private static final ObjectMapper JSON = new ObjectMapper();
@@ -150,13 +155,18 @@ public final class GangDriver {
     for (JsonNode ask : asks) {
       Resource each = Resource.newInstance(ask.path("mib").asInt(64), ask.path("cores").asInt(1),
           Collections.singletonMap("yarn.io/gpu", ask.path("gpus").asLong()));
-      for (int i = 0; i < ask.path("count").asInt(); i++) {
-        ContainerRequest request = new ContainerRequest(each, null, null, Priority.newInstance(priority), true,
-            ask.hasNonNull("label") ? ask.path("label").asText() : null);
-        scheduler.addContainerRequest(request);
-        wanted.computeIfAbsent(priority, key -> new ArrayList<>()).add(request);
-        left++;
+      int count = ask.path("count").asInt();
+      List<ContainerRequest> open = wanted.computeIfAbsent(priority, key -> new ArrayList<>());
+      if (ask.path("apart").asBoolean()) {
+        scheduler.addSchedulingRequests(Collections.singletonList(apart(each, count, priority)));
+        open.addAll(Collections.nCopies(count, null));
+      } else {
+        for (int i = 0; i < count; i++) {
+          open.add(request(ask, each, priority));
+          scheduler.addContainerRequest(open.get(i));
+        }
       }
+      left += count;
       priority++;
     }
     ObjectNode outcome = JSON.createObjectNode().put("askedMs", System.currentTimeMillis());
@@ -168,7 +178,10 @@ public final class GangDriver {
           scheduler.releaseAssignedContainer(container.getId());
           continue;
         }
-        scheduler.removeContainerRequest(open.remove(0));
+        ContainerRequest served = open.remove(0);
+        if (served != null) {
+          scheduler.removeContainerRequest(served);
+        }
         containers.addObject().put("id", container.getId().toString()).put("node", container.getNodeId().getHost());
         launch(container);
         left--;
@@ -181,8 +194,22 @@ public final class GangDriver {
     return outcome;
   }
 
+  private static ContainerRequest request(JsonNode ask, Resource each, int priority) {
+    String[] hosts = ask.hasNonNull("host") ? new String[] {ask.path("host").asText()} : null;
+    return new ContainerRequest(each, hosts, null, Priority.newInstance(priority), hosts == null,
+        ask.hasNonNull("label") ? ask.path("label").asText() : null);
+  }
+
+  private static SchedulingRequest apart(Resource each, int count, int priority) {
+    return SchedulingRequest.newBuilder().priority(Priority.newInstance(priority)).allocationRequestId(priority)
+        .executionType(ExecutionTypeRequest.newInstance()).allocationTags(Collections.singleton("apart"))
+        .placementConstraintExpression(PlacementConstraints.targetNotIn(PlacementConstraints.NODE,
+            PlacementConstraints.PlacementTargets.allocationTag("apart")).build())
+        .resourceSizing(ResourceSizing.newInstance(count, each)).build();
+  }
+
   private List<Container> poll(AMRMClient<ContainerRequest> scheduler) throws Exception {
-    Thread.sleep(POLL_MS);
+    Thread.sleep(spec.path("pollMs").asLong(POLL_MS));
     if (!blacklist.isEmpty() && System.currentTimeMillis() >= blacklistMs) {
       scheduler.updateBlacklist(blacklist, null);
       blacklist = new ArrayList<>();
