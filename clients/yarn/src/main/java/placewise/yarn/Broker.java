@@ -13,6 +13,7 @@ import java.util.function.BiPredicate;
 import java.util.function.Function;
 import java.util.function.LongSupplier;
 import java.util.function.Predicate;
+import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.slf4j.Logger;
@@ -31,6 +32,8 @@ final class Broker {
   private final Runnable wake;
   private final Map<ApplicationAttemptId, Attempt> attempts = new HashMap<>();
   private final Map<ContainerId, Gang> containers = new HashMap<>();
+  /** Gangs without a first decision, and others for a short while: few of all that wait. */
+  private final List<Gang> unheld = new ArrayList<>();
   private final String run = Long.toString(System.currentTimeMillis() / 1_000, Character.MAX_RADIX);
   private long stamp;
 
@@ -150,6 +153,7 @@ final class Broker {
     Gang gang = new Gang(id, attempt.app, ++attempt.waves, run, clock.getAsLong());
     gang.blacklist = attempt.blacklist;
     attempt.gangs.add(gang);
+    unheld.add(gang);
     return gang;
   }
 
@@ -341,11 +345,12 @@ final class Broker {
     }
   }
 
-  /** Releases the gangs that nobody has come to ask about. Called while the Asker may be blocked. */
+  /** Releases the gangs that nobody has come to ask about. Called often, and while the Asker may be blocked. */
   synchronized void releaseUnasked(String why) {
     long latest = clock.getAsLong() - 2 * settings.decideBudgetMs;
-    failed(select(gang -> gang.stage == Gang.Stage.WAITING && !gang.isHeld()
-        && gang.bornMs < latest && (gang.askedMs < latest)), why);
+    unheld.removeIf(gang -> !gang.isHeldBack() || gang.isHeld());
+    failed(unheld.stream().filter(gang -> gang.stage == Gang.Stage.WAITING && gang.bornMs < latest
+        && gang.askedMs < latest).collect(Collectors.toList()), why);
   }
 
   private void release(Gang gang, String why) {
@@ -460,22 +465,14 @@ final class Broker {
 
   /** Blacklists of attempts that have gangs. */
   synchronized Set<Set<String>> blacklists() {
-    Set<Set<String>> lists = new LinkedHashSet<>();
-    attempts.values().forEach(attempt -> {
-      if (!attempt.blacklist.isEmpty() && !attempt.gangs.isEmpty()) {
-        lists.add(attempt.blacklist);
-      }
-    });
-    return lists;
+    return attempts.values().stream().filter(attempt -> !attempt.blacklist.isEmpty() && !attempt.gangs.isEmpty())
+        .map(attempt -> attempt.blacklist).collect(Collectors.toSet());
   }
 
   /** Ids of the jobs that the service should know, with their gangs. */
   synchronized Map<String, Gang> running() {
-    Map<String, Gang> running = new HashMap<>();
-    for (Gang gang : select(one -> one.stage == Gang.Stage.RUNNING || one.stage == Gang.Stage.GRANTED)) {
-      running.put(gang.id(), gang);
-    }
-    return running;
+    return select(gang -> gang.stage == Gang.Stage.RUNNING || gang.stage == Gang.Stage.GRANTED).stream()
+        .collect(Collectors.toMap(Gang::id, gang -> gang));
   }
 
   /** What keeps each application that has gangs from running as decided; "" if nothing does. */

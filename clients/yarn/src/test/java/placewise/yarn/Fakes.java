@@ -70,7 +70,7 @@ final class Fakes {
     return answering(RMContext.class, answers);
   }
 
-  private static RMNode node(String name) {
+  static RMNode node(String name) {
     Map<String, Object> answers = new HashMap<>();
     answers.put("getNodeID", NodeId.newInstance(name, 1));
     answers.put("getHostName", name);
