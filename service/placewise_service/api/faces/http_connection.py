@@ -25,6 +25,7 @@ from placewise_service.settings import LimitSettings
 
 _LINGER_S = 1.0  # how long a peer has to read a refusal before its connection is cut
 _MOST_PIPELINED = 16
+_MOST_JOINED = 65_536  # bytes of a body that are copied behind their head
 _BYTES_PER_HEADER = 32  # the overhead of a header, as RFC 9113 §6.5.2 counts
 # uvicorn writes a line per malformed request, which would be a way to fill a disk: they are counted instead.
 _QUIET = logging.getLogger("uvicorn.error.connection")
@@ -56,6 +57,7 @@ class HttpConnection(HttpToolsProtocol):
         self._limits = crowd.limits
         self._phase = _Phase.IDLE
         self._bare: Any = None
+        self._exit: _Exit
         self._head_bytes = 0  # as they came
         self._header_bytes = 0  # as they were parsed
         self._body_bytes = 0  # with all that frames them
@@ -65,8 +67,8 @@ class HttpConnection(HttpToolsProtocol):
     # -- the transport's calls ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._bare = transport
-        super().connection_made(_Exit(transport, self))  # type: ignore[arg-type]
+        self._bare, self._exit = transport, _Exit(transport, self)
+        super().connection_made(self._exit)  # type: ignore[arg-type]
         encrypted = transport.get_extra_info("ssl_object")
         certificate = None if encrypted is None else encrypted.getpeercert(binary_form=True)
         if certificate is not None:
@@ -134,6 +136,7 @@ class HttpConnection(HttpToolsProtocol):
         self.due_s = math.inf
 
     def on_response_complete(self) -> None:
+        self._exit.flush()
         super().on_response_complete()
         if self._phase is _Phase.ANSWER and self.cycle.response_complete:
             self._rest(self._limits.idle_s)
@@ -237,18 +240,42 @@ def address(peer: object) -> str:
 
 
 class _Exit:
-    """The transport as uvicorn sees it: closing goes by the connection."""
+    """The transport as uvicorn sees it: closing goes by the connection, and the head of an answer waits for its body.
 
-    __slots__ = ("_connection", "_transport", "close", "get_extra_info", "pause_reading", "resume_reading", "write")
+    uvicorn writes the two one after the other. Sent apart they wake the caller twice, the first time for nothing.
+    """
+
+    __slots__ = ("_begun", "_connection", "_head", "_transport", "get_extra_info", "pause_reading", "resume_reading")
 
     def __init__(self, transport: asyncio.Transport, connection: HttpConnection) -> None:
         self._transport = transport
         self._connection = connection
-        self.close = connection.leave
+        self._begun: Any = None  # the request whose answer has begun
+        self._head = b""
         self.get_extra_info = transport.get_extra_info
         self.pause_reading = transport.pause_reading
         self.resume_reading = transport.resume_reading
-        self.write = transport.write
+
+    def write(self, data: bytes) -> None:
+        cycle = self._connection.cycle
+        if cycle is not self._begun and cycle.response_started:
+            self._begun, self._head = cycle, data
+        elif len(data) > _MOST_JOINED:
+            self.flush()
+            self._transport.write(data)
+        else:
+            self._head, head = b"", self._head
+            self._transport.write(head + data)
+
+    def flush(self) -> None:
+        """Writes a head that has no body."""
+        if self._head:
+            self._head, head = b"", self._head
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self.flush()
+        self._connection.leave()
 
     def is_closing(self) -> bool:
         return self._connection.is_over or self._transport.is_closing()
