@@ -15,7 +15,7 @@ from placewise_service.settings import LimitSettings
 LARGE = b"x" * 100_000
 
 
-class Wire(asyncio.Transport):
+class RecordedWrites(asyncio.Transport):
     """Keeps each write apart."""
 
     def __init__(self) -> None:
@@ -54,70 +54,70 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
             raise RuntimeError("the body cannot be made")
 
 
-def connected() -> tuple[HttpConnection, Wire]:
+def connected() -> tuple[HttpConnection, RecordedWrites]:
     config = uvicorn.Config(app, lifespan="off", http="httptools", ws="none", log_config=None, access_log=False)
     config.load()
     loop = asyncio.get_running_loop()
     connection = HttpConnection(config, ServerState(), Crowd(LimitSettings(), lambda limit, peer: None, loop.time))
-    wire = Wire()
-    connection.connection_made(wire)
-    return connection, wire
+    transport = RecordedWrites()
+    connection.connection_made(transport)
+    return connection, transport
 
 
-async def written(*requests: str) -> Wire:
-    connection, wire = connected()
+async def written(*requests: str) -> RecordedWrites:
+    connection, transport = connected()
     for request in requests:
         connection.data_received(request.encode())
         for _ in range(5):
             await asyncio.sleep(0)
     connection.connection_lost(None)
-    return wire
+    return transport
 
 
 async def test_an_answer_is_written_at_once() -> None:
-    wire = await written("GET /small HTTP/1.1\r\nHost: h\r\n\r\n")
-    [answer] = wire.writes
+    transport = await written("GET /small HTTP/1.1\r\nHost: h\r\n\r\n")
+    [answer] = transport.writes
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.endswith(b"\r\n\r\nsmall")
 
 
 async def test_a_large_body_is_not_copied_behind_its_head() -> None:
-    wire = await written("GET /large HTTP/1.1\r\nHost: h\r\n\r\n")
-    head, body = wire.writes
+    transport = await written("GET /large HTTP/1.1\r\nHost: h\r\n\r\n")
+    head, body = transport.writes
     assert head.endswith(b"content-length: 100000\r\n\r\n")
     assert body == LARGE
 
 
 async def test_a_head_without_a_body_is_written() -> None:
-    wire = await written("HEAD /small HTTP/1.1\r\nHost: h\r\n\r\n", "GET /small HTTP/1.1\r\nHost: h\r\n\r\n")
-    head, answer = wire.writes
+    transport = await written("HEAD /small HTTP/1.1\r\nHost: h\r\n\r\n", "GET /small HTTP/1.1\r\nHost: h\r\n\r\n")
+    head, answer = transport.writes
     assert head.endswith(b"content-length: 5\r\n\r\n")
     assert answer.endswith(b"\r\n\r\nsmall")
 
 
 async def test_parts_are_written_as_they_come() -> None:
-    wire = await written("GET /parts HTTP/1.1\r\nHost: h\r\n\r\n")
-    first, *rest = wire.writes
+    transport = await written("GET /parts HTTP/1.1\r\nHost: h\r\n\r\n")
+    first, *rest = transport.writes
     assert first.endswith(b"transfer-encoding: chunked\r\n\r\n3\r\none\r\n")
     assert rest == [b"3\r\ntwo\r\n", b"0\r\n\r\n"]
 
 
 async def test_who_waits_for_leave_to_send_a_body_gets_it_at_once() -> None:
     head = "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
-    wire = await written(head, "said")
-    leave, answer = wire.writes
+    transport = await written(head, "said")
+    leave, answer = transport.writes
     assert leave == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert answer.endswith(b"\r\n\r\nsaid")
 
 
 async def test_the_head_of_an_answer_that_breaks_off_is_written(caplog: pytest.LogCaptureFixture) -> None:
-    wire = await written("GET /broken HTTP/1.1\r\nHost: h\r\n\r\n")
-    [head] = wire.writes
+    transport = await written("GET /broken HTTP/1.1\r\nHost: h\r\n\r\n")
+    [head] = transport.writes
     assert head.endswith(b"content-length: 5\r\n\r\n")
-    assert wire.is_closed
+    assert transport.is_closed
 
 
 async def test_answers_to_requests_that_came_together_keep_their_order() -> None:
-    wire = await written("GET /small HTTP/1.1\r\nHost: h\r\n\r\nHEAD /small HTTP/1.1\r\nHost: h\r\n\r\n" * 2)
-    told = b"".join(wire.writes).split(b"HTTP/1.1 200 OK\r\n")[1:]
+    transport = await written("GET /small HTTP/1.1\r\nHost: h\r\n\r\nHEAD /small HTTP/1.1\r\nHost: h\r\n\r\n" * 2)
+    told = b"".join(transport.writes).split(b"HTTP/1.1 200 OK\r\n")[1:]
     assert [answer.partition(b"\r\n\r\n")[2] for answer in told] == [b"small", b"", b"small", b""]

@@ -1,4 +1,6 @@
-"""Placewise on a real ResourceManager with 1,000 and 10,000 nodes and 500 and 5,000 waiting gangs. `make e2e-yarn`.
+"""Placewise on a real ResourceManager with 1,000 and 10,000 nodes and 500 and 5,000 waiting gangs.
+
+    python -m pytest -s -m e2e_heavy tests/bench/test_yarn_scale.py
 
 Nodes and applications are those of ScaleDriver: they speak YARN's protocols and run nothing. Two GPUs of eight are free
 on each node, and every gang wants two containers of four. Times are processor time of threads, so that other load
