@@ -16,12 +16,13 @@ from prometheus_client import Counter
 
 from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement, Stage
 from placewise_kubernetes.gang.binding import GangBinder
+from placewise_kubernetes.gang.catalog import GroupMirror
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang
 from placewise_kubernetes.gang.gpus import GpuLedger
-from placewise_kubernetes.gang.groups import GroupLookup, read_group
+from placewise_kubernetes.gang.groups import WATCHED_PATHS, GroupLookup, read_group
 from placewise_kubernetes.gang.jobs import JobMirror
 from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
-from placewise_kubernetes.gang.spec import GangRules, GroupFacts, Source
+from placewise_kubernetes.gang.spec import GangRef, GangRules, GroupFacts, Source
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.bind import Binder
 from placewise_kubernetes.kube.client import KubeClient, KubeUnreachableError
@@ -41,6 +42,8 @@ GROUP_RETRY_S = 1.0
 LINGER_S = 0.025
 # A PodGroup that was asked about, and neither asked about again nor given pods for this long, is taken for deleted.
 GROUP_FORGOTTEN_S = 300.0
+# One that its watch does not show by then was deleted while it was being read.
+GROUP_UNSHOWN_S = 5.0
 # A waiting Job that has made no pods for this long (a quota?) leaves the queue.
 JOB_FORGOTTEN_S = 30.0
 RELEASED_NOTE = {names.RELEASED: "true"}
@@ -77,20 +80,40 @@ class KubernetesHost:
         # Not among those above: a cluster whose Jobs may not be read has its gangs decided by their pods.
         jobs = JobMirror(rules, self.pods.book, self.poke, clock)
         self._jobs = Reflector(client, JOBS_PATH, jobs) if rules.is_job_watched else None
+        self._groups = {
+            source: Reflector(client, path, self._group_mirror(source), may_be_absent=True)
+            for source, path in WATCHED_PATHS.items()
+        }
+        self._has_looked = False
         self._reading: dict[str, asyncio.Task[None]] = {}
 
+    def _group_mirror(self, source: Source) -> GroupMirror:
+        book = self.pods.book
+
+        def tell(change: Callable[[GangRef], None], group: GangRef) -> None:
+            change(group)
+            if book.has_news():
+                self.poke()
+
+        return GroupMirror(source, book.groups, partial(tell, book.regroup), partial(tell, book.end_group))
+
     async def run(self) -> None:
-        """Watches nodes, pods and Jobs until it is cancelled."""
+        """Watches nodes, pods, Jobs, and the groups of other projects until it is cancelled."""
         jobs = (self._jobs,) if self._jobs is not None else ()
-        await asyncio.gather(*(reflector.run() for reflector in (*self._reflectors, *jobs)))
+        reflectors = (*self._groups.values(), *self._reflectors, *jobs)
+        await asyncio.gather(*(reflector.run() for reflector in reflectors))
 
     def is_synced(self) -> bool:
-        """Whether nodes and pods have been listed at least once."""
-        return all(reflector.synced.is_set() for reflector in self._reflectors)
+        """Whether nodes and pods have been listed at least once, and groups too where they can be."""
+        return all(event.is_set() for event in self._first_lists())
 
     def is_current(self) -> bool:
         """Whether the mirrors of nodes and pods are up to date."""
         return self.is_synced() and not any(reflector.is_broken for reflector in self._reflectors)
+
+    def are_groups_watched(self, source: Source) -> bool:
+        """Whether every object of this kind is known as it is now."""
+        return self._groups[source].is_live()
 
     # --- NativeScheduler ----------------------------------------------------------------------------------------------
 
@@ -109,6 +132,10 @@ class KubernetesHost:
         await self._wait_synced()
         self._forget_groups()
         self._read_groups()
+        if not self._has_looked:
+            await self._wait_read()
+            self._open_admitted()
+            self._has_looked = True
         for gang in self.pods.book.active.values():
             if gang.plan is not None and not gang.is_own:
                 self._wake(gang)
@@ -196,6 +223,27 @@ class KubernetesHost:
         self._is_poke_due = False
         self.poke()
 
+    async def find_group(self, reference: GangRef) -> GroupFacts | None:
+        """The facts of a PodGroup that a caller names; None if the API server has none of that name.
+
+        Raises:
+            KubeUnreachableError: the API server did not say in time, or shows no vcjob yet, or no more, for the group.
+        """
+        catalog = self.pods.book.groups
+        facts = catalog.find(reference) or await self.groups.find(reference)
+        if facts is None:
+            return None
+        if self._is_orphan(reference, facts):
+            raise KubeUnreachableError("its vcjob is not there")
+        return catalog.complete(reference, facts)
+
+    def open_group(self, reference: GangRef, facts: GroupFacts) -> Gang:
+        """The gang of a PodGroup, which may have no pods yet. Raises ValueError: its demands cannot be read."""
+        gang = self.pods.book.open_group(reference, facts)
+        gang.asked_at_s = self._clock()
+        self.poke()
+        return gang
+
     async def wait_settled(self, gang: Gang, timeout_s: float) -> bool:
         """Waits until the gang has a plan, has a reason to wait or is released. False if that takes too long."""
         if gang.stage is not Stage.WAITING or gang.text:
@@ -219,17 +267,26 @@ class KubernetesHost:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    def _first_lists(self) -> list[asyncio.Event]:
+        groups = [reflector.tried for reflector in self._groups.values()]
+        return groups + [reflector.synced for reflector in self._reflectors]
+
     async def _wait_synced(self) -> None:
         if not self.is_synced():
             try:
                 async with asyncio.timeout(SYNC_LIMIT_S):
-                    for reflector in self._reflectors:
-                        await reflector.synced.wait()
+                    for event in self._first_lists():
+                        await event.wait()
             except TimeoutError as error:
                 raise HostUnreachableError("nodes and pods have not been listed yet") from error
         if not self.is_current():
             # A decision on an old view could not be bound anyway.
             raise HostUnreachableError("a watch is broken")
+
+    async def _wait_read(self) -> None:
+        """A running gang whose size is unknown at the first look would be taken for one that is over."""
+        if self._reading and (await asyncio.wait(self._reading.values(), timeout=SYNC_LIMIT_S))[1]:
+            raise HostUnreachableError("the sizes of gangs have not been read yet")
 
     def _undecide(self, gang: Gang) -> None:
         gang.mark_waiting()
@@ -276,13 +333,31 @@ class KubernetesHost:
                 self.pods.book.inform(gang, facts)
                 self.poke()
 
+    def _open_admitted(self) -> None:
+        """Groups that Volcano let in before this run, and whose pods are still to come: it asks about none again."""
+        for group, facts in self.pods.book.groups.admitted():
+            is_known = self.pods.book.find(group) is not None
+            if is_known or not self.rules.has_say(facts) or self._is_orphan(group, facts):
+                continue
+            try:
+                self.open_group(group, facts)
+            except ValueError as error:
+                log.warning("group %s/%s: %s", group.namespace, group.name, error)
+
+    def _is_orphan(self, group: GangRef, facts: GroupFacts) -> bool:
+        """Whether the vcjob of a PodGroup is gone, or not shown yet."""
+        return self.are_groups_watched(Source.VOLCANO_JOB) and not self.pods.book.groups.has_job(group, facts)
+
     def _forget_groups(self) -> None:
         for gang in list(self.pods.book.active.values()):
             age_s = self._clock() - gang.asked_at_s
             if not gang.templates or gang.pods:
                 continue
             if gang.ref.source is Source.VOLCANO:
-                if age_s > GROUP_FORGOTTEN_S:
+                is_watched = self.are_groups_watched(Source.VOLCANO)
+                if age_s > GROUP_UNSHOWN_S and is_watched and self.pods.book.groups.find(gang.ref) is None:
+                    self.pods.book.end(gang)
+                elif age_s > GROUP_FORGOTTEN_S:
                     self.pods.book.remove(gang)
             elif age_s > JOB_FORGOTTEN_S and gang.plan is None:
                 self.pods.book.end(gang)

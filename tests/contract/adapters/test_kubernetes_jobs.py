@@ -125,6 +125,22 @@ async def test_a_new_life_knows_the_gang_by_the_same_name(world: KubernetesWorld
     assert len(world.asked("place")) == 1
 
 
+async def test_a_running_gang_whose_size_is_its_jobs_is_not_over_in_a_new_life(world: KubernetesWorld) -> None:
+    pods = gang("g", 2, scheduler=OWN)
+    for document in pods:
+        del document["metadata"]["annotations"][names.GANG]
+    job = job_of(pods)
+    await make_job(world, job, pods)
+    world.host.kube.groups["/apis/batch/v1/namespaces/default/jobs/g"] = job
+    await come(world, *pods)
+    await world.step()
+    world.host.kube.put_job(job | {"status": {"active": 2}})
+    world.start_adapter()
+    await world.step()
+    assert world.kinds(key_of(world)) == ["STARTED"]
+    assert key_of(world) in world.oracle.held
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -6,6 +6,7 @@ of them or none. No Volcano runs here: test_volcano_extender.py says which of it
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar, cast
 
@@ -19,10 +20,12 @@ from tests.contract.adapters.test_kubernetes_conformance import (
     gpus_of,
 )
 from tests.e2e.kubernetes.kubernetes_cluster import pod
+from tests.fakes.schedulers.kubernetes_api import VOLCANO_GROUPS
 
 from placewise_client.adapter.native import End, HostState
 from placewise_kubernetes.faces.volcano import REJECT, VolcanoExtender
 from placewise_kubernetes.gang.book import UID_LENGTH
+from placewise_kubernetes.gang.spec import Source
 from placewise_kubernetes.kube import names
 
 GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups"
@@ -46,6 +49,7 @@ class VolcanoScheduler(KubernetesScheduler):
 
     def __init__(self) -> None:
         super().__init__(SCHEDULER)
+        self.kube.served = {VOLCANO_GROUPS}
         self._to_be_made: dict[str, list[dict[str, Any]]] = {}
 
     def restart(self) -> None:
@@ -58,11 +62,8 @@ class VolcanoScheduler(KubernetesScheduler):
         number = next(self._number)
         name, uid = f"g{number}", f"{number:0{UID_LENGTH}d}-group"
         notes = {names.MAX_PER_NODE: "1"}
-        least = {"cpu": str(tasks), "memory": f"{tasks}Gi", "nvidia.com/gpu": str(tasks * gpus)}
-        self.kube.groups[f"{GROUPS}/{name}"] = {
-            "metadata": {"name": name, "namespace": "default", "uid": uid, "annotations": notes},
-            "spec": {"minMember": tasks, "minResources": least},
-        }
+        metadata = {"name": name, "namespace": "default", "uid": uid, "annotations": notes}
+        self.kube.put_object(VOLCANO_GROUPS, {"metadata": metadata, "spec": least_of(tasks, gpus)})
         notes = {**notes, names.VOLCANO_GROUP: name}
         made = [pod(f"{name}-{i}", gpus=gpus, annotations=notes, scheduler=SCHEDULER) for i in range(tasks)]
         key = f"default/{name}/{uid[:UID_LENGTH]}"
@@ -114,9 +115,21 @@ class VolcanoScheduler(KubernetesScheduler):
 
     async def end(self, key: str, end: End) -> None:
         if self._to_be_made.pop(key, None) is not None:
-            del self.kube.groups[f"{GROUPS}/{key.split('/')[1]}"]
+            self.kube.remove_object(VOLCANO_GROUPS, key.split("/")[1])
+            await self.kube.seen()
         else:
             await super().end(key, end)
+
+    async def shrink(self, key: str, tasks: int) -> None:
+        self._to_be_made[key], self._paths[key] = self._to_be_made[key][:tasks], self._paths[key][:tasks]
+        group = await self.kube.get(f"{GROUPS}/{key.split('/')[1]}")
+        self.kube.put_object(VOLCANO_GROUPS, group | {"spec": least_of(tasks, gpus_of(self._to_be_made[key][0]))})
+        await self.kube.seen()
+
+    async def set_reachable(self, is_reachable: bool) -> None:
+        await super().set_reachable(is_reachable)
+        while is_reachable and not self.native.are_groups_watched(Source.VOLCANO):  # noqa: ASYNC110 as for pods
+            await asyncio.sleep(0.01)
 
     async def start_at(self, key: str, nodes: Sequence[str]) -> None:
         """Another plugin of Volcano's lets it in, and another one's score is higher."""
@@ -134,10 +147,20 @@ class VolcanoScheduler(KubernetesScheduler):
         self._paths["default/odd/"] = [f"{PODS}/odd-{index}" for index in range(2)]
 
     async def forget(self, key: str) -> None:
-        await (self.end(key, End.CANCELLED) if key in self._to_be_made else super().forget(key))
+        if self._to_be_made.pop(key, None) is None:
+            await super().forget(key)
+            return
+        await self.set_reachable(False)
+        self.kube.remove_object(VOLCANO_GROUPS, key.split("/")[1])
+        await self.set_reachable(True)
 
 
-UNSEEN = "the adapter does not watch PodGroups: one that is deleted before it has pods is forgotten after 300 s"
+def least_of(tasks: int, gpus: int) -> dict[str, Any]:
+    """Spec of a PodGroup of so many pods."""
+    least = {"cpu": str(tasks), "memory": f"{tasks}Gi", "nvidia.com/gpu": str(tasks * gpus)}
+    return {"minMember": tasks, "minResources": least}
+
+
 ELSEWHERE = "Volcano puts a pod elsewhere if it cannot take the decided node; the start is reported as elsewhere"
 
 
@@ -145,10 +168,6 @@ class TestVolcano(KubernetesConformance):
     scheduler = SCHEDULER
     not_here: ClassVar = {
         **dict.fromkeys(CHANGES, "the adapter changes nothing here: Volcano binds"),
-        "test_cancelled_before_it_starts_frees_what_was_reserved": UNSEEN,
-        "test_cancelled_while_the_service_decides_is_not_started": UNSEEN,
-        "test_a_placed_gang_that_the_host_forgets_holds_nothing": UNSEEN,
-        "test_a_gang_that_shrinks_while_it_waits_is_decided_as_it_is_then": UNSEEN,
         "test_a_node_drained_before_the_start_is_left_for_another": ELSEWHERE,
         "test_what_somebody_took_since_the_decision_is_not_used_twice": ELSEWHERE,
         "test_a_place_on_a_node_that_the_host_does_not_have_is_decided_again": ELSEWHERE,

@@ -169,14 +169,16 @@ def test_no_more_rights_than_are_used(scratch: Path) -> None:
     }
     jobs = {"batch jobs list", "batch jobs watch"}
     binds = {" pods/binding create", " pods get"}
-    volcano = {"scheduling.volcano.sh podgroups get"}
+    watched = ("get", "list", "watch")
+    volcano = {f"scheduling.volcano.sh podgroups {verb}" for verb in watched}
+    volcano |= {"batch.volcano.sh jobs list", "batch.volcano.sh jobs watch"}
     trainings = ("pytorchjobs", "tfjobs", "xgboostjobs", "paddlejobs", "jaxjobs", "mpijobs")
     owners = {
         "jobset.x-k8s.io jobsets get",
         "ray.io rayclusters get",
         *(f"kubeflow.org {kind} get" for kind in trainings),
     }
-    groups = {"scheduling.x-k8s.io podgroups get"} | volcano | owners
+    groups = {f"scheduling.x-k8s.io podgroups {verb}" for verb in watched} | volcano | owners
     assert _rights("extender only", scratch) == least | jobs
     assert _rights("default", scratch) == least | jobs | binds | groups
     assert _rights("extender that binds", scratch) == least | jobs | binds | groups
@@ -207,6 +209,9 @@ def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
         ("POST", "/api/v1/namespaces/default/pods/any/eviction"),
         ("PATCH", "/apis/batch/v1/namespaces/default/jobs/any"),
         ("DELETE", "/apis/batch/v1/namespaces/default/jobs/any"),
+        ("PATCH", "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs/any"),
+        ("PATCH", "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups/any"),
+        ("GET", "/apis/scheduling.volcano.sh/v1beta1/queues"),
         ("GET", "/apis/apps/v1/deployments"),
         ("GET", "/apis/coordination.k8s.io/v1/namespaces/placewise/leases/of-another"),
         ("GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/placewise-kubernetes"),

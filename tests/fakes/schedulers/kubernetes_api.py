@@ -15,6 +15,10 @@ from placewise_kubernetes.kube.client import OPENED, KubeError, KubeUnreachableE
 
 Document = dict[str, Any]
 PODS, NODES, JOBS = "/api/v1/pods", "/api/v1/nodes", "/apis/batch/v1/jobs"
+# Of other projects: served only if a test names them in `FakeKube.served`.
+VOLCANO_GROUPS = "/apis/scheduling.volcano.sh/v1beta1/podgroups"
+POD_GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/podgroups"
+VOLCANO_JOBS = "/apis/batch.volcano.sh/v1alpha1/jobs"
 
 
 class FakeKube:
@@ -25,6 +29,8 @@ class FakeKube:
         self.nodes: dict[str, Document] = {}
         self.groups: dict[str, Document] = {}
         self.jobs: dict[str, Document] = {}
+        self.served: set[str] = set()
+        """Collections of other projects' definitions that can be listed and watched."""
         self.events: list[Document] = []
         self.patches: list[tuple[str, Document]] = []
         self.bound: list[tuple[str, str]] = []
@@ -47,7 +53,11 @@ class FakeKube:
 
     async def list_all(self, path: str, **_: str) -> tuple[list[Document], str]:
         self._check()
-        store = {PODS: self.pods, NODES: self.nodes, JOBS: self.jobs}[path]
+        store = {PODS: self.pods, NODES: self.nodes, JOBS: self.jobs}.get(path)
+        if store is None:
+            if path not in self.served:
+                raise KubeError(404, "NotFound", "the server could not find the requested resource")
+            store = {name: document for name, document in self.groups.items() if _collection(name) == path}
         return copy.deepcopy(list(store.values())), str(next(self._version))
 
     async def watch(self, path: str, version: str) -> AsyncIterator[tuple[str, Document]]:
@@ -115,6 +125,19 @@ class FakeKube:
     def remove_job(self, name: str) -> None:
         self._tell(JOBS, "DELETED", self.jobs.pop(name))
 
+    def put_object(self, collection: str, document: Document) -> Document:
+        """Makes an object of another project's definition, or changes it."""
+        metadata = document["metadata"]
+        metadata.setdefault("namespace", "default")
+        path = _object(collection, metadata["name"])
+        kind = "MODIFIED" if path in self.groups else "ADDED"
+        self.groups[path] = document
+        self._tell(collection, kind, document)
+        return document
+
+    def remove_object(self, collection: str, name: str) -> None:
+        self._tell(collection, "DELETED", self.groups.pop(_object(collection, name)))
+
     def remove_node(self, name: str) -> None:
         self._tell(NODES, "DELETED", self.nodes.pop(name))
 
@@ -181,3 +204,13 @@ class FakeKube:
 def _path(document: Document) -> str:
     metadata = document["metadata"]
     return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
+def _object(collection: str, name: str) -> str:
+    root, plural = collection.rsplit("/", 1)
+    return f"{root}/namespaces/default/{plural}/{name}"
+
+
+def _collection(path: str) -> str:
+    root, _, rest = path.partition("/namespaces/")
+    return f"{root}/{rest.split('/')[1]}"

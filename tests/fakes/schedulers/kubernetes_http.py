@@ -15,7 +15,7 @@ from tests.fakes.schedulers.kubernetes_api import FakeKube
 from placewise_kubernetes.kube.client import OPENED, KubeError
 
 T = TypeVar("T")
-_COLLECTIONS = {"pods", "nodes", "jobs"}
+_COLLECTIONS = {"pods", "nodes", "jobs", "podgroups"}
 
 
 class ServedKube:

@@ -463,3 +463,10 @@ async def test_each_answer_wakes_only_the_calls_that_wait_for_it() -> None:
 def test_the_user_of_a_gang_is_the_one_named_on_its_pods() -> None:
     worker = make_pod("w", "worker", annotations={names.USER: "ada"})
     assert build_job("ns/train/1", {"worker": 1}, {"worker": worker}, GroupFacts(), RULES).user == "ada"
+
+
+def test_pods_that_are_all_over_when_they_are_first_seen_are_one_gang() -> None:
+    book = GangBook(RULES)
+    gangs = [book.put(make_pod(f"p{index}", gang="2", node="n1", phase="Succeeded")) for index in range(2)]
+    assert gangs[0] is gangs[1]
+    assert [(job.key, job.end) for job in book.news(full=True)] == [("ns/train/uid-p0", End.FINISHED)]

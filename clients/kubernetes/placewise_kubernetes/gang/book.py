@@ -10,9 +10,11 @@ import logging
 
 from placewise_client.adapter.bounded import Bounded
 from placewise_client.adapter.native import NativeJob, Stage
+from placewise_kubernetes.gang.catalog import GroupCatalog
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang, native_job
 from placewise_kubernetes.gang.owners import owner_uid
-from placewise_kubernetes.gang.spec import GangRef, GangRules, GroupFacts, Source, single
+from placewise_kubernetes.gang.spec import DEFAULT_ROLE, POD_GROUPS, GangRef, GangRules, GroupFacts, Source, single
+from placewise_kubernetes.gang.stand_ins import stand_ins
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.objects import Pod
 
@@ -31,6 +33,7 @@ class GangBook:
 
     def __init__(self, rules: GangRules) -> None:
         self.rules = rules
+        self.groups = GroupCatalog()
         self.gangs: dict[str, Gang] = {}
         self.active: dict[str, Gang] = {}
         self._current: dict[GangRef, Gang] = {}
@@ -88,17 +91,43 @@ class GangBook:
     ) -> Gang:
         """The gang of this name; a new one if none is known or the known one has ended.
 
-        `uids` are those of its Job, if it has one, and of its first pod. The Job's uid names the gang, even if the pod
-        is seen first and also after a restart. It names one gang only; the next is named by its pod.
+        `uids` are those of the object that it is of, if any, and of its first pod. The object's uid names the gang,
+        even if the pod is seen first and also after a restart. It names one gang only; the next is named by its pod.
         """
         gang = self._current.get(reference)
         if gang is None or gang.stage is Stage.ENDED:
-            keys = [f"{reference.namespace}/{reference.name}/{uid[:UID_LENGTH]}" for uid in uids]
+            keys = [_key(reference, uid) for uid in uids]
             key = next((key for key in keys if key not in self._named), keys[-1])
             self._named.put(key, None)
             gang = Gang(reference, key, is_own, group, None if group else GroupFacts())
             self.gangs[key] = self._current[reference] = gang
         return gang
+
+    def open_group(self, reference: GangRef, facts: GroupFacts) -> Gang:
+        """The gang of a PodGroup, with stand-ins if it has no pods yet. Raises ValueError: a demand cannot be read."""
+        facts = dataclasses.replace(facts, roles=facts.roles or {DEFAULT_ROLE: 1})
+        templates = stand_ins(reference, facts, self.rules)
+        gang = self.open(reference, *facts.uids)
+        if not (gang.templates or gang.pods):  # another call, or the pods, may have been quicker
+            gang.facts, gang.templates = facts, templates
+            self.touch(gang)
+        return gang
+
+    def regroup(self, reference: GangRef) -> None:
+        """A PodGroup, or its vcjob, has come or changed: a gang that has not started is as they say now."""
+        gang, facts = self.find(reference), self.groups.find(reference)
+        if gang is None or facts is None or gang.stage in (Stage.RUNNING, Stage.ENDED):
+            return
+        if gang.facts is None:
+            self.inform(gang, facts)
+        elif not gang.is_bound_in_part():
+            self._resize(gang, facts)
+
+    def end_group(self, reference: GangRef) -> None:
+        """A PodGroup, or its vcjob, is gone: no pods will come any more."""
+        gang = self.find(reference)
+        if gang is not None and gang.templates and not gang.pods:
+            self.end(gang)
 
     def remove(self, gang: Gang) -> None:
         """Drops a gang that is over, or never had pods; a complete look shows that it is gone."""
@@ -134,11 +163,15 @@ class GangBook:
     def inform(self, gang: Gang, facts: GroupFacts) -> None:
         """Takes in the group object; pods beyond its size become gangs of their own."""
         gang.facts = facts
+        if gang.ref.source in POD_GROUPS:
+            self._rename(gang, facts.uids)
         pods = list(gang.pods.values())
         gang.pods.clear()
         for pod in pods:
-            home = gang if gang.has_room_for(pod) else self.open(single(pod), pod.uid, is_own=gang.is_own)
-            self._by_pod[pod.uid] = home
+            is_of_gang = pod.is_gone or gang.has_room_for(pod)
+            home = gang if is_of_gang else self.open(single(pod), pod.uid, is_own=gang.is_own)
+            if pod.uid in self._by_pod:
+                self._by_pod[pod.uid] = home
             home.pods[pod.uid] = pod
             self.touch(home)
         self.touch(gang)
@@ -178,14 +211,59 @@ class GangBook:
 
     def _gang_for(self, pod: Pod) -> Gang:
         reference = self.rules.reference(pod)
+        known = self.find(reference)
+        if known is not None and known.stage is Stage.ENDED and pod.is_over:
+            return known  # after a restart the pods of a gang that is over are seen one after the other
         is_own = pod.scheduler == self.rules.own_scheduler
-        is_of_job = pod.owner is not None and pod.owner.kind == "Job" and reference.source is Source.LABEL
-        owner = owner_uid(pod) if pod.gang else pod.owner.uid if pod.owner is not None and is_of_job else ""
-        uids = (owner, pod.uid) if owner else (pod.uid,)
-        gang = self.open(reference, *uids, is_own=is_own, group=self.rules.group_object(pod))
+        group = self.rules.group_object(pod)
+        facts = self.groups.find(group) if group is not None else None
+        uids = facts.uids if facts is not None else _owner_uids(pod, reference)
+        gang = self.open(reference, *uids, pod.uid, is_own=is_own, group=group)
+        if gang.facts is None and facts is not None:
+            gang.facts = facts
         if gang.has_room_for(pod):
             return gang
         return self.open(single(pod), pod.uid, is_own=gang.is_own)
+
+    def _resize(self, gang: Gang, facts: GroupFacts) -> None:
+        before = gang.roles(), gang.templates
+        gang.facts = facts
+        if gang.templates:
+            try:
+                gang.templates = stand_ins(gang.ref, facts, self.rules)
+            except ValueError as error:
+                log.warning("group of %s: %s", gang.key, error)
+        if (gang.roles(), gang.templates) != before:
+            if gang.plan is not None:
+                gang.mark_waiting()
+            self.inform(gang, facts)
+        self.touch(gang)
+
+    def _rename(self, gang: Gang, uids: tuple[str, ...]) -> None:
+        """A gang whose pods were seen before its PodGroup takes the PodGroup's name, if nobody has heard of it yet."""
+        keys = [_key(gang.ref, uid) for uid in uids]
+        key = next((key for key in keys if key not in self._named), None)
+        if gang.is_reported or gang.key in keys or key is None:
+            return
+        for gangs in (self.gangs, self.active, self._dirty):
+            if gangs.pop(gang.key, None) is not None:
+                gangs[key] = gang
+        self._named.put(key, None)
+        gang.key = key
+
+
+def _key(reference: GangRef, uid: str) -> str:
+    return f"{reference.namespace}/{reference.name}/{uid[:UID_LENGTH]}"
+
+
+def _owner_uids(pod: Pod, reference: GangRef) -> tuple[str, ...]:
+    """Uid of the object that made the pods of the gang, if it is known to name the gang."""
+    if pod.gang:
+        uid = owner_uid(pod)
+    else:
+        is_of_job = reference.source is Source.LABEL and pod.owner is not None and pod.owner.kind == "Job"
+        uid = pod.owner.uid if pod.owner is not None and (is_of_job or reference.source in POD_GROUPS) else ""
+    return (uid,) if uid else ()
 
 
 def _reconsider(gang: Gang) -> None:

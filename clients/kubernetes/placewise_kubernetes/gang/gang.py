@@ -152,8 +152,9 @@ class Gang:
                 by_role.setdefault(role_of(pod), []).append(pod)
             present = {role: widest(pods) for role, pods in by_role.items()}
             examples = self.templates | present
-            # Requests of a Volcano group's pods are only guessed before the pods exist.
-            known = present if self.ref.source is Source.VOLCANO else examples
+            # Requests of a Volcano group's pods are only guessed from its sum, if they are not read from its vcjob.
+            is_guessed = self.ref.source is Source.VOLCANO and not self._facts().templates
+            known = present if is_guessed else examples
             self.asked = {role: pod.requests for role, pod in known.items()}
             roles = {role: count for role, count in self.roles().items() if role in examples}
             roles = roles or count_roles(examples.values())  # the size names other roles than the pods

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from placewise_kubernetes.gang.owners import OBJECTS
-from placewise_kubernetes.gang.spec import DEFAULT_ROLE, MOST_COUNT, GangRef, GroupFacts, Source
+from placewise_kubernetes.gang.spec import DEFAULT_ROLE, GangRef, GroupFacts, Source
+from placewise_kubernetes.gang.vcjobs import count_of, first_pods, read_tasks
 from placewise_kubernetes.kube.client import KubeClient, KubeError, KubeUnreachableError
-from placewise_kubernetes.kube.objects import parse_time
+from placewise_kubernetes.kube.objects import controller_of, parse_time
 from placewise_kubernetes.kube.paths import BadNameError, object_path
 
 log = logging.getLogger(__name__)
@@ -19,7 +20,10 @@ _KINDS = {
     Source.POD_GROUP: ("/apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
     Source.VOLCANO: ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
     Source.BATCH_JOB: ("/apis/batch/v1", "jobs"),
+    Source.VOLCANO_JOB: ("/apis/batch.volcano.sh/v1alpha1", "jobs"),
 }
+# Collections of other projects' definitions, which a cluster may have or not.
+WATCHED_PATHS = {source: "/".join(_KINDS[source]) for source in (Source.VOLCANO, Source.POD_GROUP, Source.VOLCANO_JOB)}
 # Volcano waits for an answer, and asks about one group after the other.
 _LOOKUP_LIMIT_S = 0.1
 _MOST_LOOKUPS = 32
@@ -69,14 +73,18 @@ class GroupLookup:
 def facts_of(source: Source, document: Mapping[str, Any], kind: str = "") -> GroupFacts:
     """Facts of a group object as the API gives it; `kind` of an owner's."""
     metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
+    roles, templates = read_tasks(document) if source is Source.VOLCANO_JOB else ({}, {})
     return GroupFacts(
         uid=metadata.get("uid", ""),
-        roles=_owner_roles(kind, spec) if source is Source.OWNER else _roles(source, spec),
+        roles=roles or (_owner_roles(kind, spec) if source is Source.OWNER else _roles(source, spec)),
         queue=spec.get("queue") or "",
         priority_class=spec.get("priorityClassName") or "",
         created_s=parse_time(metadata.get("creationTimestamp")),
         annotations={**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})},
         min_resources=spec.get("minResources") or {},
+        owner=controller_of(metadata),
+        templates=templates,
+        is_admitted=(document.get("status") or {}).get("phase") == "Inqueue",
     )
 
 
@@ -88,13 +96,13 @@ def _roles(source: Source, spec: Mapping[str, Any]) -> dict[str, int]:
     if source is Source.BATCH_JOB:
         if spec.get("parallelism") == 0:
             return {}
-        parallelism = _count(spec.get("parallelism")) or 1
-        completions = _count(spec.get("completions")) or parallelism
+        parallelism = count_of(spec.get("parallelism")) or 1
+        completions = count_of(spec.get("completions")) or parallelism
         return {DEFAULT_ROLE: min(parallelism, completions)}
-    total = _count(spec.get("minMember"))
-    by_task = {role: count for role, text in (spec.get("minTaskMember") or {}).items() if (count := _count(text))}
+    total = count_of(spec.get("minMember"))
+    by_task = {role: count for role, text in (spec.get("minTaskMember") or {}).items() if (count := count_of(text))}
     if by_task and sum(by_task.values()) >= total:
-        return by_task
+        return first_pods(total, by_task)
     return {DEFAULT_ROLE: total} if total else {}
 
 
@@ -105,12 +113,4 @@ def _owner_roles(kind: str, spec: Mapping[str, Any]) -> dict[str, int]:
     except (KeyError, TypeError, ValueError, AttributeError):
         log.warning("the size of a gang cannot be read from its %s", kind)
         return {}
-    return {role: count for role, number in roles.items() if (count := _count(number))}
-
-
-def _count(number: Any) -> int:
-    """A number of pods; 0 if it is no number: a PodGroup's schema may be another release's, or unchecked."""
-    try:
-        return min(max(0, int(number or 0)), MOST_COUNT)
-    except (TypeError, ValueError, OverflowError):
-        return 0
+    return {role: count for role, number in roles.items() if (count := count_of(number))}

@@ -16,7 +16,7 @@ from placewise_kubernetes.gang.groups import facts_of
 from placewise_kubernetes.gang.owners import described
 from placewise_kubernetes.gang.spec import GangRules, Source, role_of
 from placewise_kubernetes.kube import names
-from placewise_kubernetes.kube.objects import Pod, parse_pod
+from placewise_kubernetes.kube.objects import template_pod
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class JobMirror:
         self._give_up(item["metadata"]["uid"])
 
     def _open(self, uid: str, item: Mapping[str, Any]) -> Gang | None:
-        pod = described(template_of(item), self._rules.owners)
+        pod = described(template_pod(item["metadata"], item["spec"]["template"]), self._rules.owners)
         if names.JOB not in pod.labels or pod.gang or not self._rules.is_managed(pod):
             return None  # a Job of a JobSet is a part of its gang
         reference = self._rules.reference(pod)
@@ -79,23 +79,6 @@ class JobMirror:
         if gang is not None and not gang.pods:
             self._book.end(gang)
             self._notify()
-
-
-def template_of(job: Mapping[str, Any]) -> Pod:
-    """A stand-in for the pods that a v1.Job will make.
-
-    Raises:
-        ValueError, KeyError: it is no Job.
-    """
-    template = job["spec"]["template"]
-    metadata = {
-        "name": job["metadata"]["name"],
-        "namespace": job["metadata"].get("namespace"),
-        "uid": "",
-        "labels": (template.get("metadata") or {}).get("labels"),
-        "annotations": (template.get("metadata") or {}).get("annotations"),
-    }
-    return parse_pod({"metadata": metadata, "spec": template["spec"]})
 
 
 def _will_make_pods(job: Mapping[str, Any]) -> bool:

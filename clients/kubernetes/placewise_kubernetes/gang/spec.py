@@ -17,7 +17,7 @@ from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Job, TaskGroup
 from placewise_kubernetes.gang.owners import DEFAULT_OWNERS, OwnerLabels, described, owner_object
 from placewise_kubernetes.kube import names
-from placewise_kubernetes.kube.objects import Pod, parse_pod
+from placewise_kubernetes.kube.objects import Owner, Pod, parse_pod
 from placewise_kubernetes.kube.quantity import raise_amounts, resources_from
 
 PARAMETER_SERVER_ROLES = ("ps", "parameter-server", "parameterserver", "server")
@@ -43,7 +43,13 @@ class Source(enum.Enum):
     VOLCANO = "volcano"
     BATCH_JOB = "batch-job"
     OWNER = "owner"
+    VOLCANO_JOB = "vcjob"
+    """Never a gang's own: Volcano makes a PodGroup for it."""
     SINGLE = "single"
+
+
+# Gangs of these have a PodGroup of their name.
+POD_GROUPS = (Source.POD_GROUP, Source.VOLCANO)
 
 
 class Manage(enum.StrEnum):
@@ -80,6 +86,17 @@ class GroupFacts:
     annotations: Mapping[str, str] = field(default_factory=dict)
     min_resources: Mapping[str, str] = field(default_factory=dict)
     """The group's total demand, as quantities; from Volcano's PodGroups."""
+    owner: Owner | None = None
+    """The controller that made the group."""
+    templates: Mapping[str, Pod] = field(default_factory=dict)
+    """Pods as the group's vcjob will make them, by role."""
+    is_admitted: bool = field(default=False, compare=False)
+    """Volcano has let the group in and has not started it yet."""
+
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """Uids that may name the gang, the one that lives longest first: a vcjob's PodGroup goes when it completes."""
+        return tuple(uid for uid in (self.owner.uid if self.owner else "", self.uid) if uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +139,11 @@ class GangRules:
         return _pod_group(pod) or (GangRef(Source.OWNER, pod.namespace, pod.gang) if pod.gang else single(pod))
 
     def group_object(self, pod: Pod) -> GangRef | None:
-        """The object that has to be read for the gang's size; None if the pod gives the size, or is alone."""
-        if pod.setting(names.GANG):
-            return None
+        """The object that has to be read for the gang's size and name; None if the pod says both, or is alone."""
         if names.JOB not in pod.labels and (group := _pod_group(pod)) is not None:
             return group
+        if pod.setting(names.GANG):
+            return None
         if (names.JOB in pod.labels or pod.gang) and (found := owner_object(pod)) is not None:
             kind, name = found
             return GangRef(Source.OWNER, pod.namespace, name, kind)
@@ -135,6 +152,12 @@ class GangRules:
         if pod.owner is not None and pod.owner.kind == "Job":
             return GangRef(Source.BATCH_JOB, pod.namespace, pod.owner.name)
         return None
+
+    def has_say(self, facts: GroupFacts) -> bool:
+        """Whether Placewise decides for a Volcano group that has no pods yet."""
+        if self.manage is Manage.LABELLED and names.JOB not in facts.annotations:
+            return False
+        return facts.annotations.get(names.IGNORE, "").lower() != "true"
 
     def queue(self, pod: Pod | None, facts: GroupFacts) -> str:
         """Queue of a gang: the pod's own word, the group's, the configured default."""

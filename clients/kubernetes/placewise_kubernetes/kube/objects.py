@@ -98,12 +98,24 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
         is_unschedulable=_is_unschedulable(status),
         is_gated=bool(spec.get("schedulingGates")),
         priority_class=spec.get("priorityClassName") or "",
-        owner=_owner(metadata),
+        owner=controller_of(metadata),
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         node_selector=spec.get("nodeSelector") or {},
         requests=pod_requests(spec),
     )
+
+
+def template_pod(owner: Mapping[str, Any], template: Mapping[str, Any]) -> Pod:
+    """A stand-in for the pods that an object with these metadata will make from a pod template.
+
+    Raises:
+        ValueError, KeyError: it is no template.
+    """
+    metadata = template.get("metadata") or {}
+    metadata = {"labels": metadata.get("labels"), "annotations": metadata.get("annotations")}
+    named = {"name": owner["name"], "namespace": owner.get("namespace"), "uid": ""}
+    return parse_pod({"metadata": named | metadata, "spec": template["spec"]})
 
 
 def parse_time(text: str | None) -> float:
@@ -119,7 +131,8 @@ def _is_unschedulable(status: Mapping[str, Any]) -> bool:
     )
 
 
-def _owner(metadata: Mapping[str, Any]) -> Owner | None:
+def controller_of(metadata: Mapping[str, Any]) -> Owner | None:
+    """The controller that made an object; None if it has none."""
     for reference in metadata.get("ownerReferences") or ():
         if reference.get("controller"):
             return Owner(*(reference.get(key) or "" for key in ("kind", "name", "uid", "apiVersion")))

@@ -17,6 +17,9 @@ from placewise_kubernetes.kube.client import GONE, OPENED, KubeClient, KubeError
 log = logging.getLogger(__name__)
 
 PAUSES = Backoff(0.1, 5.0)
+FORBIDDEN, NOT_FOUND = 403, 404
+# How often a collection is looked for that the apiserver does not serve: its definition may be installed any time.
+ABSENT_S = 60.0
 
 
 class Sink(Protocol):
@@ -33,15 +36,22 @@ class Sink(Protocol):
 
 
 class Reflector:
-    """Lists and watches `path` into `sink` until it is cancelled."""
+    """Lists and watches `path` into `sink` until it is cancelled.
 
-    def __init__(self, client: KubeClient, path: str, sink: Sink) -> None:
+    `tried`: it has listed, or has failed to. One that `may_be_absent` is passed over, and looked for again later, where
+    the apiserver does not serve it or does not let us see it.
+    """
+
+    def __init__(self, client: KubeClient, path: str, sink: Sink, *, may_be_absent: bool = False) -> None:
+        self._may_be_absent = may_be_absent
+        self._is_absent = False
         self._client = client
         self._path = path
         self._sink = sink
         self._version = ""
         self._failed = 0
         self.synced = asyncio.Event()
+        self.tried = asyncio.Event()
         self.is_broken = False
 
     async def run(self) -> None:
@@ -54,10 +64,16 @@ class Reflector:
             except KubeError as error:
                 # 410: the version is too old. Any other refusal may have come with a version that is of no use either.
                 self._version = ""
-                if error.status != GONE:
+                if self._may_be_absent and error.status in (FORBIDDEN, NOT_FOUND):
+                    await self._pass_over(error)
+                elif error.status != GONE:
                     await self._rest(error)
             except KubeUnreachableError as error:
                 await self._rest(error)
+
+    def is_live(self) -> bool:
+        """Whether the sink is up to date."""
+        return self.synced.is_set() and not self.is_broken
 
     async def _list(self) -> None:
         items, version = await self._client.list_all(self._path)
@@ -65,6 +81,7 @@ class Reflector:
         self._version = version
         self._note_recovery()
         self.synced.set()
+        self.tried.set()
 
     async def _watch(self) -> None:
         async for kind, item in self._client.watch(self._path, self._version):
@@ -78,11 +95,20 @@ class Reflector:
                 self._sink.change(item)
 
     def _note_recovery(self) -> None:
-        self.is_broken = False
+        self.is_broken = self._is_absent = False
         self._failed = 0
+
+    async def _pass_over(self, error: KubeError) -> None:
+        if not self._is_absent:
+            log.info("%s is not watched, and is looked for every %.0f s: %s", self._path, ABSENT_S, error)
+        self._is_absent = self.is_broken = True
+        self._sink.replace(())
+        self.tried.set()
+        await asyncio.sleep(ABSENT_S)
 
     async def _rest(self, error: Exception) -> None:
         self.is_broken = True
+        self.tried.set()
         self._failed += 1
         pause_s = PAUSES.pause_s(self._failed)
         log.warning("watch of %s: %s; again in %.1f s", self._path, error, pause_s)
