@@ -88,10 +88,17 @@ class AdapterProcess:
 
     def get(self, path: str) -> str:
         """A page of the adapter's own."""
-        url = f"https://127.0.0.1:{self.port}{path}"
+        return self._call(path, None)
+
+    def post(self, path: str, body: Any) -> Any:
+        """A scheduler's call."""
+        return json.loads(self._call(path, json.dumps(body).encode()))
+
+    def _call(self, path: str, data: bytes | None) -> str:
         context = self.plane.tls()
         context.load_cert_chain(*self._client)
-        with urllib.request.urlopen(url, context=context, timeout=5) as response:
+        url = f"https://127.0.0.1:{self.port}{path}"
+        with urllib.request.urlopen(url, data=data, context=context, timeout=5) as response:
             return str(response.read().decode())
 
     def metric(self, name: str) -> float:
