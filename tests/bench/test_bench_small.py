@@ -51,6 +51,7 @@ def test_a_workload_that_does_not_fit_is_refused(capfd: pytest.CaptureFixture[st
     assert "need over 1 × 8 GPUs" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_replicas_on_nearly_full_nodes_keep_their_promises(capfd: pytest.CaptureFixture[str]) -> None:
     assert invoke(["bench", "contention", "--decisions", "3000", "--clients", "32", "--nodes", "8", "--json"]) == 0
     figures = json.loads(capfd.readouterr().out)
@@ -59,6 +60,7 @@ def test_two_replicas_on_nearly_full_nodes_keep_their_promises(capfd: pytest.Cap
     assert figures["outcomes"]["WAIT"] > 100  # otherwise the nodes were not nearly full
 
 
+@pytest.mark.slow
 def test_a_redis_that_is_killed_breaks_no_promise(capfd: pytest.CaptureFixture[str]) -> None:
     code = invoke(["bench", "chaos", "--decisions", "1000", "--clients", "16", "--kills", "2", "--json"])
     out, err = capfd.readouterr()
@@ -79,6 +81,7 @@ def test_a_shadow_is_measured_where_few_gangs_fit(capfd: pytest.CaptureFixture[s
     assert figures["calls"] > 50
 
 
+@pytest.mark.slow
 def test_a_shadow_is_measured_by_turns(capfd: pytest.CaptureFixture[str]) -> None:
     few = ["--nodes", "60", "--jobs", "4", "--tasks", "2", "--turns", "2", "--seconds", "2"]
     # NEGATIVE: beyond the limits of the ratios, as a busy machine may be.

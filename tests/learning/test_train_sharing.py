@@ -118,6 +118,7 @@ def test_training_finds_what_is_in_the_pairs_and_beats_what_was_served() -> None
         assert errors["2_with_steps"] < errors["1"]
 
 
+@pytest.mark.slow
 def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"pairs": train_sharing.folds(QUICK)["pairs"][:1]}
     settings |= dict.fromkeys(("networks", "gpu_k80", "gpu_v100"), settings["pairs"])

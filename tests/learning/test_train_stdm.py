@@ -94,6 +94,7 @@ def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path) -> None:
     assert "drawn" in card(report)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
     options = {"draws": 3, "pretrain_steps": 5, "sgd_steps": 5, "completion_steps": 40, "processes": 1}
     two = {**options, "processes": 2}  # which changes no figure

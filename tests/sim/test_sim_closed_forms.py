@@ -83,6 +83,7 @@ def test_mm_c_waiting_time(servers: int, load: float) -> None:
     assert np.mean(waits) == pytest.approx(erlang_c_wait_s(servers, rate, mean_s), rel=0.15)
 
 
+@pytest.mark.slow
 def test_processor_sharing_sojourn_time() -> None:
     """M/M/1-PS: E[T] = E[S] / (1 − ρ)."""
     mean_s, load = 10.0, 0.6

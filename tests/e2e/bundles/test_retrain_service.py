@@ -120,6 +120,7 @@ def gate_that_lets_everything_pass(monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield made
 
 
+@pytest.mark.slow
 async def test_each_round_exports_and_only_the_flag_sets_a_canary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
