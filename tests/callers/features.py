@@ -37,6 +37,7 @@ _DECIDED = "e2e.kubernetes.test_kubernetes_decided."
 _ON_SLURM = "contract.adapters.test_slurm_adapter.TestSlurm2605."
 _VOLCANO = "contract.adapters.test_volcano_conformance.TestVolcano."
 _PAYLOADS = "contract.adapters.test_volcano_extender."
+_GROUPS = "contract.adapters.test_volcano_groups."
 _YARN = "e2e.yarn.test_yarn_e2e."
 _YARN_LIMITS = "e2e.yarn.test_yarn_limits."
 _YARN_FAULTS = "e2e.yarn.test_yarn_faults."
@@ -90,8 +91,8 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         EXTENDER: _cell("by annotation or group", f"{_ROLES}[extender"),
         OWN: _cell("by annotation or group", f"{_ROLES}[own"),
         VOLCANO: _cell(
-            "minTaskMember; the sum is cut among them",
-            f"{_PAYLOADS}test_roles_share_the_sum_and_parameter_servers_get_no_gpu",
+            "as the vcjob's tasks have them; without one, the group's sum is cut among them",
+            f"{_GROUPS}test_unequal_roles_are_asked_for_as_the_vcjob_has_them",
         ),
         YARN: _cell("asks of different sizes", _MIXED),
     },
