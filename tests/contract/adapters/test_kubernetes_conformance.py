@@ -6,6 +6,7 @@ import asyncio
 import copy
 import itertools
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -13,6 +14,7 @@ from tests.contract.adapters.adapter_conformance import AdapterConformance
 from tests.contract.adapters.suite.adapter_world import SETTINGS, Clock, Server, World
 from tests.e2e.kubernetes.kubernetes_cluster import fake_node, gang, pod
 from tests.fakes.schedulers.kubernetes_api import FakeKube
+from tests.fakes.servers.oracle import OracleServer, SmallService
 
 from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise.v1.job_pb2 import Resources, TaskGroup
@@ -229,6 +231,22 @@ class KubernetesWorld(World):
     def start_adapter(self, settings: AdapterSettings = SETTINGS) -> AdapterLoop:
         self.host.restart()
         return super().start_adapter(settings)
+
+
+@asynccontextmanager
+async def small_world(host: KubernetesScheduler) -> AsyncIterator[KubernetesWorld]:
+    """Four nodes of 8 GPUs that the adapter has looked at, and a small service."""
+    clock = Clock()
+    server = await OracleServer(SmallService(now=clock)).start()
+    world = KubernetesWorld(host, server, clock)
+    await host.add_nodes(4, 8)
+    await world.loop.run_pass(full=True)
+    yield world
+    for client in world.clients:
+        await client.close()
+    await server.stop()
+    host.stop()
+    await host.native.writer.drain()
 
 
 class KubernetesConformance(AdapterConformance):

@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.contract.adapters.suite.adapter_world import SETTINGS, Clock
-from tests.contract.adapters.test_kubernetes_conformance import KubernetesScheduler, KubernetesWorld
+from tests.contract.adapters.suite.adapter_world import SETTINGS
+from tests.contract.adapters.test_kubernetes_conformance import KubernetesScheduler, KubernetesWorld, small_world
 from tests.e2e.kubernetes.kubernetes_cluster import gang
-from tests.fakes.servers.oracle import OracleServer, SmallService
 
 from placewise.v1.cluster_pb2 import JobEvent
 from placewise_client.adapter.native import Stage
@@ -25,18 +24,8 @@ CONTROLLER = {"apiVersion": "batch/v1", "kind": "Job", "name": "g", "uid": "job-
 
 @pytest.fixture
 async def world() -> AsyncIterator[KubernetesWorld]:
-    host = KubernetesScheduler(OWN)
-    clock = Clock()
-    server = await OracleServer(SmallService(now=clock)).start()
-    world = KubernetesWorld(host, server, clock)
-    await host.add_nodes(4, 8)
-    await world.loop.run_pass(full=True)
-    yield world
-    for client in world.clients:
-        await client.close()
-    await server.stop()
-    host.stop()
-    await host.native.writer.drain()
+    async with small_world(KubernetesScheduler(OWN)) as world:
+        yield world
 
 
 def made_by_controller(size: int, *, scheduler: str = OWN, **options: Any) -> list[dict[str, Any]]:

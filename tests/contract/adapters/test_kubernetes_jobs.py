@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.contract.adapters.suite.adapter_world import SETTINGS, Clock
-from tests.contract.adapters.test_kubernetes_conformance import KubernetesScheduler, KubernetesWorld
+from tests.contract.adapters.suite.adapter_world import SETTINGS
+from tests.contract.adapters.test_kubernetes_conformance import KubernetesScheduler, KubernetesWorld, small_world
 from tests.e2e.kubernetes.kubernetes_cluster import gang
 from tests.fakes.schedulers.kubernetes_api import JOBS
-from tests.fakes.servers.oracle import OracleServer, SmallService
 
 from placewise_client.adapter.native import Stage
 from placewise_client.errors import StateUnavailableError
@@ -26,18 +25,8 @@ OWN, ASKS = GangRules().own_scheduler, "default-scheduler"
 
 @pytest.fixture
 async def world() -> AsyncIterator[KubernetesWorld]:
-    host = KubernetesScheduler(OWN)
-    clock = Clock()
-    server = await OracleServer(SmallService(now=clock)).start()
-    world = KubernetesWorld(host, server, clock)
-    await host.add_nodes(4, 8)
-    await world.loop.run_pass(full=True)
-    yield world
-    for client in world.clients:
-        await client.close()
-    await server.stop()
-    host.stop()
-    await host.native.writer.drain()
+    async with small_world(KubernetesScheduler(OWN)) as world:
+        yield world
 
 
 def job_of(pods: list[dict[str, Any]], **spec: Any) -> dict[str, Any]:

@@ -9,12 +9,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.contract.adapters.suite.adapter_world import Clock
-from tests.contract.adapters.test_kubernetes_conformance import KubernetesWorld
+from tests.contract.adapters.test_kubernetes_conformance import KubernetesWorld, small_world
 from tests.contract.adapters.test_volcano_conformance import SCHEDULER, VolcanoScheduler
 from tests.e2e.kubernetes.kubernetes_cluster import pod
 from tests.fakes.schedulers.kubernetes_api import POD_GROUPS, VOLCANO_GROUPS, VOLCANO_JOBS
-from tests.fakes.servers.oracle import OracleServer, SmallService
 
 from placewise_client.adapter.native import End, Stage
 from placewise_kubernetes.faces.volcano import PERMIT, REJECT, VolcanoExtender
@@ -33,17 +31,8 @@ OWNER = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "trai
 async def world() -> AsyncIterator[KubernetesWorld]:
     host = VolcanoScheduler()
     host.kube.served = {VOLCANO_GROUPS, VOLCANO_JOBS, POD_GROUPS}
-    clock = Clock()
-    server = await OracleServer(SmallService(now=clock)).start()
-    world = KubernetesWorld(host, server, clock)
-    await host.add_nodes(4, 8)
-    await world.loop.run_pass(full=True)
-    yield world
-    for client in world.clients:
-        await client.close()
-    await server.stop()
-    host.stop()
-    await host.native.writer.drain()
+    async with small_world(host) as world:
+        yield world
 
 
 def task(name: str, replicas: int, gpus: int, **fields: Any) -> dict[str, Any]:
