@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import pytest
 import uvicorn
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -110,7 +109,7 @@ async def test_who_waits_for_leave_to_send_a_body_gets_it_at_once() -> None:
     assert answer.endswith(b"\r\n\r\nsaid")
 
 
-async def test_the_head_of_an_answer_that_breaks_off_is_written(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_head_of_an_answer_that_breaks_off_is_written() -> None:
     transport = await written("GET /broken HTTP/1.1\r\nHost: h\r\n\r\n")
     [head] = transport.writes
     assert head.endswith(b"content-length: 5\r\n\r\n")
