@@ -20,6 +20,7 @@ from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.admit.pool import NO_OPTIONS, Options, Pool
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.bounded import Bounded
+from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import spaced
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, Blocker, ShapeScore, Verdict
@@ -37,7 +38,15 @@ THETA = 0.5
 _MOST_SCORED = 64  # shapes of a job that the log has
 _KEPT_RATES = 1024  # kinds of jobs and shapes whose speed is remembered
 _Count = TypeVar("_Count", float, FloatArray)
-_Rates = Bounded[tuple[str, str, int, bytes, Factors | None], FloatArray]
+_Rates = Bounded[tuple[str, str, int, bytes, Factors | None], "_Rated"]
+
+
+@frozen
+class _Rated:
+    """PR(t, s) over PR(t, ⟨1, 1⟩) of every shape (K,), and of those on the fewest nodes."""
+
+    every: FloatArray
+    few: tuple[float, ...]
 
 
 @dataclass(slots=True)
@@ -49,7 +58,8 @@ class Waiting:
     single_s: float
     expected_s: float  # e of equation (9), as a point in time
     position: int = 0
-    timed: tuple[Options, FloatArray] | None = None  # the shapes asked about last, and their latencies
+    rated: tuple[Options, _Rated] | None = None  # the shapes asked about last, and their speeds
+    timed: tuple[Options, FloatArray] | None = None  # the same with their latencies
 
 
 @dataclass(slots=True)
@@ -97,15 +107,26 @@ class Round:
             waiting.timed = options, self.throughput.latency_at(waiting.single_s, self.rate(waiting, options))
         return waiting.timed[1]
 
+    def few_latencies_s(self, waiting: Waiting, options: Options) -> list[float]:
+        """The same of the shapes on the fewest nodes (`Options.few`), one by one: of so few that is faster."""
+        return self.throughput.latencies_at(waiting.single_s, self._rated(waiting, options).few)
+
     def rate(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) PR(t, s) over PR(t, ⟨1, 1⟩). A rigid job's spread need not be even: its mean per node counts."""
+        return self._rated(waiting, options).every
+
+    def _rated(self, waiting: Waiting, options: Options) -> _Rated:
+        if waiting.rated is not None and waiting.rated[0] is options:
+            return waiting.rated[1]
         profile = waiting.match.profile
         key = (profile.model, profile.gpu_model, waiting.job.batch_size, options.key, waiting.match.factors)
         found = self.rates.get(key)
         if found is None:
             nodes = np.maximum(options.nodes, 1)
             per_node = np.maximum(options.gpus, 1) / nodes
-            found = self.rates[key] = self.throughput.speedup(waiting.job, waiting.match, nodes, per_node)
+            every = self.throughput.speedup(waiting.job, waiting.match, nodes, per_node)
+            found = self.rates[key] = _Rated(every, tuple(every[options.on_fewest_nodes].tolist()))
+        waiting.rated = options, found
         return found
 
     def cer(self, waiting: Waiting, options: Options) -> FloatArray:
@@ -296,7 +317,7 @@ class GreedyAdmission(AdmissionPolicy):
         if state.context.starts_only:
             return Admission(waiting.job.id, Verdict.ADMIT, gpus, nodes, per_node, rank)
         speedup = float(state.rate(waiting, options)[i])
-        latency_s = state.throughput.shape_latency_s(waiting.single_s, speedup)
+        [latency_s] = state.throughput.latencies_at(waiting.single_s, (speedup,))
         return Admission(
             waiting.job.id,
             Verdict.ADMIT,

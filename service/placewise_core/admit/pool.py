@@ -62,6 +62,11 @@ class Options:
         return np.flatnonzero(self.nodes == self.nodes.min())
 
     @cached_property
+    def few(self) -> tuple[tuple[int, int], ...]:
+        """The same shapes, one by one: index and GPUs."""
+        return tuple(zip(self.on_fewest_nodes.tolist(), self.gpus[self.on_fewest_nodes].tolist(), strict=True))
+
+    @cached_property
     def consolidated(self) -> "Options":
         """For each GPU count the shape on fewest nodes (K' ≤ K)."""
         if self.takes or len(self) < 2:

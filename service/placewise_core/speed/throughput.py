@@ -6,7 +6,7 @@ and the match says which. Never reads a file: the service and the simulator pass
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -131,10 +131,11 @@ class ThroughputModel:
         startup_s = self._startup_s(single_s)
         return (single_s - startup_s) / speedup + startup_s
 
-    def shape_latency_s(self, single_s: float, speedup: float) -> float:
-        """(4) of one shape."""
+    def latencies_at(self, single_s: float, speedups: Iterable[float]) -> list[float]:
+        """The same for a few, one by one."""
         startup_s = self._startup_s(single_s)
-        return (single_s - startup_s) / speedup + startup_s
+        left_s = single_s - startup_s
+        return [left_s / speedup + startup_s for speedup in speedups]
 
     def _startup_s(self, single_s: float) -> float:
         """v, a tenth of the single-GPU time at most: a job of a minute does not start up for half of it."""

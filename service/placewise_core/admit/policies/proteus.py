@@ -8,7 +8,7 @@ that wait: n GPUs for C(n) seconds are n·C(n)/N seconds of the whole platform. 
 fit are compared: the profiles predict speeds inside a node well, and over several nodes they err by factors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.policies.lyapunov import drift_plus_penalty, followed, joined
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Options
-from placewise_core.basics.arrays import FloatArray, IntArray
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.slices import spaced
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, DriftPlusPenalty
@@ -62,12 +62,16 @@ class Proteus(GreedyAdmission):
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
         if len(options) == 1:
             return 0
-        return least(self.weighed_s(waiting, options, state), options.on_fewest_nodes)
+        return self.least_of(options.few, state.few_latencies_s(waiting, options), state)
 
-    def weighed_s(self, waiting: Waiting, options: Options, state: Round) -> FloatArray:
-        """(K,) (V + (W + Z/τ)·n/N)·C(n): S(n) times τ without the terms that are the same for every n. In seconds."""
+    def least_of(self, shapes: Iterable[tuple[int, int]], latencies_s: Iterable[float], state: Round) -> int:
+        """Index of the shape of least S(n), of equals the first, among shapes given by index and GPUs, with their
+        latencies. Compared is (V + (W + Z/τ)·n/N)·C(n): S(n) times τ without the terms that are the same for every n.
+        """
         each = self._weight(state, state.waiting - 1) / max(1, state.facts.total_gpus)
-        return state.latency_s(waiting, options) * (state.context.settings.v + each * options.gpus)
+        v = state.context.settings.v
+        rows = zip(shapes, latencies_s, strict=True)
+        return min([(latency_s * (v + each * gpus), i) for (i, gpus), latency_s in rows])[1]
 
     def _weight(self, state: Round, others: int) -> float:
         """W + Z/τ while so many other jobs wait."""
@@ -94,8 +98,3 @@ class Proteus(GreedyAdmission):
         rows = zip(options.gpus[compared], scores[compared], costs_s[compared], strict=True)
         found = [DriftPlusPenalty(int(n), float(s), float(c)) for n, s, c in rows]
         return (DriftPlusPenalty(0, 0.0, 0.0), *found[:_EXPLAINED_COUNTS])
-
-
-def least(scores: FloatArray, among: IntArray) -> int:
-    """Index of the least score among these shapes; of equals, of that with the fewest GPUs."""
-    return int(among[scores[among].argmin()])

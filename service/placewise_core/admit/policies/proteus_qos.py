@@ -4,10 +4,12 @@ Jobs go by slack. Each that fits starts at once, in the shape of least S(n) amon
 in time.
 """
 
+from itertools import compress
+
 import numpy as np
 
 from placewise_core.admit.greedy import Round, Waiting
-from placewise_core.admit.policies.proteus import Proteus, least
+from placewise_core.admit.policies.proteus import Proteus
 from placewise_core.admit.policies.qos import QosAware
 from placewise_core.admit.policies.qos_savable import QosSavable
 from placewise_core.admit.pool import Options
@@ -20,11 +22,21 @@ class ProteusQos(Proteus, QosAware):
     keeps_order = False
 
     def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
-        in_time = self._in_time(waiting, options, state)
-        if in_time.tolist().count(True) in (0, len(in_time)):
-            return super().choose(waiting, options, state)
-        is_on_fewest = options.nodes == options.nodes[in_time].min()
-        return least(self.weighed_s(waiting, options, state), np.flatnonzero(in_time & is_on_fewest))
+        """Shapes on more nodes are looked at only if none on the fewest is in time."""
+        if len(options) == 1:
+            return 0
+        latencies_s, now_s = state.few_latencies_s(waiting, options), state.context.now_s
+        in_time = [latency_s + now_s <= waiting.expected_s for latency_s in latencies_s]
+        if all(in_time):
+            return self.least_of(options.few, latencies_s, state)
+        if True in in_time:
+            return self.least_of(compress(options.few, in_time), compress(latencies_s, in_time), state)
+        is_in_time = self._in_time(waiting, options, state)
+        if not is_in_time.any():
+            return self.least_of(options.few, latencies_s, state)
+        best = np.flatnonzero(is_in_time & (options.nodes == options.nodes[is_in_time].min()))
+        shapes = zip(best.tolist(), options.gpus[best].tolist(), strict=True)
+        return self.least_of(shapes, state.latency_s(waiting, options)[best].tolist(), state)
 
 
 class ProteusQosSavable(ProteusQos, QosSavable):
