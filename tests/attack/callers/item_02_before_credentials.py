@@ -4,6 +4,7 @@ token, whose body has more objects than any question."""
 import contextlib
 import http.client
 import json
+import select
 import socket
 import tempfile
 import threading
@@ -83,10 +84,19 @@ def _measure_bodies(face: str, source: Source) -> Figures:
 
 
 def _send(port: int, content: bytes) -> None:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=_CALL_S) as connection:
-        with contextlib.suppress(OSError):
-            connection.sendall(content)
-        connection.recv(_MIB)
+    """Sends all, and returns at the first answer after that, or as soon as the other side has closed: the rest might
+    stay unsent for a minute, while an idle service is charged for it."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setblocking(False)
+        left = memoryview(content)
+        while True:
+            readable, writable, _ = select.select([connection], [connection] if left else [], [], _CALL_S)
+            if readable and (not connection.recv(_MIB) or not left):
+                return
+            if not readable and not writable:
+                return
+            if writable:
+                left = left[connection.send(left) :]
 
 
 def _bodies_hold(figures: Figures) -> bool:
