@@ -108,7 +108,7 @@ class Round:
         return waiting.timed[1]
 
     def few_latencies_s(self, waiting: Waiting, options: Options) -> list[float]:
-        """The same of the shapes on the fewest nodes (`Options.few`), one by one: of so few that is faster."""
+        """Lat(t, s) of each shape in `Options.few`. An array of so few numbers would take longer."""
         return self.throughput.latencies_at(waiting.single_s, self._rated(waiting, options).few)
 
     def rate(self, waiting: Waiting, options: Options) -> FloatArray:
@@ -253,7 +253,7 @@ class GreedyAdmission(AdmissionPolicy):
         return overdue
 
     def _needs_head(self, state: Round) -> bool:
-        """True if the first job that waits was not met yet: behind it, what does not fit is passed over unseen."""
+        """True if the first job that waits was not met yet. Jobs behind it that do not fit are passed over unseen."""
         return state.backfill is None or state.backfill.needs_head
 
     def _reserve(self, waiting: Waiting, pool: Pool, state: Round) -> None:

@@ -63,7 +63,7 @@ class Options:
 
     @cached_property
     def few(self) -> tuple[tuple[int, int], ...]:
-        """The same shapes, one by one: index and GPUs."""
+        """Index and GPUs of each shape on as few nodes as any."""
         return tuple(zip(self.on_fewest_nodes.tolist(), self.gpus[self.on_fewest_nodes].tolist(), strict=True))
 
     @cached_property
@@ -83,8 +83,9 @@ NO_OPTIONS = Options(_NOTHING, _NOTHING, _NOTHING)
 
 
 class _Found:
-    """What the pools of one view have in common while the view is the same and nothing is taken. `shapes`: by kind of
-    job. Jobs that wait are asked about again and again, and queues that are asked at one event ask alike."""
+    """The stamps, idle GPUs and shapes that the pools of one view share until the view changes or something is taken.
+    `shapes` goes by kind of job. Jobs that wait are asked about again and again, and queues that are asked at one event
+    ask alike."""
 
     def __init__(self, stamps: tuple[object, ...], gpus: IntArray) -> None:
         self.stamps = stamps
@@ -93,7 +94,7 @@ class _Found:
 
 
 class _Key:
-    """The key under which a view keeps what was found."""
+    """The key under which a view keeps its `_Found`."""
 
 
 _FOUND = _Key()
@@ -211,7 +212,7 @@ class Pool:
         """The same for jobs with the same options."""
         key = self._key(job)
         mark = self.view.nodes.kind_marks.get(key)
-        if mark is None:  # a tuple of its own would be hashed anew at every question
+        if mark is None:  # a tuple of its own would be hashed again at every question
             mark = self.view.nodes.kind_marks[key] = object()
         return mark
 

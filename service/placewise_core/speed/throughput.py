@@ -132,7 +132,7 @@ class ThroughputModel:
         return (single_s - startup_s) / speedup + startup_s
 
     def latencies_at(self, single_s: float, speedups: Iterable[float]) -> list[float]:
-        """The same for a few, one by one."""
+        """(4) of a few shapes, by their speedups."""
         startup_s = self._startup_s(single_s)
         left_s = single_s - startup_s
         return [left_s / speedup + startup_s for speedup in speedups]

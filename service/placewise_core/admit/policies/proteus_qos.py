@@ -27,8 +27,6 @@ class ProteusQos(Proteus, QosAware):
             return 0
         latencies_s, now_s = state.few_latencies_s(waiting, options), state.context.now_s
         in_time = [latency_s + now_s <= waiting.expected_s for latency_s in latencies_s]
-        if all(in_time):
-            return self.least_of(options.few, latencies_s, state)
         if True in in_time:
             return self.least_of(compress(options.few, in_time), compress(latencies_s, in_time), state)
         is_in_time = self._in_time(waiting, options, state)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes, start
@@ -18,6 +19,7 @@ MODEL = ThroughputModel(bundled("throughput.json"))
 POLICIES = admission_policies(MODEL)
 SETTINGS = QueueSettings(tau_s=600.0)
 NOW_S = 1020.0
+DEADLINES_S = (700.0, 900.0, 1150.0, 1300.0, 1500.0, 1700.0, 3000.0, 5900.0)
 BOTH = pytest.mark.parametrize("policy", ["proteus-qos", "proteus-qos-savable"])
 
 
@@ -60,6 +62,31 @@ def test_a_shape_in_time_goes_before_one_that_costs_less(policy: str) -> None:
     found = {a.job_id: a for a in ask(policy, [tight, *others], view, QueueState("q"), now_s).admissions}["tight"]
     alone = ask("proteus", [tight, *others], view, QueueState("q"), now_s).admissions[0]
     assert alone.gpus < found.gpus == 4
+
+
+@BOTH
+@pytest.mark.parametrize("left_s", DEADLINES_S)
+def test_a_lone_job_gets_the_fastest_of_the_shapes_in_time_on_as_few_nodes_as_that_takes(
+    policy: str, left_s: float
+) -> None:
+    view, now_s = cluster_of(gpu_nodes(3, 4)), 10_000.0
+    lone = replace(job("lone", Priority.PRIOR), model="BERT", submit_time_s=now_s + left_s - 6000.0)
+    match = MODEL.match(lone, "T4")
+    shapes = [(nodes, gpus) for nodes in (1, 2, 3) for gpus in (1, 2, 3, 4)]
+    latency_s = {shape: float(MODEL.latency_s(lone, match, *shape, 0.0)) for shape in shapes}
+    in_time = [shape for shape in shapes if latency_s[shape] + now_s <= lone.submit_time_s + lone.single_gpu_s]
+    nodes = min([nodes for nodes, _ in in_time], default=1)
+    best = min([shape for shape in in_time or shapes if shape[0] == nodes], key=lambda shape: latency_s[shape])
+    assert shape(ask(policy, [lone], view, QueueState("q"), now_s).admissions[0]) == best
+
+
+def test_these_deadlines_need_one_node_more_and_more_than_there_are() -> None:
+    """Otherwise the test above would not tell the cases apart."""
+    lone = replace(job("lone"), model="BERT")
+    match = MODEL.match(lone, "T4")
+    one_s, two_s, three_s = (float(MODEL.latency_s(lone, match, nodes, 4, 0.0)) for nodes in (1, 2, 3))
+    limits_s = (0.0, three_s, two_s, one_s, 6000.0)
+    assert all(any(low < left_s < high for left_s in DEADLINES_S) for low, high in pairwise(limits_s))
 
 
 @BOTH
