@@ -34,7 +34,7 @@ class Backfill:
             self._head = before
         others = [head for name, head in view.heads.items() if name != queue.queue]
         self._others = [head for head in others if is_in_force(head, view, context.now_s)]
-        self._left: dict[tuple[str, ...], tuple[int, Pool]] = {}  # by the heads that bar
+        self._left: dict[tuple[str, ...], tuple[Pool, int, Pool]] = {}  # by the heads that bar, with pool and stamp
         self._starting: list[Starting] = []
         self._passes: list[str] = []
 
@@ -132,10 +132,10 @@ class Backfill:
             return pool
         key = tuple([head.job for head in heads])
         kept = self._left.get(key)
-        if kept is None or kept[0] != pool.stamp:
+        if kept is None or kept[0] is not pool or kept[1] != pool.stamp:
             mask = rows_of(self._view, heads)
-            kept = self._left[key] = (pool.stamp, pool if mask is None else pool.without(mask))
-        return kept[1]
+            kept = self._left[key] = (pool, pool.stamp, pool if mask is None else pool.without(mask))
+        return kept[2]
 
 
 def in_order(jobs: Sequence[Job]) -> Sequence[Job]:

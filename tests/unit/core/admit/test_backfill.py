@@ -129,6 +129,18 @@ def test_a_head_binds_other_queues_and_a_direct_place() -> None:
     assert start(view, job("brief", 1, 50.0), NOW_S)
 
 
+def test_a_job_is_kept_from_the_nodes_of_heads_that_hold_against_it_alone() -> None:
+    """Whatever was looked at for a job before it, which more heads hold against."""
+    view = cluster_of(gpu_nodes(3, 4))
+    nodes = [node.id for node in view.nodes.records]
+    for queue, waits_s, starts_s, on in (("x", 50.0, 200.0, nodes[0]), ("y", 10.0, 1000.0, nodes[1])):
+        head = HeadReservation(queue, (on,), NOW_S + starts_s, NOW_S - waits_s, NOW_S + 5000.0, NOW_S + 600.0)
+        tell(view, QueueState(queue, head=head, seq=1))
+    longest = replace(job("longest", 4, 5000.0, tasks=2), submit_time_s=NOW_S - 20.0)
+    plan = ask([longest, job("shorter", 4, 500.0, tasks=2)], view, QueueState("q"))
+    assert admitted(plan) == {"shorter"}, "it ends before y starts"
+
+
 def test_the_head_itself_is_not_kept_from_its_nodes() -> None:
     view, gang = busy(), job("gang", 4, tasks=2)
     ask([gang], view, QueueState("q"))
