@@ -1,5 +1,7 @@
 """The simulator reads only the jobs that start: every policy starts the same ones for it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.fakes.place_cases import gang, node, running, view_of
@@ -28,10 +30,13 @@ from placewise_training.sim.workloads import ElasticWorkload
 POLICIES = admission_policies(ThroughputModel(bundled("throughput.json")))
 
 
-def blocked(seed: int, policy: str = "fifo") -> Simulation:
+def blocked(seed: int, policy: str = "fifo", queues: int = 1) -> Simulation:
     """Sixty jobs within two hours: the queue's head waits most of the time."""
     truth = make_truth("judge", seed)
-    jobs = ElasticWorkload(jobs=60, per_hour=30.0).generate(truth, seed)
+    jobs = list(ElasticWorkload(jobs=60, per_hour=30.0).generate(truth, seed))
+    if queues > 1:
+        for sim in jobs:
+            sim.job = replace(sim.job, queue=f"q{sim.number % queues}")
     options = SimOptions(discipline=Discipline())
     admission = admission_policy(policy)
     return Simulation(
@@ -80,6 +85,45 @@ def test_a_queue_whose_first_job_waits_is_asked_after_a_release_with_the_same_ev
     assert few < 0.8 * many
 
 
+@pytest.mark.parametrize("name", ["fifo-strict", "single-gpu", "random-gpus"])
+def test_queues_are_not_asked_once_the_first_job_has_taken_all_gpus_with_the_same_events(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = Admitter._ask
+
+    def counted(admitter: Admitter, queue: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> object:
+        asked.append(queue)
+        return ask(admitter, queue, jobs, view, now_s)
+
+    monkeypatch.setattr(Admitter, "_ask", counted)
+    runs = []
+    for has_gpu_jobs_in_order in (True, False):
+        asked.clear()
+        simulation = blocked(2, name, queues=4)
+        if not has_gpu_jobs_in_order:
+            monkeypatch.setattr(Window, "has_gpu_jobs_in_order", False)
+        runs.append((simulation.run().event_hash, len(asked)))
+    (fast, few), (slow, many) = runs
+    assert fast == slow
+    assert few < many
+
+
+def test_a_window_has_gpu_jobs_in_order_while_each_of_its_jobs_needs_an_idle_gpu_and_numbers_ascend() -> None:
+    jobs = [SimJob(gang(f"job-{number}", 1), samples=1.0, submit_time_s=0.0, number=number) for number in range(4)]
+    jobs[1] = SimJob(gang("half", 1, 0.5), samples=1.0, submit_time_s=0.0, number=1)
+    window = Window(2)
+    seen = []
+    for job in jobs:
+        window.append(job)
+        seen.append(window.has_gpu_jobs_in_order)
+    window.remove(jobs[1])
+    assert [*seen, window.has_gpu_jobs_in_order] == [True, False, False, False, True]
+    assert not Window.of(2, jobs[2:0:-1]).has_gpu_jobs_in_order
+    window.append(SimJob(gang("restarted", 1), samples=1.0, submit_time_s=0.0, number=2))
+    assert not window.has_gpu_jobs_in_order
+
+
 def test_fifo_is_asked_about_new_jobs_alone_while_nothing_changes_with_the_same_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -108,7 +152,7 @@ def test_the_shortest_of_the_waiting_jobs_is_the_first_even_if_it_comes_last() -
     first = SimJob(gang("long", 8, single_gpu_s=1e6, submit_time_s=1.0), samples=1.0, submit_time_s=1.0)
     shorter = SimJob(gang("short", 1, single_gpu_s=1e5, submit_time_s=2.0), samples=1.0, submit_time_s=2.0)
     admitter = Admitter(admission(f"fifo{SHORTEST}"), 0, QueueSettings())
-    assert admitter.admitted([("", [first])], view, 1.0) == []
+    assert list(admitter.admitted([("", [first])], view, 1.0)) == []
     assert [job.id for job in admitter.admitted([("", [first, shorter])], view, 2.0)] == ["short"]
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 from operator import attrgetter, lt
 
 from placewise_core.admit.head import Choose, Releases, Starting, renewed, reserved, since, taken
+from placewise_core.admit.needs import fewest_gpus
 from placewise_core.admit.policy import AdmitContext
-from placewise_core.admit.pool import Pool, Take, fewest_gpus
+from placewise_core.admit.pool import Pool, Take
 from placewise_core.domain.cluster import HeadReservation, QueueState
 from placewise_core.domain.job import Job
 from placewise_core.view.heads import barring, bars, end_of_start_s, is_in_force, outranking, rows_of
@@ -34,6 +35,10 @@ class Backfill:
             self._head = before
         others = [head for name, head in view.heads.items() if name != queue.queue]
         self._others = [head for head in others if is_in_force(head, view, context.now_s)]
+        self._other_jobs = {head.job for head in self._others}
+        self._idle_stamp = -1  # of the pool, when the next two were found: heads whose nodes have idle GPUs
+        self._idle_others: list[HeadReservation] = []
+        self._idle_own: HeadReservation | None = None
         self._left: dict[tuple[str, ...], tuple[Pool, int, Pool]] = {}  # by the heads that bar, with pool and stamp
         self._starting: list[Starting] = []
         self._passes: list[str] = []
@@ -88,14 +93,27 @@ class Backfill:
         return sorted(late, key=lambda job: (since_s[job.id], job.id))
 
     def pool_for(self, job: Job, pool: Pool) -> Pool:
-        """The pool without the nodes that the job may not take; `pool` itself if there are none."""
+        """The pool without the nodes that the job may not take; `pool` itself if there are none. Once the head is
+        known, nodes that have nothing for the job may stay in it."""
         now_s = self._context.now_s
-        heads = outranking(self._others, job.id) if self._others else []
-        if self._head is not None and not self._is_served and self._head.job != job.id:
-            heads.append(self._head)
+        others, own = self._others, None if self._is_served else self._head
+        if not self.needs_head and pool.is_on_idle(job) and job.id not in self._other_jobs:
+            others, own = self._with_idle(pool)
+        heads = outranking(others, job.id) if others else []
+        if own is not None and own.job != job.id:
+            heads.append(own)
         if not heads:
             return pool
         return self._without(barring(heads, job, fewest_gpus(job), now_s), pool)
+
+    def _with_idle(self, pool: Pool) -> tuple[list[HeadReservation], HeadReservation | None]:
+        """The heads of other queues and this queue's, as far as their nodes have idle GPUs in the pool."""
+        if self._idle_stamp != pool.stamp:
+            self._idle_stamp, idle = pool.stamp, pool.idle_nodes
+            self._idle_others = [head for head in self._others if not idle.isdisjoint(head.nodes)]
+            own = self._head
+            self._idle_own = None if own is None or idle.isdisjoint(own.nodes) else own
+        return self._idle_others, self._idle_own
 
     def start(self, job: Job, takes: tuple[Take, ...], gpus: float) -> None:
         """Counts a job as admitted; Place obeys the answer."""

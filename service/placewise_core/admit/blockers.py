@@ -5,7 +5,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from placewise_core.admit.pool import Pool, elastic_range, shares_gpus
+from placewise_core.admit.needs import elastic_range, shares_gpus
+from placewise_core.admit.pool import Pool
 from placewise_core.domain.cluster import NodeState
 from placewise_core.domain.decision import Blocker, Reason
 from placewise_core.domain.job import Job

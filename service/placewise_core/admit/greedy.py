@@ -181,7 +181,9 @@ class GreedyAdmission(AdmissionPolicy):
         if self.is_explored and context.exploration.rate > 0:
             state.draws = Draws(view, queue, context)
         if state.draws is None and context.starts_only and self.keeps_order and self.stops_at_first_wait:
-            return _planned(self._starts(jobs, state), state)
+            behind = state.backfill
+            started = self._starts_in_order(jobs, state) if behind is None else self._starts(jobs, state, behind)
+            return _planned(started, state)
         found: dict[int, Admission] = {}
         candidates = []
         for position, job in enumerate(spaced(jobs, context.slices, 4)):
@@ -210,36 +212,55 @@ class GreedyAdmission(AdmissionPolicy):
             backfill=Backfill(jobs, view, queue, context) if self.backfills else None,
         )
 
-    def _starts(self, jobs: Sequence[Job], state: Round) -> list[Admission]:
+    def _starts_in_order(self, jobs: Sequence[Job], state: Round) -> list[Admission]:
         """The jobs that start, up to the first that has to wait: no later one is prepared or answered."""
         started: list[Admission] = []
+        last: tuple[Job, Options, int] | None = None  # takes its GPUs from the pool if another may start behind it
+        for job in jobs:
+            if job.id in state.view.jobs or len(state.whole.options(job)) == 0:
+                continue
+            if last is not None:
+                if state.pool.lacks_gpus(job, int(last[1].gpus[last[2]])):
+                    break
+                state.take(last[0], state.pool, last[1], last[2])
+            options = state.pool.options(job)
+            if not len(options):
+                break
+            waiting = self._waiting(job, state)
+            chosen = self.choose(waiting, options, state)
+            if chosen is None:
+                break
+            last = job, options, chosen
+            started.append(self._start(waiting, len(started) + 1, options, chosen, state))
+        return started
+
+    def _starts(self, jobs: Sequence[Job], state: Round, backfill: Backfill) -> list[Admission]:
+        """The jobs that start while jobs may pass the first that waits: only these are prepared, and that first one."""
+        started: list[Admission] = []
         overdue = self._reserve_overdue(jobs, state)
-        needs_head = self._needs_head(state)
         left = iter(_first(overdue, jobs) if overdue else jobs)
         fitting = state.pool.fitting(left)  # the others are passed over unseen once the head is known
+        needs_head = backfill.needs_head
         while (job := next(left if needs_head else fitting, None)) is not None:
             if job.id in state.view.jobs or len(state.whole.options(job)) == 0:
                 continue
-            pool = state.pool_for(job)
+            pool = backfill.pool_for(job, state.pool)
             options = pool.options(job)
-            is_needed = len(options) > 0 or (self.backfills and needs_head)
-            waiting = self._waiting(job, state) if is_needed else None
-            chosen = self.choose(waiting, options, state) if waiting is not None and len(options) else None
-            if waiting is None or chosen is None:
-                if not self.backfills:
-                    break
-                if waiting is not None:
-                    self._reserve(waiting, pool, state)
-                    needs_head = self._needs_head(state)
+            if not needs_head and not len(options):
                 continue
-            if job is jobs[-1] and (state.backfill is None or not state.backfill.has_head):  # no job follows
-                state.waiting -= 1
+            waiting = self._waiting(job, state)
+            chosen = self.choose(waiting, options, state) if len(options) else None
+            if chosen is None:
+                self._reserve(waiting, pool, state)
             else:
-                state.take(job, pool, options, chosen)
-            needs_head = self._needs_head(state)
-            started.append(self._start(waiting, len(started) + 1, options, chosen, state))
-        if not started and self.waits_with_view and state.backfill is not None:
-            state.context.same_until_s = state.backfill.same_until_s(jobs)
+                if job is jobs[-1] and not backfill.has_head:  # no job follows
+                    state.waiting -= 1
+                else:
+                    state.take(job, pool, options, chosen)
+                started.append(self._start(waiting, len(started) + 1, options, chosen, state))
+            needs_head = backfill.needs_head
+        if not started and self.waits_with_view:
+            state.context.same_until_s = backfill.same_until_s(jobs)
         return started
 
     def _reserve_overdue(self, jobs: Sequence[Job], state: Round) -> Sequence[Job]:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise_core.admit.pool import Options, Pool, Take, fewest_gpus, shares_gpus
+from placewise_core.admit.needs import fewest_gpus, shares_gpus
+from placewise_core.admit.pool import Options, Pool, Take
 from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.domain.cluster import HeadReservation
 from placewise_core.domain.job import Job

@@ -11,16 +11,14 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from placewise_core.admit.needs import DEFAULT_MAX_GPUS, Kind, elastic_range, is_bare_pipeline
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices, spaced
-from placewise_core.domain.job import Architecture, ElasticRange, Job, Shape, TaskGroup
+from placewise_core.domain.job import ElasticRange, Job, Shape, TaskGroup
 from placewise_core.view.slots import may_share, whole_tasks
 from placewise_core.view.view import GPU_MEMORY, GPUS, ClusterView
-
-# The measured profiles end at 64 GPUs: a job that names no upper bound is not given more on their word.
-DEFAULT_MAX_GPUS = 64
 
 
 @frozen
@@ -125,6 +123,8 @@ class Pool:
         self.stamp = 0  # how many times something was taken
         self._is_as_viewed = not is_whole  # nothing was taken yet
         self.gpus = gpus  # copied when first written, as `_free`
+        self._total_gpus: int | None = None
+        self._idle_nodes: frozenset[str] | None = None
         self._at_least: IntArray | None = None
         self._last_slots: tuple[Job | None, int, tuple[IntArray, int]] = (None, 0, (self.gpus, 1))
         # Of jobs that ask alike, until something is taken.
@@ -173,7 +173,17 @@ class Pool:
 
     @property
     def total_gpus(self) -> int:
-        return int(self.gpus.sum())
+        if self._total_gpus is None:
+            self._total_gpus = int(np.add.reduce(self.gpus))
+        return self._total_gpus
+
+    @property
+    def idle_nodes(self) -> frozenset[str]:
+        """Nodes of which at least one GPU is idle."""
+        if self._idle_nodes is None:
+            records = self.view.nodes.records
+            self._idle_nodes = frozenset([records[m].id for m in self.gpus.nonzero()[0].tolist()])
+        return self._idle_nodes
 
     def resources(self) -> FloatArray:
         """(R, M) free amounts of each resource; 0 on nodes that may not be used."""
@@ -181,13 +191,33 @@ class Pool:
 
     def options(self, job: Job) -> Options:
         """Every shape that the job may take and that fits now; may be empty."""
+        kind = self._kind_of(job)
+        found = self._shapes.get(kind)
+        if found is None:
+            found = self._shapes[kind] = NO_OPTIONS if kind.own_gpus > self.total_gpus else self._options(job)
+        return found
+
+    def lacks_gpus(self, job: Job, taken: int = 0) -> bool:
+        """True if the job needs more GPUs than are idle once `taken` of them are taken: it has no options then."""
+        return self._kind_of(job).own_gpus > self.total_gpus - taken
+
+    def is_on_idle(self, job: Job) -> bool:
+        """True if each task of the job takes GPUs that are idle: only `idle_nodes` matter to it."""
+        return self._kind_of(job).is_on_idle
+
+    def _kind_of(self, job: Job) -> Kind:
         kept = self.view.nodes.kinds.get(job.id)
         if kept is None or kept[0] is not job:
-            kept = self.view.nodes.kinds[job.id] = job, self._mark(job)
-        found = self._shapes.get(kept[1])
-        if found is None:
-            found = self._shapes[kept[1]] = self._options(job)
-        return found
+            kept = self.view.nodes.kinds[job.id] = job, self._found_kind(job)
+        kind: Kind = kept[1]
+        return kind
+
+    def _found_kind(self, job: Job) -> Kind:
+        key = self._key(job)
+        kind: Kind | None = self.view.nodes.kind_marks.get(key)
+        if kind is None:  # a tuple of its own would be hashed again at every question
+            kind = self.view.nodes.kind_marks[key] = Kind.of(job)
+        return kind
 
     def fitting(self, jobs: Iterable[Job]) -> Iterator[Job]:
         """Those of the jobs that have a shape that fits, as the pool is when each is reached."""
@@ -202,25 +232,17 @@ class Pool:
     def _options(self, job: Job) -> Options:
         if job.is_rigid:
             return self._rigid(job)
-        if _is_bare_pipeline(job):
+        if is_bare_pipeline(job):
             return Options(np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
         slots, unit = self._slots(job)
         at_least = _at_least(slots) if job.groups else self._nodes_with()
         return _shapes(at_least, unit, elastic_range(job), job.shape)
 
-    def _mark(self, job: Job) -> object:
-        """The same for jobs with the same options."""
-        key = self._key(job)
-        mark = self.view.nodes.kind_marks.get(key)
-        if mark is None:  # a tuple of its own would be hashed again at every question
-            mark = self.view.nodes.kind_marks[key] = object()
-        return mark
-
     def _key(self, job: Job) -> tuple[object, ...]:
         """Equal for jobs with the same options."""
         if job.is_rigid:
             return (job.gpus, *[(group.count, self._kind(job, group)) for group in job.groups])
-        if _is_bare_pipeline(job):
+        if is_bare_pipeline(job):
             return ()
         wanted = elastic_range(job)
         kind = self._kind(job, job.groups[0]) if job.groups else ()
@@ -387,7 +409,7 @@ class Pool:
             if not self._owns_gpus:
                 self.gpus, self._owns_gpus = self.gpus.copy(), True
             self.gpus[take.rows] = np.maximum(self.gpus[take.rows] - take.counts * take.gpus, 0)
-            self._at_least = None
+            self._at_least = self._total_gpus = self._idle_nodes = None
         self._is_as_viewed = False
         self.stamp += 1
         self._taken_from.append(take.rows)
@@ -433,46 +455,10 @@ def _shapes_up_to(most: tuple[int, ...], unit: int, min_gpus: int) -> Options:
     return Options(d[order], g_all[order], (d * g_all)[order])
 
 
-def _is_bare_pipeline(job: Job) -> bool:
-    """True for a pipeline that asks for nothing but a node."""
-    return job.architecture is Architecture.PIPELINE and not job.groups and job.elastic is None and job.shape is None
-
-
-def elastic_range(job: Job) -> ElasticRange:
-    """GPU counts a job may get: its range, its shape, or anything up to DEFAULT_MAX_GPUS."""
-    if job.shape is not None:
-        return ElasticRange(job.shape.gpus, job.shape.gpus)
-    if job.elastic is not None:
-        return job.elastic
-    return ElasticRange(1, DEFAULT_MAX_GPUS)
-
-
-def fewest_gpus(job: Job) -> float:
-    """The GPUs of the job's smallest shape."""
-    return job.gpus if job.is_rigid else float(elastic_range(job).min_gpus)
-
-
-def shares_gpus(job: Job) -> bool:
-    """True if a GPU that serves another job may be enough for it."""
-    return job.gpu_sharing.allowed or any(group.demand.is_gpu_fraction for group in job.groups)
-
-
 def at_most(options: Options, gpus: int) -> int | None:
     """Index of the most GPUs up to that number, on fewest nodes; None if even the fewest are more."""
     fitting = int(options.gpus.searchsorted(gpus, side="right"))  # sorted by GPUs, then nodes
     return int(options.gpus.searchsorted(options.gpus[fitting - 1])) if fitting else None
-
-
-def requested_gpus(job: Job, platform_gpus: int) -> int:
-    """The GPUs that the user asked for, for policies without a model of their own: the top of an elastic job's range.
-
-    A job that names neither tasks nor a range asks for one GPU.
-    """
-    if job.is_rigid:
-        return math.ceil(job.gpus)
-    if job.shape is not None:
-        return job.shape.gpus
-    return min(job.elastic.max_gpus, platform_gpus) if job.elastic is not None else 1
 
 
 def _at_least(slots: IntArray) -> IntArray:

@@ -8,6 +8,7 @@ import math
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,8 +142,8 @@ class Nodes:
         self._shares: Bounded[bytes, float] = Bounded(_CACHED_DEMANDS)  # by demand: dominant_share
         self._needs: Bounded[bytes, Need] = Bounded(_CACHED_DEMANDS)  # by demand
         # By job: its kind, as pools of resources know it. Jobs that wait are asked about again and again.
-        self.kinds: Bounded[str, tuple[Job, object]] = Bounded(_CACHED_KINDS)
-        self.kind_marks: Bounded[tuple[object, ...], object] = Bounded(_CACHED_KINDS)  # by all in which kinds differ
+        self.kinds: Bounded[str, tuple[Job, Any]] = Bounded(_CACHED_KINDS)
+        self.kind_marks: Bounded[tuple[object, ...], Any] = Bounded(_CACHED_KINDS)  # by all in which kinds differ
 
     def _write_inventory(self, m: int, node: Node) -> None:
         c = node.capacity

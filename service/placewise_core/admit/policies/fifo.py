@@ -5,7 +5,8 @@ together with what is idle").
 """
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
-from placewise_core.admit.pool import Options, at_most, requested_gpus
+from placewise_core.admit.needs import requested_gpus
+from placewise_core.admit.pool import Options, at_most
 
 
 class FifoStrict(GreedyAdmission):

@@ -457,13 +457,30 @@ def test_queues_asked_at_one_event_try_a_kind_of_job_once(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Pool, "_options", counted)
     view = busy()
-    assert start(view, job("runs too", 4, 400.0), NOW_S)
+    assert start(view, job("runs too", 3, 400.0), NOW_S)
     for now_s in (NOW_S, NOW_S + 10.0):
         context = AdmitContext(now_s, 0, QueueSettings(bound_s=BOUND_S), 0, starts_only=True)
         for queue in ("a", "b", "c"):
-            waiting = [job(f"{queue}{i} at {now_s}", 4) for i in range(5)]
+            waiting = [job(f"{queue}{i} at {now_s}", 3) for i in range(5)]  # as many as are idle, on two nodes
             POLICIES["fifo-strict"].admit(waiting, view, QueueState(queue), context)
     assert tried == [f"a0 at {NOW_S}"], "and nothing came or went until the next event"
+
+
+def test_jobs_that_need_more_gpus_than_are_idle_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(pool: Pool, asked: Job) -> Options:
+        raise AssertionError(asked.id)
+
+    view = busy()
+    assert start(view, job("runs too", 3, 400.0), NOW_S)
+    whole = Pool.whole(view)
+    waiting = [job("four", 4), job("two and two", 2, tasks=2)]
+    assert all(len(whole.options(each)) for each in waiting)
+    monkeypatch.setattr(Pool, "_options", never)
+    pool = Pool.free(view, NOW_S)
+    assert not any(len(pool.options(each)) for each in waiting)
+    half = Job(JobId("half"), groups=(TaskGroup(Role.WORKER, 9, Resources(gpus=0.5)),))
+    with pytest.raises(AssertionError, match="half"):  # a GPU in use may have room for it
+        pool.options(half)
 
 
 def test_the_start_of_a_head_is_found_with_one_look_at_each_point_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

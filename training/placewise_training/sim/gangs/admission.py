@@ -1,6 +1,6 @@
 """Asks an admission policy which waiting jobs start now, and gives those it admits their shape. Decides nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +9,7 @@ from placewise_core.admit.head import renewed
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Admission, Verdict
-from placewise_core.domain.job import Shape
+from placewise_core.domain.job import Job, Shape
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.jobs import SimJob, with_shape
 
@@ -43,17 +43,33 @@ class Admitter:
         self._blocked.clear()
         self._waits.clear()
 
-    def admitted(self, queues: Iterable[tuple[str, list[SimJob]]], view: ClusterView, now_s: float) -> list[SimJob]:
-        """The jobs of each queue to start now, with their shape, by rank."""
+    def admitted(
+        self,
+        queues: Iterable[tuple[str, list[SimJob]]],
+        view: ClusterView,
+        now_s: float,
+        *,
+        has_gpu_jobs_in_order: bool = False,
+    ) -> Iterator[SimJob]:
+        """The jobs of each queue to start now, with their shape, by rank. The caller starts each, or finds no place for
+        it, before the next one.
+
+        All queues are asked about the view as it is at first. But once the first of all these jobs has taken every idle
+        GPU, queues that keep no state are asked no more: no other job can start if each needs an idle GPU.
+        `has_gpu_jobs_in_order` says so, and that queues come in the order of their jobs' numbers.
+        """
         ranked: list[tuple[int, int, SimJob]] = []
         for name, jobs in queues:
             if name in self._blocked:
                 continue
             new = self._new(name, jobs, view, now_s)
-            if new:
-                for job, admission in self._ask(name, new, view, now_s):
-                    ranked.append((admission.rank, job.number, shaped(job, admission)))
-        return [job for _, _, job in sorted(ranked, key=lambda entry: entry[:2])]
+            for job, admission in self._ask(name, new, view, now_s) if new else ():
+                ranked.append((admission.rank, job.number, shaped(job, admission)))
+            if has_gpu_jobs_in_order and self._is_in_order and len(ranked) == 1 and _takes_all(ranked[0][2].job, view):
+                yield ranked.pop()[2]
+                if not view.usage.free_gpus.any():
+                    return
+        yield from [job for _, _, job in sorted(ranked, key=lambda entry: entry[:2])]
 
     def _new(self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> list[SimJob]:
         """Those that may start. The queue's head goes on being kept, as it would be if the others were asked about."""
@@ -105,6 +121,10 @@ class Admitter:
         """Keeps the queue's next state, and shows it to the view as the events of a service do."""
         queue = self.queues[queue.queue] = replace(queue, seq=queue.seq + 1)
         view.show_queue(queue)
+
+
+def _takes_all(job: Job, view: ClusterView) -> bool:
+    return job.gpus >= int(view.usage.free_gpus.sum())
 
 
 def shaped(job: SimJob, admission: Admission) -> SimJob:

@@ -264,10 +264,12 @@ class Simulation:
                 break
         return started
 
-    def _candidates(self) -> Sequence[SimJob]:
+    def _candidates(self) -> Iterable[SimJob]:
         if self.admitter is not None:
             queues = [(name, self._with_lengths(jobs)) for name, jobs in self._window.by_queue()]
-            return self.admitter.admitted(queues, self.view, self.now_s)
+            return self.admitter.admitted(
+                queues, self.view, self.now_s, has_gpu_jobs_in_order=self._window.has_gpu_jobs_in_order
+            )
         assert self.policy is not None
         window = self.options.discipline.window
         jobs = self._with_lengths(list(itertools.islice(self.waiting.values(), window)))

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import count
 
+from placewise_core.admit.needs import own_gpus
 from placewise_training.sim.jobs import SimJob
 
 
@@ -16,6 +17,9 @@ class Window:
         self._inside: dict[str, dict[str, tuple[int, SimJob]]] = {}  # by queue and id, with the place among all jobs
         self._behind = OrderedDict[str, SimJob]()
         self._lists: dict[str, tuple[int, list[SimJob]]] = {}  # by queue, with the first place; of those unchanged
+        self._without_gpus = set[str]()  # of those inside: jobs that may start while no GPU is idle
+        self._last_number = -1
+        self._is_by_number = True
 
     @classmethod
     def of(cls, most: int, jobs: Iterable[SimJob]) -> "Window":
@@ -27,6 +31,8 @@ class Window:
 
     def append(self, job: SimJob) -> None:
         """One more job waits, behind all others."""
+        self._is_by_number &= job.number > self._last_number
+        self._last_number = job.number
         if self._room and not self._behind:
             self._let_in(job)
         else:
@@ -39,6 +45,7 @@ class Window:
         queue = job.job.queue
         there = self._inside[queue]
         del there[job.id]
+        self._without_gpus.discard(job.id)
         self._lists.pop(queue, None)
         if not there:
             del self._inside[queue]
@@ -49,8 +56,15 @@ class Window:
     def _let_in(self, job: SimJob) -> None:
         queue = job.job.queue
         self._inside.setdefault(queue, {})[job.id] = next(self._places), job
+        if not own_gpus(job.job):
+            self._without_gpus.add(job.id)
         self._lists.pop(queue, None)
         self._room -= 1
+
+    @property
+    def has_gpu_jobs_in_order(self) -> bool:
+        """True if the jobs came in the order of their numbers, and none may start while no GPU is idle."""
+        return self._is_by_number and not self._without_gpus
 
     def by_queue(self) -> list[tuple[str, list[SimJob]]]:
         """The jobs of each queue in their order; the queue whose first job came first is the first. Do not write."""
