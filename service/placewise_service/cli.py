@@ -6,6 +6,7 @@ a Typer app or a plain function with Typer annotations.
 
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points, version
@@ -125,7 +126,12 @@ def invoke(args: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """Entry point: runs the command line and ends the process with one of the documented exit codes."""
+    """Entry point: runs the command line and ends the process with one of the documented exit codes.
+
+    numpy multiplies in one thread unless the environment says otherwise: its matrices here are small, two threads take
+    twice the CPU, and they round otherwise than one, so that results would depend on the number of cores.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when a command imports it
     sys.exit(invoke())
 
 

@@ -29,6 +29,7 @@ from placewise.v1.cluster_pb2 import (
 )
 from placewise.v1.job_pb2 import Resources
 from placewise_client.errors import InvalidRequestError
+from placewise_service import cli
 from placewise_service.cli import invoke
 from placewise_service.commands.connection import PLAINTEXT, target_of
 from placewise_service.commands.exits import CommandError, Exit
@@ -92,6 +93,25 @@ async def test_an_inventory_may_come_from_standard_input(
 async def test_an_inventory_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert await call("cluster", "apply", tmp_path / "missing.yaml", "-c", "lab", "--target", "127.0.0.1:1") == 6
     assert "missing.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(None, "1"), ("2", "2")])
+def test_numpy_multiplies_in_one_thread_unless_told_otherwise(
+    given: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", given or "")
+    if given is None:
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    monkeypatch.setattr(cli, "invoke", lambda: 0)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == wanted
+
+
+@pytest.mark.process
+def test_numpy_is_not_imported_before_a_command_asks_for_it() -> None:
+    code = "import sys, placewise_service.cli; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
 
 
 async def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
