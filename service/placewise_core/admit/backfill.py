@@ -36,9 +36,11 @@ class Backfill:
         others = [head for name, head in view.heads.items() if name != queue.queue]
         self._others = [head for head in others if is_in_force(head, view, context.now_s)]
         self._other_jobs = {head.job for head in self._others}
-        self._idle_stamp = -1  # of the pool, when the next two were found: heads whose nodes have idle GPUs
-        self._idle_others: list[HeadReservation] = []
+        self._idle_stamp = -1  # of the pool, when the next four were found
+        self._idle_others: list[HeadReservation] = []  # heads whose nodes have idle GPUs
         self._idle_own: HeadReservation | None = None
+        self._is_idle_kept = False  # all idle GPUs are on nodes of heads past their bounds
+        self._excepted: set[str] = set()  # jobs that those may let pass
         self._left: dict[tuple[str, ...], tuple[Pool, int, Pool]] = {}  # by the heads that bar, with pool and stamp
         self._starting: list[Starting] = []
         self._passes: list[str] = []
@@ -106,14 +108,28 @@ class Backfill:
             return pool
         return self._without(barring(heads, job, fewest_gpus(job), now_s), pool)
 
+    def keeps_all_from(self, job: Job, pool: Pool) -> bool:
+        """True if heads past their bounds keep every idle GPU of the pool from the job: most jobs that wait behind them
+        need no closer look. Asked once the head is known."""
+        self._look_at_idle(pool)
+        return self._is_idle_kept and job.id not in self._excepted and pool.is_on_idle(job)
+
     def _with_idle(self, pool: Pool) -> tuple[list[HeadReservation], HeadReservation | None]:
         """The heads of other queues and this queue's, as far as their nodes have idle GPUs in the pool."""
-        if self._idle_stamp != pool.stamp:
-            self._idle_stamp, idle = pool.stamp, pool.idle_nodes
-            self._idle_others = [head for head in self._others if not idle.isdisjoint(head.nodes)]
-            own = self._head
-            self._idle_own = None if own is None or idle.isdisjoint(own.nodes) else own
+        self._look_at_idle(pool)
         return self._idle_others, self._idle_own
+
+    def _look_at_idle(self, pool: Pool) -> None:
+        if self._idle_stamp == pool.stamp:
+            return
+        self._idle_stamp, idle, own = pool.stamp, pool.idle_nodes, self._head
+        self._idle_others = [head for head in self._others if not idle.isdisjoint(head.nodes)]
+        self._idle_own = None if own is None or idle.isdisjoint(own.nodes) else own
+        heads = self._idle_others if self._idle_own is None else [*self._idle_others, self._idle_own]
+        late = [head for head in heads if self._context.now_s >= head.bound_s]
+        self._is_idle_kept = bool(late) and self._without(late, pool).total_gpus == 0
+        own_job = () if own is None else (own.job,)
+        self._excepted = {*own_job, *self._other_jobs, *[job for head in late for job in head.passes]}
 
     def start(self, job: Job, takes: tuple[Take, ...], gpus: float) -> None:
         """Counts a job as admitted; Place obeys the answer."""

@@ -242,6 +242,8 @@ class GreedyAdmission(AdmissionPolicy):
         fitting = state.pool.fitting(left)  # the others are passed over unseen once the head is known
         needs_head = backfill.needs_head
         while (job := next(left if needs_head else fitting, None)) is not None:
+            if not needs_head and backfill.keeps_all_from(job, state.pool):
+                continue
             if job.id in state.view.jobs or len(state.whole.options(job)) == 0:
                 continue
             pool = backfill.pool_for(job, state.pool)

@@ -1,78 +1,25 @@
 """EASY backfill: who may pass the head of a queue, for how long, and on which nodes."""
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
+from tests.fakes.backfill import BOUND_S, NOW_S, POLICIES, admitted, ask, busy, job, start, tell
+from tests.fakes.proteus_queue import cluster_of, gpu_nodes
 from tests.fakes.quick.examples import examples
 
-from placewise_core.admit.head import Releases
 from placewise_core.admit.policies import lyapunov
 from placewise_core.admit.policy import AdmitContext, AdmitExploration
-from placewise_core.admit.pool import Options, Pool
-from placewise_core.admit.registry import admission_policies
-from placewise_core.basics.arrays import FloatArray
-from placewise_core.domain.cluster import HeadReservation, QueueSettings, QueueState, RunningJob
-from placewise_core.domain.decision import AdmitPlan, Outcome, Reason, Verdict
-from placewise_core.domain.events import Event, JobsEnded, QueueAdvanced
-from placewise_core.domain.job import Job, JobId, Priority, Resources, Role, TaskGroup
+from placewise_core.domain.cluster import HeadReservation, QueueSettings, QueueState
+from placewise_core.domain.decision import Outcome, Reason
+from placewise_core.domain.events import Event, JobsEnded
+from placewise_core.domain.job import Job, JobId, Priority
 from placewise_core.gang import why
 from placewise_core.gang.context import PlaceContext
-from placewise_core.policies.consolidate import Consolidate
-from placewise_core.speed.throughput import ThroughputModel
-from placewise_core.view import held
 from placewise_core.view.heads import barred
-from placewise_core.view.view import ClusterView
-
-POLICIES = admission_policies(ThroughputModel(bundled("throughput.json")))
-NOW_S = 100_000.0
-BOUND_S = 1000.0
-
-
-def job(name: str, gpus: int, told_s: float = 100.0, tasks: int = 1) -> Job:
-    """`told_s` on all its GPUs, by the pessimistic gain of a GPU that heads.py assumes."""
-    single_s = told_s * (1.0 + 0.5 * (gpus * tasks - 1)) if told_s > 0 else 0.0
-    groups = (TaskGroup(Role.WORKER, tasks, Resources(gpus=float(gpus))),)
-    return Job(JobId(name), model="VGG16", batch_size=256, single_gpu_s=single_s, groups=groups, submit_time_s=NOW_S)
-
-
-def ask(jobs: Sequence[Job], view: ClusterView, queue: QueueState, now_s: float = NOW_S) -> AdmitPlan:
-    """The plan; the view learns the queue's next state, as from the store's event."""
-    context = AdmitContext(now_s, int(now_s / 10), QueueSettings(bound_s=BOUND_S), np.random.default_rng(0))
-    plan = POLICIES["fifo"].admit(jobs, view, queue, context)
-    if plan.queue is not queue:
-        tell(view, replace(plan.queue, seq=queue.seq + 1))
-    return plan
-
-
-def tell(view: ClusterView, queue: QueueState) -> None:
-    view.apply(Event(view.version + 1, view.epoch, QueueAdvanced(queue)))
-
-
-def admitted(plan: AdmitPlan) -> set[str]:
-    return {a.job_id for a in plan.admissions if a.verdict is Verdict.ADMIT}
-
-
-def start(view: ClusterView, started: Job, now_s: float) -> bool:
-    """Places the job as the service would, heads of queues obeyed."""
-    context = PlaceContext(now_s, 0, barred=barred(view, started, started.gpus, now_s))
-    proposal = Consolidate().propose(started, view, context)
-    if proposal is None:
-        return False
-    view.add_job(RunningJob(started, proposal.assignments, start_time_s=now_s))
-    return True
-
-
-def busy(told_s: float = 500.0) -> ClusterView:
-    """Two nodes of four GPUs; on the first, one job with two of them that ends in `told_s`."""
-    view = cluster_of(gpu_nodes(2, 4))
-    assert start(view, job("runs", 2, told_s), NOW_S)
-    return view
 
 
 def test_a_job_that_ends_before_the_head_starts_may_pass_it() -> None:
@@ -427,74 +374,3 @@ def test_the_reservation_of_a_head_ends_with_its_job() -> None:
     assert view.heads == {}
     assert start(view, long, NOW_S + 510.0)
     assert ask([job("next", 1)], view, view.queues["q"], NOW_S + 511.0).queue.head is None
-
-
-def test_a_running_job_is_read_once_however_many_queues_and_events_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    parts = held._parts
-
-    def counted(running: RunningJob, view: ClusterView) -> tuple[dict[int, FloatArray], list[int]]:
-        read.append(running.id)
-        return parts(running, view)
-
-    monkeypatch.setattr(held, "_parts", counted)
-    view = busy()
-    assert start(view, job("runs too", 4, 400.0), NOW_S)
-    for now_s in (NOW_S, NOW_S + 10.0):
-        for queue in ("a", "b", "c"):
-            ask([job(f"gang of {queue} at {now_s}", 4, tasks=2)], view, QueueState(queue), now_s)
-    assert sorted(read) == ["runs", "runs too"]
-
-
-def test_queues_asked_at_one_event_try_a_kind_of_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[str] = []
-    options = Pool._options
-
-    def counted(pool: Pool, asked: Job) -> Options:
-        if not pool._is_whole:
-            tried.append(asked.id)
-        return options(pool, asked)
-
-    monkeypatch.setattr(Pool, "_options", counted)
-    view = busy()
-    assert start(view, job("runs too", 3, 400.0), NOW_S)
-    for now_s in (NOW_S, NOW_S + 10.0):
-        context = AdmitContext(now_s, 0, QueueSettings(bound_s=BOUND_S), 0, starts_only=True)
-        for queue in ("a", "b", "c"):
-            waiting = [job(f"{queue}{i} at {now_s}", 3) for i in range(5)]  # as many as are idle, on two nodes
-            POLICIES["fifo-strict"].admit(waiting, view, QueueState(queue), context)
-    assert tried == [f"a0 at {NOW_S}"], "and nothing came or went until the next event"
-
-
-def test_jobs_that_need_more_gpus_than_are_idle_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(pool: Pool, asked: Job) -> Options:
-        raise AssertionError(asked.id)
-
-    view = busy()
-    assert start(view, job("runs too", 3, 400.0), NOW_S)
-    whole = Pool.whole(view)
-    waiting = [job("four", 4), job("two and two", 2, tasks=2)]
-    assert all(len(whole.options(each)) for each in waiting)
-    monkeypatch.setattr(Pool, "_options", never)
-    pool = Pool.free(view, NOW_S)
-    assert not any(len(pool.options(each)) for each in waiting)
-    half = Job(JobId("half"), groups=(TaskGroup(Role.WORKER, 9, Resources(gpus=0.5)),))
-    with pytest.raises(AssertionError, match="half"):  # a GPU in use may have room for it
-        pool.options(half)
-
-
-def test_the_start_of_a_head_is_found_with_one_look_at_each_point_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[float] = []
-    pool = Releases.pool
-
-    def counted(releases: Releases, time_s: float) -> Pool:
-        looked.append(time_s)
-        return pool(releases, time_s)
-
-    monkeypatch.setattr(Releases, "pool", counted)
-    view = busy()
-    assert start(view, job("runs too", 4, 400.0), NOW_S)
-    queue = ask([job("gang", 4, tasks=2)], view, QueueState("q")).queue
-    assert queue.head is not None
-    assert queue.head.start_s == NOW_S + 500.0
-    assert sorted(looked) == sorted(set(looked))
