@@ -70,7 +70,7 @@ test-slow: install ## The tests that take long: trainings from logs, gates, roun
 IN_MEMORY = $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'END {print $$4}')" -gt 1048576 2>/dev/null && echo TMPDIR=/dev/shm)
 FAST := -q -o tmp_path_retention_policy=failed -p no:schemathesis -p no:logging -m "not process" --hypothesis-profile fast --numprocesses 2 --dist worksteal tests/unit tests/property
 
-test-fast: install ## The unit and property tests that start no process, in 70 to 90 seconds on two cores
+test-fast: install ## The unit and property tests that start no process, in a minute on two idle cores
 	$(IN_MEMORY) $(BIN)/pytest $(FAST)
 
 coverage: install ## The same tests with the lines counted: fails where they run less than 85 % of core's
