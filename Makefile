@@ -94,11 +94,9 @@ else
 	$(BIN)/pytest -m e2e_heavy -s tests/e2e/slurm/test_slurm_e2e.py
 endif
 
-# KUBEBUILDER_ASSETS, or a build from Debian's source package, kept in ~/.cache. Where neither can be had (75), that is
+# KUBEBUILDER_ASSETS, or a build from the release's Go modules, kept in ~/.cache. Where neither can be had (75), that is
 # said, and is a failure only where PLACEWISE_TEST_REQUIRE_SCHEDULERS asks for it.
 e2e-kubernetes: install ## A real apiserver, etcd and kube-scheduler with fake nodes; KUBEBUILDER_ASSETS, or built once
-	test -n "$$KUBEBUILDER_ASSETS" || test -x ~/.cache/placewise/kubernetes/bin/kube-scheduler || \
-	  $(BIN)/python -m tests.e2e.packages dpkg-source,/usr/lib/go-1.19/bin/go golang-1.19-go dpkg-dev
 	assets=$$($(BIN)/python -m tests.e2e.kubernetes.kubernetes_binaries) || { code=$$?; \
 	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: e2e-kubernetes"; exit 0; }; \
 	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m e2e_heavy -s tests/e2e/kubernetes/test_kubernetes_*.py

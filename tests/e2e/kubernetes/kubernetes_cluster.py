@@ -78,13 +78,10 @@ class ControlPlane:
         """Starts a kube-scheduler; `config` adds to (or replaces fields of) its configuration object."""
         kubeconfig = self.root / f"{name}.kubeconfig"
         kubeconfig.write_text(json.dumps(self.kubeconfig(SCHEDULER_TOKEN)))
-        plain = f"127.0.0.1:{free_port()}"  # left to itself, it listens on every address
         document = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False},
-            "healthzBindAddress": plain,
-            "metricsBindAddress": plain,
             "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 1000, "burst": 2000},
         } | config
         path = self.root / f"{name}.config"
