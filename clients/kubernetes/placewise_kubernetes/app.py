@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import socket
 import ssl
@@ -58,8 +59,11 @@ async def running(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
     async with AsyncExitStack() as stack:
         kube = await stack.enter_async_context(KubeClient(access))
         client = await stack.enter_async_context(AsyncClient(service_target(config.service)))
-        reader = NodeReader(config.rules.gpu_resources, config.tolerated_taints)
-        host = KubernetesHost(kube, config.rules, reader)
+        reader = NodeReader(config.rules.gpu_resources, config.tolerated_taints, config.gates.is_enabled)
+        # A dry run leaves every gang to its scheduler at once.
+        wait_s = 0.0 if config.settings.is_dry_run else config.gates.scale_up_after_s
+        gates = dataclasses.replace(config.gates, scale_up_after_s=wait_s)
+        host = KubernetesHost(kube, config.rules, reader, gates=gates)
         loop = AdapterLoop(host, client, config.settings)
         extender = Extender(
             host,

@@ -1,6 +1,9 @@
 """`placewise-kubernetes`: runs the adapter until it is stopped.
 
-Exit codes: 0 stopped, 2 cannot start, 3 another replica decides now: start it again, and it waits for its turn.
+`placewise-kubernetes release` takes our gates off the pods that wait, and ends.
+
+Exit codes: 0 stopped, 1 some pods were not released, 2 cannot start, 3 another replica decides now: start it again, and
+it waits for its turn.
 """
 
 from __future__ import annotations
@@ -22,8 +25,16 @@ from placewise_client.adapter.sections import ConfigError
 from placewise_client.target import TargetError
 from placewise_kubernetes.app import running, service_target
 from placewise_kubernetes.config import KubernetesConfig, load_config
-from placewise_kubernetes.kube.client import KubeAccess, in_cluster_access, kubeconfig_access
+from placewise_kubernetes.kube.client import (
+    KubeAccess,
+    KubeError,
+    KubeUnreachableError,
+    in_cluster_access,
+    kubeconfig_access,
+)
+from placewise_kubernetes.release import release
 
+NOT_ALL_RELEASED = 1
 CANNOT_START = 2
 LEASE_LOST = 3
 
@@ -39,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"configuration of cluster {config.cluster!r} is good\n")
             return 0
         access = _access(options.kubeconfig)
+        if options.command == "release":
+            return _release(config, access, options.job)
         take_short_turns()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(config, access))
@@ -56,11 +69,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="placewise-kubernetes", description=__doc__)
+    parser.add_argument(
+        "command", nargs="?", default="run", choices=("run", "release"), help="release: take our gates off waiting pods"
+    )
+    parser.add_argument("--job", default="", metavar="NAMESPACE/NAME", help="release the pods of this job alone")
     parser.add_argument("--config", required=True, help="configuration file (YAML)")
     parser.add_argument("--kubeconfig", default="", help="kubeconfig of the cluster, if the adapter runs outside of it")
     parser.add_argument("--check", action="store_true", help="check the configuration and exit")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return parser
+
+
+def _release(config: KubernetesConfig, access: KubeAccess, job: str) -> int:
+    try:
+        released, refused = asyncio.run(release(access, config.rules, job))
+    except (KubeError, KubeUnreachableError) as error:
+        sys.stderr.write(f"placewise-kubernetes: {error}\n")
+        return CANNOT_START
+    sys.stdout.write(f"{released} pods released, {refused} refused\n")
+    return NOT_ALL_RELEASED if refused else 0
 
 
 def _access(kubeconfig: str) -> KubeAccess:

@@ -13,6 +13,7 @@ import yaml
 
 from placewise_client.adapter.native import AdapterSettings
 from placewise_client.adapter.sections import ConfigError, read_section
+from placewise_kubernetes.gang.opening import GateRules, Pin
 from placewise_kubernetes.gang.owners import DEFAULT_OWNERS, OwnerLabels
 from placewise_kubernetes.gang.spec import PRIORITIES, GangRules, Manage
 from placewise_kubernetes.kube.paths import is_label, is_name
@@ -71,6 +72,7 @@ class KubernetesConfig:
     service: ServiceConfig = field(default_factory=ServiceConfig)
     listen: ListenConfig = field(default_factory=ListenConfig)
     rules: GangRules = field(default_factory=GangRules)
+    gates: GateRules = field(default_factory=GateRules)
     settings: AdapterSettings = field(default_factory=lambda: AdapterSettings(""))
     fail_open_s: float = 0.1
     """A filter call that has no decision after this long lets the gang go to the scheduler's own choice."""
@@ -91,6 +93,13 @@ _SETTINGS_DEFAULTS: Mapping[str, Any] = {
     "retry_s": 0.5,
     "resync_s": 60.0,
     "batch": 64,
+}
+
+# A gate holds a gang without anybody waiting in a call: it stays until there is an answer.
+_GATES_DEFAULTS: Mapping[str, Any] = {
+    "decide_budget_s": 2.0,
+    "release_after_s": _MOST,
+    "is_unshapeable_released": True,
 }
 
 
@@ -118,11 +127,13 @@ def parse_config(document: Mapping[str, Any]) -> KubernetesConfig:
     if isinstance(adapter, Mapping | None):
         if "cluster" in (adapter or {}):
             raise ConfigError("adapter.cluster: give the top-level key cluster instead")
-        adapter = {**_SETTINGS_DEFAULTS, **(adapter or {}), "cluster": name}
+        gated = _GATES_DEFAULTS if _gates(values.get("gates")).is_enabled else {}
+        adapter = {**_SETTINGS_DEFAULTS, **gated, **(adapter or {}), "cluster": name}
     values["settings"] = _section(AdapterSettings, adapter, "adapter")
     values["service"] = _section(ServiceConfig, values.get("service"), "service")
     values["listen"] = _section(ListenConfig, values.get("listen"), "listen")
-    values["rules"] = _rules(values.get("rules"))
+    gates = values["gates"] = _gates(values.get("gates"))
+    values["rules"] = dataclasses.replace(_rules(values.get("rules")), is_whole=gates.is_enabled)
     config = _section(KubernetesConfig, values, "")
     _check_listen(config.listen)
     namespace, _, name = config.lease.partition("/")
@@ -146,6 +157,14 @@ def _rules(values: object) -> GangRules:
         if word not in PRIORITIES:
             raise ConfigError(f"rules.priority_classes.{name}: give one of {', '.join(PRIORITIES)}")
     return rules
+
+
+def _gates(values: object) -> GateRules:
+    gates = _section(GateRules, values, "gates")
+    try:
+        return dataclasses.replace(gates, pin=Pin(gates.pin))
+    except ValueError as error:
+        raise ConfigError(f"gates.pin: give one of {', '.join(Pin)}") from error
 
 
 def _owners(values: object) -> Mapping[str, OwnerLabels]:

@@ -18,15 +18,19 @@ from placewise_client.adapter.native import Applied, HostState, HostUnreachableE
 from placewise_kubernetes.gang.binding import GangBinder
 from placewise_kubernetes.gang.catalog import GroupMirror
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang
+from placewise_kubernetes.gang.gated import GatedPods
 from placewise_kubernetes.gang.gpus import GpuLedger
 from placewise_kubernetes.gang.groups import WATCHED_PATHS, GroupLookup, read_group
 from placewise_kubernetes.gang.jobs import JobMirror
 from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
+from placewise_kubernetes.gang.opening import GateOpener, GateRules, Pin, restore
 from placewise_kubernetes.gang.spec import GangRef, GangRules, GroupFacts, Source
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.bind import Binder
 from placewise_kubernetes.kube.client import KubeClient, KubeUnreachableError
 from placewise_kubernetes.kube.nodes import NodeReader
+from placewise_kubernetes.kube.objects import Pod
+from placewise_kubernetes.kube.volumes import read_volume
 from placewise_kubernetes.kube.wake import PodWriter
 from placewise_kubernetes.kube.watch import Reflector
 
@@ -58,13 +62,19 @@ class KubernetesHost:
         rules: GangRules,
         reader: NodeReader,
         clock: Callable[[], float] = time.monotonic,
+        gates: GateRules | None = None,
     ) -> None:
         self.rules = rules
-        self.nodes = NodeMirror(reader, self.poke)
-        self.pods = PodMirror(rules, self.poke, self.poke_soon, self._serve_own, GpuLedger(self.nodes.gpus))
+        self.gates = gates or GateRules()
+        self.gated = GatedPods(rules, self._report_nodes_again)
+        self.nodes = NodeMirror(reader, self.poke, self.gated.labelled)
+        ledger, read = GpuLedger(self.nodes.gpus), self.gated.read if self.gates.is_enabled else rules.pod
+        self.pods = PodMirror(rules, self.poke, self.poke_soon, self._serve_own, ledger, read)
         self.writer = PodWriter(client)
         self.binder = Binder(client)
-        self.binding = GangBinder(self.binder, self.writer, self.nodes, self.pods, self.poke, self.poke_soon)
+        self.opener = GateOpener(client, self.gates.pin)
+        starters = (self.binder, self.opener, self.writer)
+        self.binding = GangBinder(*starters, self.nodes, self.pods, self.poke, self.poke_soon)
         self.groups = GroupLookup(client)
         self.refused = Counter(
             "placewise_kubernetes_refused", "Calls of schedulers refused, by reason", ["reason"], registry=None
@@ -79,7 +89,9 @@ class KubernetesHost:
         )
         # Not among those above: a cluster whose Jobs may not be read has its gangs decided by their pods.
         jobs = JobMirror(rules, self.pods.book, self.poke, clock)
-        self._jobs = Reflector(client, JOBS_PATH, jobs) if rules.is_job_watched else None
+        # A Job's template does not show what the policy and its volumes will add: held gangs are decided by their pods.
+        is_job_watched = rules.is_job_watched and not self.gates.is_enabled
+        self._jobs = Reflector(client, JOBS_PATH, jobs) if is_job_watched else None
         self._groups = {
             source: Reflector(client, path, self._group_mirror(source), may_be_absent=True)
             for source, path in WATCHED_PATHS.items()
@@ -132,12 +144,15 @@ class KubernetesHost:
         await self._wait_synced()
         self._forget_groups()
         self._read_groups()
+        self._read_volumes()
         if not self._has_looked:
             await self._wait_read()
             self._open_admitted()
+            self._restore()
             self._has_looked = True
+        self._leave_unjudged()
         for gang in self.pods.book.active.values():
-            if gang.plan is not None and not gang.is_own:
+            if gang.plan is not None and not gang.is_started_here:
                 self._wake(gang)
         await self.binding.bind_late()
         jobs = self.pods.news(full=full)
@@ -155,7 +170,7 @@ class KubernetesHost:
             if not _asks_for(gang, job, self.rules):
                 return Applied.REFUSED
             gang.mark_applied(placement)
-        if gang.is_own:
+        if gang.is_started_here:
             return await self.binding.apply(gang)
         gang.answer_callers()
         self._wake(gang)
@@ -166,6 +181,8 @@ class KubernetesHost:
         gang = self.pods.book.gangs.get(job.key)
         if gang is None or not _needs_nodes(gang):
             return Applied.GONE
+        if gang.is_by_gate and not self._may_release(gang):
+            return Applied.REFUSED
         if gang.live() or gang.ref.source is Source.VOLCANO:
             self.release_gang(gang)
         else:
@@ -185,10 +202,13 @@ class KubernetesHost:
             return Applied.UNREACHABLE
         if gang.is_bound_in_part():
             log.warning("gang %s is bound in part; its other pods are left to the scheduler", gang.key)
+            self._explain_unbound(gang)
             if not gang.is_complete():
                 gang.give_up_missing()
             self.release_gang(gang)
             return Applied.REFUSED
+        if gang.is_by_gate:
+            await self.opener.clear(gang.waiting())
         self._undecide(gang)
         return Applied.DONE
 
@@ -199,7 +219,7 @@ class KubernetesHost:
             return
         gang.text = text
         gang.answer_callers()
-        if gang.is_own:
+        if gang.is_started_here:
             self._serve_own(gang)
             return
         # The pod's own scheduler reports our refusal; if it has not asked about the pod yet, we report it.
@@ -260,7 +280,11 @@ class KubernetesHost:
         gang.mark_released()
         self.pods.book.touch(gang)
         gang.answer_callers()
-        if gang.is_own:
+        if gang.is_by_gate:
+            reason = next((pod.constraints.unjudged for pod in gang.waiting() if pod.constraints.unjudged), "released")
+            held = [pod for pod in gang.waiting() if pod.is_held]
+            self.writer.report_left(held, f"left to its scheduler ({reason.replace('_', ' ')})")
+        if gang.is_started_here:
             self.poke()
         else:
             self.writer.wake(gang.waiting(), RELEASED_NOTE)
@@ -311,7 +335,70 @@ class KubernetesHost:
             return
         unheard = [pod for pod in gang.waiting() if gang.text and gang.refused.get(pod.uid) != gang.text]
         gang.refused.update((pod.uid, gang.text) for pod in unheard)
-        self.writer.unschedulable(unheard, gang.text)
+        if gang.is_by_gate:
+            self.writer.hold([pod for pod in unheard if pod.is_held], gang.text)
+        else:
+            self.writer.unschedulable(unheard, gang.text)
+
+    def _report_nodes_again(self) -> None:
+        self.nodes.report_again()
+
+    def _restore(self) -> None:
+        for gang in list(self.pods.book.active.values()) if self.gates.is_enabled else ():
+            if restore(gang, self.rules):
+                log.info("gang %s is finished as an earlier run has decided it", gang.key)
+                self.pods.book.touch(gang)
+
+    def _leave_unjudged(self) -> None:
+        """Gangs with rules that are not evaluated go to their scheduler undecided."""
+        for gang in list(self.pods.book.active.values()) if self.gates.is_enabled else ():
+            if gang.stage is Stage.WAITING and any(pod.constraints.unjudged for pod in gang.waiting()):
+                self.release_gang(gang)
+
+    def _may_release(self, gang: Gang) -> bool:
+        """A gang that the service finds no node for waits a while: a node may come."""
+        if gang.first_refused_s is None:
+            gang.first_refused_s = self._clock()
+        if self._clock() - gang.first_refused_s >= self.gates.scale_up_after_s:
+            return True
+        gang.text = f"no node can take it; left to its scheduler after {self.gates.scale_up_after_s:.0f} s"
+        self._serve_own(gang)
+        return False
+
+    def _explain_unbound(self, gang: Gang) -> None:
+        """A pin cannot be changed once the gate is gone."""
+        if self.gates.pin is Pin.HARD:
+            for pod in gang.waiting():
+                if pod.admitted_to:
+                    text = f"{pod.admitted_to} did not take it in time, and it is pinned there: delete the pod to have"
+                    self.writer.explain([pod], f"{text} it decided again")
+
+    def _read_volumes(self) -> None:
+        for gang in self.pods.book.active.values() if self.gates.is_enabled else ():
+            key = f"volumes of {gang.key}"
+            if key not in self._reading and any(pod.is_unread for pod in gang.waiting()):
+                task = self._reading[key] = asyncio.create_task(self._read_volumes_of(gang))
+                task.add_done_callback(partial(self._after_reading, key))
+
+    async def _read_volumes_of(self, gang: Gang) -> None:
+        while unread := [pod for pod in gang.waiting() if pod.is_unread]:
+            for pod in unread:
+                await self._read_volumes_for(pod)
+            if any(pod.is_unread for pod in gang.waiting()):
+                await asyncio.sleep(GROUP_RETRY_S)
+        self.poke()
+
+    async def _read_volumes_for(self, pod: Pod) -> None:
+        try:
+            for claim in self.gated.unread(pod):
+                volume = await read_volume(self._client, pod.namespace, claim)
+                if volume is not None:
+                    self.gated.volumes.put((pod.namespace, claim), volume)
+        except KubeUnreachableError as error:
+            log.warning("volumes of %s: %s", pod.path, error)
+        gang = self.pods.book.gang_of(pod.uid)
+        if gang is not None and pod.uid in gang.pods:
+            self.pods.put(self.gated.resolve(gang.pods[pod.uid]))
 
     def _read_groups(self) -> None:
         for gang in self.pods.book.active.values():

@@ -33,6 +33,10 @@ PATHS = {
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/placewise/rolebindings",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    "MutatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings",
 }
 POLICY = {
     "enabled": True,
@@ -74,6 +78,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "podGroups": {"schedulerPlugins": False, "volcano": False},
         "listen": {"volcano": True},
     },
+    "gates": {"gates": {"enabled": True, "pin": "hard"}},
+    "gates from pod templates": {"gates": {"enabled": True, "policy": False}},
     "extender that binds": {"ownScheduler": {"enabled": False}, "listen": {"bind": True}},
     "more configuration": {
         "manage": "gpu",
@@ -127,6 +133,8 @@ def test_the_adapter_reads_the_configuration_it_is_given(scratch: Path, variant:
     )
     assert (parsed.listen.health_port, parsed.listen.volcano_body_bytes) == (8081, 16 * 2**20)
     service_target(parsed.service).check()
+    assert parsed.gates.is_enabled == parsed.rules.is_whole == variant.startswith("gates")
+    assert parsed.gates.pin == ("hard" if variant == "gates" else "soft")
     if variant == "more configuration":
         assert (parsed.fail_open_s, parsed.settings.admit_policy, parsed.tolerated_taints) == (0.05, "qos", ("team",))
 
@@ -141,6 +149,7 @@ def test_the_adapter_reads_the_configuration_it_is_given(scratch: Path, variant:
         ({"listen": {"clientCertificates": False}, "networkPolicy": {"enabled": True}}, "networkPolicy.from"),
         # What `helm upgrade --reuse-values` brings from a chart that did not know these values.
         ({"listen": {"clientCertificates": False, "bind": None, "volcano": None}}, "listen.clientCertificates=true"),
+        ({"gates": {"enabled": True, "guard": False}}, "gates.guard is false"),
         ({"listen": {"bind": None}}, "listen.bind is not set"),
         ({"listen": {"volcano": None}}, "listen.volcano is not set"),
     ],
@@ -183,6 +192,10 @@ def test_no_more_rights_than_are_used(scratch: Path) -> None:
     assert _rights("default", scratch) == least | jobs | binds | groups
     assert _rights("extender that binds", scratch) == least | jobs | binds | groups
     assert _rights("more configuration", scratch) == least | binds | groups  # Jobs are not watched there
+    gates = {" pods patch", " persistentvolumeclaims get", " persistentvolumes get"}
+    gates |= {"storage.k8s.io storageclasses get"}
+    assert _rights("gates", scratch) == least | jobs | binds | groups | gates
+    assert _rights("gates from pod templates", scratch) == least | jobs | binds | groups | gates
     assert _rights("Volcano alone", scratch) == least | jobs | volcano | owners
 
 
@@ -248,7 +261,7 @@ def test_who_may_patch_the_status_may_annotate_a_pod_and_not_change_its_image(pl
 
 
 def test_kube_scheduler_takes_the_shipped_configuration(plane: ControlPlane) -> None:
-    """Its decoder is strict: an unknown field ends it. The release tested calls the version by an earlier name."""
+    """Its decoder is strict: an unknown field ends it."""
     shipped = yaml.safe_load((REPOSITORY / "deploy" / "kubernetes" / "scheduler-config.yaml").read_text())
     (extender,) = shipped["extenders"]
     adapter = AdapterProcess(plane, free_port())

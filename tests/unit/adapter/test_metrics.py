@@ -41,6 +41,11 @@ EVERY_ADAPTER = {
 }
 KUBERNETES = {
     "placewise_kubernetes_refused": ("counter", "reason", "Calls of schedulers refused, by reason"),
+    "placewise_kubernetes_not_decided": (
+        "counter",
+        "reason",
+        "Pods whose gate was taken away without a decision, by reason",
+    ),
     "placewise_kubernetes_filter_seconds": ("histogram", "", "Time to answer /filter"),
     "placewise_kubernetes_prioritize_seconds": ("histogram", "", "Time to answer /prioritize"),
     "placewise_kubernetes_bind_seconds": ("histogram", "", "Time to answer /bind"),
@@ -90,6 +95,7 @@ async def test_the_kubernetes_adapter_shows_its_calls_as_well() -> None:
     rules = GangRules()
     host = KubernetesHost(cast(Any, None), rules, NodeReader(rules.gpu_resources))
     count(host.refused, "reason")
+    count(host.opener.undecided, "reason")
     face = Face(Extender(host, 0.1), VolcanoExtender(host, 0.1), counted(AdapterMetrics()), host.is_synced)
     face.server(ListenConfig(is_bind_served=True, is_volcano_served=True))
     page = face._pages()["GET", "/metrics"]

@@ -50,6 +50,7 @@ class Face:
 
     def __post_init__(self) -> None:
         self.metrics.registry.register(self.extender.host.refused)
+        self.metrics.registry.register(self.extender.host.opener.undecided)
 
     def server(self, listen: ListenConfig) -> web.Server:
         """POST /filter /prioritize, as configured /bind, /volcano/jobEnqueueable /volcano/prioritize; and the pages."""

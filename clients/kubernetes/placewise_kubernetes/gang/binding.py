@@ -1,4 +1,7 @@
-"""Binds gangs of our own scheduler name: whole, if their resources are still free, and no pod twice."""
+"""Starts gangs that no scheduler asks about: whole, if their resources are still free, and no pod twice.
+
+Pods of our own scheduler name are bound; pods that our gate holds are nominated and lose it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from placewise_client.adapter.native import Applied, Stage
 from placewise_kubernetes.gang.fit import first_fit, have_room
 from placewise_kubernetes.gang.gang import Gang
 from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
+from placewise_kubernetes.gang.opening import GateOpener
+from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.bind import Binder, Bound, Target, decision_notes
 from placewise_kubernetes.kube.objects import Pod
 from placewise_kubernetes.kube.wake import PodWriter
@@ -23,6 +28,7 @@ class GangBinder:
     def __init__(
         self,
         binder: Binder,
+        opener: GateOpener,
         writer: PodWriter,
         nodes: NodeMirror,
         pods: PodMirror,
@@ -30,6 +36,7 @@ class GangBinder:
         poke_soon: Callable[[], None],
     ) -> None:
         self._binder = binder
+        self._opener = opener
         self._writer = writer
         self._nodes = nodes
         self._pods = pods
@@ -44,7 +51,8 @@ class GangBinder:
         A decided gang goes to its decided nodes. For one that was left to the adapter, nodes are found that take all of
         it. Neither other gangs nor later pods wait for it.
         """
-        targets = self._targets(gang) if gang.may_bind(self._rules) else []
+        is_free = gang.is_by_gate and gang.stage is Stage.RELEASED
+        targets = self._targets(gang) if is_free or gang.may_bind(self._rules) else []
         if not targets:
             return None
         gang.being_bound.update(
@@ -61,6 +69,8 @@ class GangBinder:
         if not gang.may_bind(self._rules):
             return Applied.DONE
         has_tasks = all(gang.task_of(pod) is not None for pod in gang.waiting())
+        if has_tasks and gang.is_by_gate and not self._startable(gang):
+            return Applied.DONE  # an earlier run has done it
         task = self.bind(gang) if has_tasks else None
         if task is None and not (has_tasks and self._has_room(gang)):
             return self._undecided(gang)
@@ -77,12 +87,12 @@ class GangBinder:
         return Applied.REFUSED
 
     async def bind_late(self) -> None:
-        """Pods of our own scheduler name that the loop will not bring up again.
+        """Pods that the loop will not bring up again.
 
         Gangs that were decided before all of their pods were made; pods that replace others of a decided gang; and
         gangs that got no decision, which are bound if they fit as a whole, or wait on.
         """
-        for gang in [gang for gang in self._pods.book.active.values() if gang.is_own]:
+        for gang in [gang for gang in self._pods.book.active.values() if gang.is_started_here]:
             task = self.bind(gang)
             if task is not None and gang.plan is None:
                 await task  # the next gang has to fit beside it
@@ -90,12 +100,22 @@ class GangBinder:
     def _targets(self, gang: Gang) -> list[Target]:
         """The pods to bind now, with their nodes."""
         if gang.plan is None:
-            return self._by_fit(gang) if gang.stage in (Stage.RELEASED, Stage.RUNNING) else []
-        waiting = (pod for pod in gang.waiting() if pod.uid not in gang.being_bound)
+            return self._undecided_targets(gang) if gang.stage in (Stage.RELEASED, Stage.RUNNING) else []
+        waiting = (pod for pod in self._startable(gang) if pod.uid not in gang.being_bound)
         tasks = [(pod, task) for pod in waiting if (task := gang.task_of(pod)) is not None]
         if not tasks or not self._has_room(gang):
             return []
         return [(pod, task.node, decision_notes(task, gang.plan.decision_id)) for pod, task in tasks]
+
+    def _startable(self, gang: Gang) -> list[Pod]:
+        """Pods that need something of us: one without its gate waits for its own scheduler."""
+        return [pod for pod in gang.waiting() if not gang.is_by_gate or (pod.is_held and not pod.is_unread)]
+
+    def _undecided_targets(self, gang: Gang) -> list[Target]:
+        if not gang.is_by_gate:
+            return self._by_fit(gang)
+        released = {names.RELEASED: "true"}
+        return [(pod, "", released) for pod in self._startable(gang) if pod.uid not in gang.being_bound]
 
     def _by_fit(self, gang: Gang) -> list[Target]:
         if gang.being_bound:
@@ -119,11 +139,16 @@ class GangBinder:
     async def _finish(self, gang: Gang, targets: list[Target]) -> Applied:
         decision_id = gang.plan.decision_id if gang.plan else ""
         try:
-            outcomes = await self._binder.bind_all(targets)
+            starter = self._opener if gang.is_by_gate else self._binder
+            outcomes = await starter.bind_all(targets)
         finally:
             gang.being_bound.difference_update(pod.uid for pod, _, _ in targets)
         for (pod, node, _), outcome in zip(targets, outcomes, strict=True):
-            if outcome is Bound.DONE:
+            if outcome is not Bound.DONE:
+                continue
+            if gang.is_by_gate:
+                self._note_opened(pod, node, decision_id)
+            else:
                 self._note_bound(pod, node, decision_id)
         return _worst(outcomes)
 
@@ -131,6 +156,17 @@ class GangBinder:
         self._tasks.discard(task)
         if not task.cancelled() and task.result() is not Applied.DONE:
             asyncio.get_running_loop().call_later(BIND_RETRY_S, self._poke)
+
+    def _note_opened(self, pod: Pod, node: str, decision_id: str) -> None:
+        """Notes it before the watch shows it, so that nobody takes the decision back meanwhile."""
+        current = self._pods.book.gang_of(pod.uid)
+        if current is not None and current.pods[pod.uid].is_held:
+            known = current.pods[pod.uid]
+            annotations = {**known.annotations, **({names.NODE: node} if node else {})}
+            self._pods.put(dataclasses.replace(known, is_held=False, annotations=annotations))
+            self._poke_soon()
+        if node:
+            self._writer.report_admitted(pod, node, decision_id)
 
     def _note_bound(self, pod: Pod, node: str, decision_id: str) -> None:
         """Notes the binding before the watch shows it, so that nobody binds the pod again meanwhile."""

@@ -58,6 +58,7 @@ class GangBook:
             self._by_pod[pod.uid] = gang
         before = gang.pods.get(pod.uid)
         gang.pods[pod.uid] = pod
+        gang.is_by_gate = gang.is_by_gate or pod.is_held
         if before is None and not gang.suits(pod):
             _reconsider(gang)
         if pod.annotations.get(names.RELEASED) == "true":

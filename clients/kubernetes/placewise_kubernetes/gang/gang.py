@@ -42,8 +42,9 @@ class Gang:
     decision, `being_bound` those whose Binding is under way. `asked` are the requests per role in the question, as far
     as known; `has_outgrown`: a pod that asks for more has come since the decision. `may_decide_early`: a gang that we
     bind ourselves may be decided once while its pods are being made. `reduced_to` are the pods per role after the
-    others were given up. `is_reported`: the loop knows the gang. `is_unreadable`: its pods make no job; its scheduler
-    places it.
+    others were given up. `is_by_gate`: its pods wait at our scheduling gate; `first_refused_s` is the monotonic time of
+    the first answer that no node can take it. `is_reported`: the loop knows the gang. `is_unreadable`: its pods make no
+    job; its scheduler places it.
     """
 
     ref: GangRef
@@ -65,12 +66,19 @@ class Gang:
     has_outgrown: bool = False
     is_reported: bool = False
     is_unreadable: bool = False
+    is_by_gate: bool = False
     asked: dict[str, Mapping[str, float]] = field(default_factory=dict)
     reduced_to: dict[str, int] | None = None
     job: Job | None = None
     job_roles: tuple[str, ...] = ()
     asked_at_s: float = 0.0
+    first_refused_s: float | None = None
     answered: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_started_here(self) -> bool:
+        """We bind its pods, or take their gates away, instead of answering a scheduler."""
+        return self.is_own or self.is_by_gate
 
     def live(self) -> list[Pod]:
         """Pods that have or need a node, in the order they were made."""
@@ -99,10 +107,12 @@ class Gang:
             return "no pod of the gang needs a node"
         if any(pod.is_gated for pod in self.waiting()):
             return "pods have scheduling gates"
+        if any(pod.is_unread for pod in self.waiting()):
+            return "volumes of the gang are being read"
         counts = count_roles(self.live())
         for role, wanted in self.roles().items():
             have = counts.get(role, 0)
-            if self.is_own and have < wanted and not self.may_decide_early:
+            if self.is_started_here and have < wanted and not self.may_decide_early:
                 return f"{have} of {wanted} {role} pods of the gang exist"
             if have == 0 and role not in self.templates:
                 return f"no {role} pod of the gang exists yet"
@@ -121,8 +131,8 @@ class Gang:
         return is_held and all(pod.owner is not None for pod in self.live())
 
     def is_bound_in_part(self) -> bool:
-        """Whether a pod of it has a node, or is just being given one."""
-        return bool(self.being_bound) or any(pod.node for pod in self.live())
+        """Whether a pod of it has a node, is just being given one, or has lost its gate for one."""
+        return bool(self.being_bound) or any(pod.node or pod.admitted_to for pod in self.live())
 
     def suits(self, pod: Pod) -> bool:
         """Whether a pod that comes after the decision can do with the task that was decided for its role."""
@@ -171,7 +181,7 @@ class Gang:
         self.held.clear()
         self.tasks = tasks_by_role(self.job, self.job_roles, placement.assignments) if self.job else {}
         for pod in self.live():
-            if pod.node:
+            if pod.node or pod.admitted_to:
                 self.task_of(pod)
 
     def mark_waiting(self) -> None:
@@ -219,8 +229,8 @@ class Gang:
         if pod.uid in self.held:
             return self.held[pod.uid]
         free = self._free(self._tasks_for(pod))
-        if pod.node:
-            free = [task for task in free if task.node == pod.node]
+        if node := pod.node or pod.admitted_to:
+            free = [task for task in free if task.node == node]
         if not free:
             return None
         self.held[pod.uid] = free[0]

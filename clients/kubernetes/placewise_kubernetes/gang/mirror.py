@@ -13,6 +13,7 @@ from placewise.v1.job_pb2 import TaskGroup
 from placewise_client.adapter.native import End, NativeJob, Stage
 from placewise_kubernetes.gang.book import UID_LENGTH, GangBook
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang, planned_gpus
+from placewise_kubernetes.gang.gated import Taints
 from placewise_kubernetes.gang.gpus import GpuLedger
 from placewise_kubernetes.gang.passed import PassedPods
 from placewise_kubernetes.gang.spec import GangRules, GroupFacts, Source, build_job, role_of
@@ -29,8 +30,15 @@ MOST_AWAITED = 64
 class NodeMirror:
     """Nodes by name; notes whether they changed since they were last taken."""
 
-    def __init__(self, reader: NodeReader, notify: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        reader: NodeReader,
+        notify: Callable[[], None],
+        labelled: Callable[[Node, Taints], Node] = lambda node, _: node,
+    ) -> None:
         self._reader = reader
+        self._labelled = labelled
+        self._taints: dict[str, Taints] = {}
         self._notify = notify
         self._has_changed = True
         self.nodes: dict[str, Node] = {}
@@ -47,6 +55,7 @@ class NodeMirror:
 
     def remove(self, item: Mapping[str, Any]) -> None:
         self.nodes.pop(item["metadata"]["name"], None)
+        self._taints.pop(item["metadata"]["name"], None)
         self._note_change()
 
     def gpus(self, name: str) -> int:
@@ -58,7 +67,11 @@ class NodeMirror:
         if not self._has_changed and not full:
             return None
         self._has_changed = False
-        return [tellable(node) for node in self.nodes.values()]
+        return [tellable(self._labelled(node, self._taints.get(node.id, ()))) for node in self.nodes.values()]
+
+    def report_again(self) -> None:
+        """What is reported of the nodes has changed, though they have not."""
+        self._has_changed = True
 
     def _put(self, item: Mapping[str, Any]) -> bool:
         """Whether the node has changed (a heartbeat is no change)."""
@@ -67,8 +80,9 @@ class NodeMirror:
         except (ValueError, KeyError) as error:
             log.warning("a node is ignored, its object cannot be read: %s", error)
             return False
-        is_new = self.nodes.get(node.id) != node
-        self.nodes[node.id] = node
+        taints = (item.get("spec") or {}).get("taints") or ()
+        is_new = self.nodes.get(node.id) != node or self._taints.get(node.id) != taints
+        self.nodes[node.id], self._taints[node.id] = node, taints
         return is_new
 
     def _note_change(self) -> None:
@@ -86,8 +100,10 @@ class PodMirror:
         notify_soon: Callable[[], None],
         serve: Callable[[Gang], None],
         gpus: GpuLedger,
+        read: Callable[[Mapping[str, Any]], Pod] | None = None,
     ) -> None:
         self._rules = rules
+        self._read = read or rules.pod
         self._notify = notify
         self._notify_soon = notify_soon
         self._serve = serve
@@ -121,7 +137,7 @@ class PodMirror:
 
     def _parsed(self, item: Mapping[str, Any]) -> Pod | None:
         try:
-            return self._rules.pod(item)
+            return self._read(item)
         except (ValueError, KeyError) as error:
             log.warning("a pod is ignored, its object cannot be read: %s", error)
             return None
@@ -220,7 +236,7 @@ class PodMirror:
 
     def _is_ours(self, pod: Pod) -> bool:
         """Whether its gang is decided: also a Volcano group's that was asked about while its pods do not show it."""
-        if self._rules.is_managed(pod):
+        if pod.is_held or pod.admitted_to or self._rules.is_managed(pod):
             return True
         reference = self._rules.reference(pod)
         return reference.source is Source.VOLCANO and self.book.find(reference) is not None
@@ -238,7 +254,7 @@ class PodMirror:
         if not (self._other_news or self.book.has_news()):
             return
         gang = self.book.gang_of(pod.uid) if pod is not None else None
-        if gang is not None and gang.is_own and pod is not None and pod.is_waiting:
+        if gang is not None and gang.is_started_here and pod is not None and pod.is_waiting:
             self._serve(gang)
         (self._notify if self._is_awaited(pod, gang) else self._notify_soon)()
 

@@ -113,6 +113,8 @@ class GangRules:
     is_bound_early: bool = True
     """Pods of our own scheduler name that a controller makes are bound as they come, once all of the gang is reserved;
     False: none is bound before all exist."""
+    is_whole: bool = False
+    """Asks with all of a pod's requests, also those that no policy weighs. The section `gates` sets it."""
     is_job_watched: bool = True
     """Gangs of batch Jobs with the job label in their pod template are decided when the Job is made, not at a pod."""
 
@@ -270,7 +272,7 @@ def _group(role: str, count: int, pod: Pod, rules: GangRules) -> TaskGroup:
     return TaskGroup(
         role=proto_role(role),
         count=count,
-        demand=resources_from(pod.requests, rules.gpu_resources),
+        demand=resources_from(pod.requests, rules.gpu_resources, is_whole=rules.is_whole),
         max_per_node=_int(pod, names.MAX_PER_NODE),
         gpu_model=pod.setting(names.GPU_MODEL),
         node_selector=dict(pod.node_selector),

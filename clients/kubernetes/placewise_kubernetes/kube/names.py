@@ -26,6 +26,14 @@ WAKE = f"{DOMAIN}/wake"
 RELEASED = f"{DOMAIN}/released"
 DECISION = f"{DOMAIN}/decision"
 GPU_INDICES = f"{DOMAIN}/gpu-indices"
+NODE = f"{DOMAIN}/node"
+"""Node that a gated pod was decided for; stays on it."""
+
+# Condition of a gated pod: why it waits.
+ADMITTED = f"{DOMAIN}/Admitted"
+
+# The scheduling gate by which a pod waits for us.
+GATE = f"{DOMAIN}/admit"
 
 # Read from nodes.
 RACK = f"{DOMAIN}/rack"

@@ -8,13 +8,13 @@ from typing import Any
 
 from placewise.v1.cluster_pb2 import Gpu, Node
 from placewise_kubernetes.kube import names
-from placewise_kubernetes.kube.quantity import resources_from
+from placewise_kubernetes.kube.constraints import BLOCKING_EFFECTS
+from placewise_kubernetes.kube.quantity import resources_from, whole_amounts
 
 # Usual labels for the GPU model of a node.
 GPU_MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", names.GPU_MODEL)
 GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"
 RACK_LABELS = (names.RACK, "topology.kubernetes.io/rack")
-BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 # The taint by which a site keeps pods without GPUs away from nodes with them; gangs that ask for GPUs tolerate it.
 GPU_TAINT_SUFFIX = "/gpu"
 MIB_PER_GIB = 1024.0
@@ -28,6 +28,8 @@ class NodeReader:
 
     gpu_resources: tuple[str, ...]
     tolerated_taints: tuple[str, ...] = ()
+    is_whole: bool = False
+    """Reads the number of pods, disks and huge pages as well."""
 
     def read(self, document: Mapping[str, Any]) -> Node:
         """A v1.Node as Node.
@@ -37,7 +39,9 @@ class NodeReader:
         """
         metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
         labels = metadata.get("labels") or {}
-        capacity = resources_from(status.get("allocatable") or status.get("capacity") or {}, self.gpu_resources)
+        amounts = status.get("allocatable") or status.get("capacity") or {}
+        amounts = whole_amounts(amounts) if self.is_whole else amounts
+        capacity = resources_from(amounts, self.gpu_resources, is_whole=self.is_whole)
         node = Node(
             id=metadata["name"],
             capacity=capacity,

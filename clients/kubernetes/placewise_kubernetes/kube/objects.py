@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.constraints import Constraints
 from placewise_kubernetes.kube.quantity import pod_requests
 
 
@@ -39,7 +41,13 @@ class Pod:
     ended_s: float = 0.0
     is_deleting: bool = False
     is_gone: bool = False
+    gates: tuple[str, ...] = ()
     is_gated: bool = False
+    """It has scheduling gates that others take away."""
+    is_held: bool = False
+    """It has our scheduling gate, and we take it away."""
+    is_unread: bool = False
+    """Its volumes are still to be read."""
     is_unschedulable: bool = False
     priority_class: str = ""
     owner: Owner | None = None
@@ -49,6 +57,8 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     requests: Mapping[str, float] = field(default_factory=dict)
+    constraints: Constraints = field(default_factory=Constraints)
+    """Of a held pod."""
 
     @property
     def path(self) -> str:
@@ -70,6 +80,11 @@ class Pod:
         """It still needs a node."""
         return not self.node and not self.is_over and not self.is_deleting
 
+    @property
+    def admitted_to(self) -> str:
+        """Node that we decided for a pod whose gate we have taken away; empty if there is none."""
+        return "" if self.is_held else self.annotations.get(names.NODE, "")
+
     def setting(self, name: str, default: str = "") -> str:
         """A label or annotation of this name; the label wins."""
         return self.labels.get(name) or self.annotations.get(name) or default
@@ -83,6 +98,7 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
     """
     metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
     phase = status.get("phase") or "Pending"
+    gates = tuple(gate.get("name") or "" for gate in spec.get("schedulingGates") or ())
     return Pod(
         namespace=metadata.get("namespace") or "default",
         name=metadata["name"],
@@ -96,7 +112,8 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
         ended_s=_ended_s(status) if phase in ("Succeeded", "Failed") else 0.0,
         is_deleting=bool(metadata.get("deletionTimestamp")),
         is_unschedulable=_is_unschedulable(status),
-        is_gated=bool(spec.get("schedulingGates")),
+        gates=gates,
+        is_gated=bool(gates),
         priority_class=spec.get("priorityClassName") or "",
         owner=controller_of(metadata),
         labels=metadata.get("labels") or {},

@@ -10,6 +10,7 @@ from typing import Any
 from placewise.v1.job_pb2 import Resources
 
 GIB = 2.0**30
+MIB = 2.0**20
 # Suffixes of the API's quantity format: decimal SI, and binary.
 _SCALE = {
     "": 1.0,
@@ -51,13 +52,16 @@ def _parse(text: str) -> float:
     return float(match.group(1)) * _SCALE[match.group(2)]
 
 
-def resources_from(amounts: Mapping[str, Any], gpu_resources: Iterable[str]) -> Resources:
+def resources_from(amounts: Mapping[str, Any], gpu_resources: Iterable[str], *, is_whole: bool = False) -> Resources:
     """A resource list (requests, capacity, minResources) as Resources.
+
+    `is_whole`: also the amounts that no policy weighs, as `whole_amounts` gives them.
 
     Raises:
         ValueError: an amount is no quantity.
     """
     gpu_names = frozenset(gpu_resources)
+    skipped = () if is_whole else _NOT_EXTENDED
     result = Resources(
         cpu_cores=parse_quantity(amounts.get("cpu", 0)),
         memory_gib=parse_quantity(amounts.get("memory", 0)) / GIB,
@@ -65,9 +69,22 @@ def resources_from(amounts: Mapping[str, Any], gpu_resources: Iterable[str]) -> 
     for name, amount in amounts.items():
         if name in gpu_names:
             result.gpus += parse_quantity(amount)
-        elif name not in _NOT_EXTENDED and not name.startswith("hugepages-"):
+        elif name not in skipped and name not in ("cpu", "memory") and (is_whole or not name.startswith("hugepages-")):
             result.extended[name] = parse_quantity(amount)
     return result
+
+
+def whole_amounts(amounts: Mapping[str, Any]) -> dict[str, float]:
+    """A resource list with MiB instead of bytes for disks and huge pages: the service takes no such numbers of bytes.
+
+    Raises:
+        ValueError: an amount is no quantity.
+    """
+    return {name: parse_quantity(amount) / (MIB if _is_bytes(name) else 1.0) for name, amount in amounts.items()}
+
+
+def _is_bytes(name: str) -> bool:
+    return name in ("ephemeral-storage", "storage") or name.startswith("hugepages-")
 
 
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, float]:

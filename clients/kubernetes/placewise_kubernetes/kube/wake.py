@@ -58,6 +58,28 @@ class PodWriter:
             self._start(self._patch(pod, {"status": {"conditions": [condition]}}))
         self.explain(pods, text)
 
+    def hold(self, pods: Iterable[Pod], text: str) -> None:
+        """An event and a condition of our own on pods that our gate holds: their PodScheduled is the API server's."""
+        condition = {
+            "type": names.ADMITTED,
+            "status": "False",
+            "reason": "Waiting",
+            "message": text[:_EVENT_TEXT_LIMIT],
+        }
+        for pod in pods:
+            self._start(self._patch(pod, {"status": {"conditions": [condition]}}))
+            self._start(self._event(pod, "Normal", "PlacewiseWaiting", f"Placewise: {text}"))
+
+    def report_left(self, pods: Iterable[Pod], text: str) -> None:
+        """The event that a pod's gate is taken away without a decision."""
+        for pod in pods:
+            self._start(self._event(pod, "Normal", "PlacewiseNotDecided", f"Placewise: {text}"))
+
+    def report_admitted(self, pod: Pod, node: str, decision_id: str) -> None:
+        """The event with the node that a pod was nominated for."""
+        text = f"Placewise: decided for {node} (decision {decision_id}); its scheduler may take it now"
+        self._start(self._event(pod, "Normal", "PlacewiseAdmitted", text, _EVENT_DELAY_S))
+
     def report_scheduled(self, pod: Pod, node: str, decision_id: str) -> None:
         """The event with the pod's node; a little later, so that it delays no binding."""
         text = f"Successfully assigned {pod.path} to {node} (decision {decision_id})"

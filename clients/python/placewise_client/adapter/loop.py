@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 # Placements applied to the host side by side.
 _APPLY_AT_ONCE = 4
 _RECOVER_TIMEOUT_S = 2.0
+NO_SHAPE = "NO_FEASIBLE_SHAPE"
 
 
 @dataclass(slots=True)
@@ -260,6 +261,8 @@ class AdapterLoop:
             case Placed(placement):
                 await self._apply(record, placement, gate)
             case NoFit() if self.settings.is_no_fit_released:
+                await self._release_by(gate, record, "no_fit")
+            case Waiting(reasons) if self.settings.is_unshapeable_released and NO_SHAPE in reasons:
                 await self._release_by(gate, record, "no_fit")
             case Undecided(_, True):
                 await self._release_by(gate, record, "no_decision")

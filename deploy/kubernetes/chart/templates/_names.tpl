@@ -15,6 +15,11 @@
 {{- with .Values.extraRules }}{{ if eq (toJson (index . "is_job_watched")) "false" }}true{{ end }}{{ end -}}
 {{- end }}
 
+{{- /* Whether our scheduling gate holds pods: "true" or "". */ -}}
+{{- define "placewise.gates" -}}
+{{- with .Values.gates }}{{ if .enabled }}true{{ end }}{{ end -}}
+{{- end }}
+
 {{- /* Refuses what would leave the port open, and values of an earlier chart that do not say what is served. */ -}}
 {{- define "placewise.check" -}}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.from) }}
@@ -22,6 +27,9 @@
 {{- end }}
 {{- if not (or (include "placewise.mutual" .) .Values.networkPolicy.enabled) }}
 {{- fail "nobody guards the adapter's port: set listen.clientCertificates=true (with listen.tlsSecret, whose Secret then needs a ca.crt), or networkPolicy.enabled=true and networkPolicy.from" }}
+{{- end }}
+{{- if and (include "placewise.gates" .) (not .Values.gates.guard) }}
+{{- fail "gates.guard is false: without its validating policy the adapter could patch any pod, so gates.enabled is refused" }}
 {{- end }}
 {{- if eq (toJson .Values.listen.bind) "null" }}
 {{- fail "listen.bind is not set: true where kube-scheduler is configured with a bindVerb, else false" }}

@@ -1,0 +1,47 @@
+"""Mixed gangs through gates on nodes that are partly full: each runs as the decision log says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane, free_port
+from tests.e2e.kubernetes.kubernetes_fixtures import placewise, watched
+from tests.e2e.kubernetes.kubernetes_gates import plane
+from tests.e2e.kubernetes.kubernetes_scenario import AdapterProcess, Watched
+from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
+from tests.e2e.kubernetes.test_kubernetes_decided import GANGS, by_job, logged, mixed, run, where
+
+pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
+
+__all__ = ["placewise", "plane", "watched"]
+
+
+@pytest.fixture
+async def adapter(plane: ControlPlane) -> AsyncIterator[AdapterProcess]:
+    process = AdapterProcess(plane, free_port())
+    yield process
+    process.stop()
+
+
+@pytest.mark.parametrize("pin", ["soft", "hard"])
+async def test_mixed_gangs_run_as_decided(
+    pin: str,
+    adapter: AdapterProcess,
+    plane: ControlPlane,
+    watched: Watched,
+    placewise: PlacewiseServer,
+    record_property: Callable[[str, object], None],
+) -> None:
+    cluster = f"gates-{pin}"
+    adapter.start(placewise.http_target, cluster=cluster, gates={"is_enabled": True, "pin": pin})
+    await adapter.ready()
+    gangs = mixed("default-scheduler", random.Random(20))
+    await run(watched, gangs)
+    log = await logged(placewise, cluster, GANGS)
+    found = log.account(by_job(log, await where(plane, gangs)))
+    record_property("gangs", f"gates, {pin}: {found}")
+    print(f"\ngates, {pin}: {found}")
+    assert found.as_decided == found.total == GANGS, found.elsewhere
+    assert log.doubled() == []
