@@ -29,7 +29,7 @@ LIMIT = "PLACEWISE_TEST_BUILD_LIMIT_S"
 
 
 class BinariesUnavailableError(Exception):
-    """No control plane can be had here; the message names what is missing."""
+    """No control plane can be had here; the message names the missing program."""
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Path:
@@ -57,7 +57,7 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def build(binaries: Path, limit_s: float = float("inf")) -> None:
-    """Builds what is missing, each binary under its name as soon as it is complete."""
+    """Builds the missing binaries, each under its name as soon as it is complete."""
     stop_s = time.monotonic() + limit_s
     if shutil.which("go") is None:
         raise BinariesUnavailableError("a build needs Go: https://go.dev/dl, of the release's go.mod or newer")

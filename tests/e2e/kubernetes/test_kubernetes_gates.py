@@ -154,7 +154,7 @@ async def test_an_adapter_killed_between_its_writes_finishes_the_gang(
     stopping = asyncio.create_task(stop_when_bound(plane, watched, process.pid, bound))
     await ungate_last(plane, names)
     await stopping
-    await asyncio.sleep(0.5)  # what the API server had is written
+    await asyncio.sleep(0.5)  # writes under way are done by then
     left = len(gated(plane, names))
     adapter.kill()
     print(f"\nkilled with {left} of {CUT} pods gated")
