@@ -13,7 +13,7 @@ import yaml
 
 from placewise_client.adapter.native import AdapterSettings
 from placewise_client.adapter.sections import ConfigError, read_section
-from placewise_kubernetes.gang.opening import GateRules, Pin
+from placewise_kubernetes.gang.gates.opening import GateRules, Pin
 from placewise_kubernetes.gang.owners import DEFAULT_OWNERS, OwnerLabels
 from placewise_kubernetes.gang.spec import PRIORITIES, GangRules, Manage
 from placewise_kubernetes.kube.paths import is_label, is_name

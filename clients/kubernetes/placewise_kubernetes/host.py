@@ -18,12 +18,12 @@ from placewise_client.adapter.native import Applied, HostState, HostUnreachableE
 from placewise_kubernetes.gang.binding import GangBinder
 from placewise_kubernetes.gang.catalog import GroupMirror
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang
-from placewise_kubernetes.gang.gated import GatedPods
+from placewise_kubernetes.gang.gates.gated import GatedPods
+from placewise_kubernetes.gang.gates.opening import GateOpener, GateRules, Pin, restore
 from placewise_kubernetes.gang.gpus import GpuLedger
 from placewise_kubernetes.gang.groups import WATCHED_PATHS, GroupLookup, read_group
 from placewise_kubernetes.gang.jobs import JobMirror
 from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
-from placewise_kubernetes.gang.opening import GateOpener, GateRules, Pin, restore
 from placewise_kubernetes.gang.spec import GangRef, GangRules, GroupFacts, Source
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.bind import Binder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from placewise_kubernetes.gang.opening import Pin, ungating
+from placewise_kubernetes.gang.gates.opening import Pin, ungating
 from placewise_kubernetes.gang.spec import GangRules
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.client import STRATEGIC_MERGE_PATCH, KubeAccess, KubeClient, KubeError

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from placewise.v1.cluster_pb2 import Node
-from placewise_kubernetes.gang.gated import GatedPods
+from placewise_kubernetes.gang.gates.gated import GatedPods
 from placewise_kubernetes.gang.spec import GangRules
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.constraints import (

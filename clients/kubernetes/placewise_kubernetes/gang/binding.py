@@ -12,8 +12,8 @@ from collections.abc import Callable
 from placewise_client.adapter.native import Applied, Stage
 from placewise_kubernetes.gang.fit import first_fit, have_room
 from placewise_kubernetes.gang.gang import Gang
+from placewise_kubernetes.gang.gates.opening import GateOpener
 from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
-from placewise_kubernetes.gang.opening import GateOpener
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.bind import Binder, Bound, Target, decision_notes
 from placewise_kubernetes.kube.objects import Pod

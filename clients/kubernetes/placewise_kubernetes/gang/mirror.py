@@ -13,7 +13,7 @@ from placewise.v1.job_pb2 import TaskGroup
 from placewise_client.adapter.native import End, NativeJob, Stage
 from placewise_kubernetes.gang.book import UID_LENGTH, GangBook
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang, planned_gpus
-from placewise_kubernetes.gang.gated import Taints
+from placewise_kubernetes.gang.gates.gated import Taints
 from placewise_kubernetes.gang.gpus import GpuLedger
 from placewise_kubernetes.gang.passed import PassedPods
 from placewise_kubernetes.gang.spec import GangRules, GroupFacts, Source, build_job, role_of
