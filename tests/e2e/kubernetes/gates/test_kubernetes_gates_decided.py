@@ -6,9 +6,9 @@ import random
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from tests.e2e.kubernetes.gates.kubernetes_gates import plane
 from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane, free_port
 from tests.e2e.kubernetes.kubernetes_fixtures import placewise, watched
-from tests.e2e.kubernetes.kubernetes_gates import plane
 from tests.e2e.kubernetes.kubernetes_scenario import AdapterProcess, Watched
 from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
 from tests.e2e.kubernetes.test_kubernetes_decided import GANGS, by_job, logged, mixed, run, where

@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.e2e.kubernetes.gates.kubernetes_gates import GATE, answer_to_adapter, gates_of, plane
 from tests.e2e.kubernetes.kubernetes_cluster import ADAPTER_TOKEN, ControlPlane, free_port, gang, pod
 from tests.e2e.kubernetes.kubernetes_fixtures import placewise, watched
-from tests.e2e.kubernetes.kubernetes_gates import GATE, answer_to_adapter, gates_of, plane
 from tests.e2e.kubernetes.kubernetes_recorder import Recorder
 from tests.e2e.kubernetes.kubernetes_scenario import (
     PODS,
