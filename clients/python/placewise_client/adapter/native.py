@@ -236,7 +236,7 @@ class AdapterSettings:
     does not fit if it does not delay it. "" is the cluster's own policy."""
     is_no_fit_released: bool = True
     """A job that can never fit is left to the host, which tells its user in its own words; False keeps it waiting."""
-    is_unshapeable_released: bool = False
-    """A job that waits because not even an empty cluster could take any of its shapes counts as one that never fits."""
     is_dry_run: bool = False
     """Decide and log, change nothing: every job is left to the host's own scheduling."""
+    is_unshapeable_released: bool = False
+    """A job that waits because not even an empty cluster could take any of its shapes counts as one that never fits."""
