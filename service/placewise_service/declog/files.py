@@ -26,27 +26,6 @@ def durable_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
     sync_directory(path.parent.parent)
 
 
-class RowGroups:
-    """Writes small tables to a file in row groups of some size: until the file is closed, its writer keeps nearly a
-    kilobyte for each column of each row group. `end` writes the last rows."""
-
-    def __init__(self, writer: pq.ParquetWriter, rows: int = 65_536) -> None:
-        self._writer, self._at_least = writer, rows
-        self._waiting: list[pa.Table] = []
-        self._rows = 0
-
-    def add(self, table: pa.Table) -> None:
-        self._waiting.append(table)
-        self._rows += len(table)
-        if self._rows >= self._at_least:
-            self.end()
-
-    def end(self) -> None:
-        if self._rows:
-            self._writer.write_table(pa.concat_tables(self._waiting))
-        self._waiting, self._rows = [], 0
-
-
 def write_durably(path: Path, text: str) -> None:
     """Replaces a file's text."""
     temporary = path.with_name(f".{path.name}.tmp")
