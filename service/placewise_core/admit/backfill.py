@@ -96,10 +96,11 @@ class Backfill:
 
     def pool_for(self, job: Job, pool: Pool) -> Pool:
         """The pool without the nodes that the job may not take; `pool` itself if there are none. Once the head is
-        known, nodes that have nothing for the job may stay in it."""
+        known and only starts are asked for, nodes that have nothing for the job may stay in it."""
         now_s = self._context.now_s
         others, own = self._others, None if self._is_served else self._head
-        if not self.needs_head and pool.is_on_idle(job) and job.id not in self._other_jobs:
+        is_explained = not self._context.starts_only
+        if not (is_explained or self.needs_head) and pool.is_on_idle(job) and job.id not in self._other_jobs:
             others, own = self._with_idle(pool)
         heads = outranking(others, job.id) if others else []
         if own is not None and own.job != job.id:
