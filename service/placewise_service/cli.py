@@ -54,7 +54,7 @@ class LazyGroup(TyperGroup):
 
 
 def _imported(module: str) -> ModuleType:
-    """Imports without the garbage collector, which would walk what stays anyway: a tenth of the time of a start."""
+    """Imports without the garbage collector, which would walk objects that stay: a tenth of the time of a start."""
     gc.disable()
     try:
         return importlib.import_module(module)
@@ -128,8 +128,8 @@ def invoke(args: Sequence[str] | None = None) -> int:
 def main() -> None:
     """Entry point: runs the command line and ends the process with one of the documented exit codes.
 
-    numpy multiplies in one thread unless the environment says otherwise: its matrices here are small, two threads take
-    twice the CPU, and they round otherwise than one, so that results would depend on the number of cores.
+    numpy multiplies matrices in one thread unless the environment sets another number. Two threads take twice the CPU
+    for matrices as small as ours. They also round differently, so results would depend on the number of cores.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when a command imports it
     sys.exit(invoke())

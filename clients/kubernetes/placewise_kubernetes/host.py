@@ -89,7 +89,7 @@ class KubernetesHost:
         )
         # Not among those above: a cluster whose Jobs may not be read has its gangs decided by their pods.
         jobs = JobMirror(rules, self.pods.book, self.poke, clock)
-        # A Job's template does not show what the policy and its volumes will add: held gangs are decided by their pods.
+        # Held gangs are decided by their pods: a Job's template lacks the gate and the nodes of its volumes.
         is_job_watched = rules.is_job_watched and not self.gates.is_enabled
         self._jobs = Reflector(client, JOBS_PATH, jobs) if is_job_watched else None
         self._groups = {

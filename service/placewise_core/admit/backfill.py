@@ -21,7 +21,7 @@ class Backfill:
     """The head of this request's queue, once one job waits, beside the heads of the other queues.
 
     The queue's head of before stays the head if this request does not ask about its job: a host may ask about one job
-    at a time. If it does, this request finds the head anew: the first job that waits, unless one is past its bound.
+    at a time. If it does, this request finds the head again: the first job that waits, unless one is past its bound.
     A head that may start keeps its nodes until it is placed, or until another job needs the reservation.
     """
 

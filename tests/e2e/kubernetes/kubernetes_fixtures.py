@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -53,6 +54,12 @@ def placewise(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlacewiseSer
     server.launch()
     yield server
     server.end()
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> str:
+    """Every test is a cluster of its own to the service."""
+    return re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[-60:].strip("-")
 
 
 @pytest.fixture

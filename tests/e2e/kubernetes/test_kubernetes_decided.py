@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -15,23 +14,17 @@ from typing import Any
 import pytest
 from tests.e2e.hosts.decision_log import DecisionLog, read_log
 from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane, environment, free_port, gang, pod
-from tests.e2e.kubernetes.kubernetes_fixtures import placewise, plane, watched
+from tests.e2e.kubernetes.kubernetes_fixtures import cluster, placewise, plane, watched
 from tests.e2e.kubernetes.kubernetes_scenario import PODS, AdapterProcess, Watched, finish, names_of
 from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
 
-__all__ = ["placewise", "plane", "watched"]
+__all__ = ["cluster", "placewise", "plane", "watched"]
 MODES = {"extender": "default-scheduler", "own": "placewise"}
 GANGS = 60
 Note = Callable[[str, object], None]
 Gangs = dict[str, list[dict[str, Any]]]
-
-
-@pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> str:
-    """Every test is a cluster of its own to the service."""
-    return re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +109,23 @@ def by_job(log: DecisionLog, ran: dict[str, Counter[str]]) -> dict[str, Counter[
     return {ids.get(name, name): places for name, places in ran.items()}
 
 
+async def run_as_decided(
+    title: str, gangs: Gangs, watched: Watched, placewise: PlacewiseServer, cluster: str, note: Note
+) -> None:
+    """Runs the gangs: each has to run where the log says."""
+    await run(watched, gangs)
+    log = await logged(placewise, cluster, GANGS)
+    found = log.account(by_job(log, await where(watched.plane, gangs)))
+    note("gangs", f"{title}: {found}")
+    print(f"\n{title}: {found}")
+    assert found.as_decided == found.total == GANGS, found.elsewhere
+    assert log.doubled() == []
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_mixed_gangs_run_as_decided(
     mode: str,
     adapter: AdapterProcess,
-    plane: ControlPlane,
     watched: Watched,
     placewise: PlacewiseServer,
     cluster: str,
@@ -129,13 +134,7 @@ async def test_mixed_gangs_run_as_decided(
     adapter.start(placewise.http_target, cluster=cluster)
     await adapter.ready()
     gangs = mixed(MODES[mode], random.Random(20))
-    await run(watched, gangs)
-    log = await logged(placewise, cluster, GANGS)
-    found = log.account(by_job(log, await where(plane, gangs)))
-    record_property("gangs", f"{mode}: {found}")
-    print(f"\n{mode}: {found}")
-    assert found.as_decided == found.total == GANGS, found.elsewhere
-    assert log.doubled() == []
+    await run_as_decided(mode, gangs, watched, placewise, cluster, record_property)
 
 
 async def test_a_dry_run_agrees_seldom(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import urllib.error
 from collections import Counter
@@ -14,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane, free_port, gang, pod
-from tests.e2e.kubernetes.kubernetes_fixtures import placewise, plane, watched
+from tests.e2e.kubernetes.kubernetes_fixtures import cluster, placewise, plane, watched
 from tests.e2e.kubernetes.kubernetes_recorder import Recorder
 from tests.e2e.kubernetes.kubernetes_scenario import (
     GPUS_PER_NODE,
@@ -37,7 +36,7 @@ from placewise_client import NotFoundError, StateUnavailableError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
 
-__all__ = ["placewise", "plane", "watched"]
+__all__ = ["cluster", "placewise", "plane", "watched"]
 # After its first back-offs a refused pod is put aside: left to itself, the scheduler returns to it after a minute.
 ASLEEP_S = 4.0
 BINDING = "binding-scheduler"
@@ -68,12 +67,6 @@ async def service(request: pytest.FixtureRequest) -> AsyncIterator[Service]:
     server = await OracleHttpServer().start()
     yield server
     await server.stop()
-
-
-@pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> str:
-    """Every test is a cluster of its own to the service."""
-    return re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[-60:].strip("-")
 
 
 @pytest.fixture

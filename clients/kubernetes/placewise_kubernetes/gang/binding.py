@@ -77,7 +77,7 @@ class GangBinder:
         outcome = await task if task is not None and gang.is_complete() else Applied.DONE
         if outcome is not Applied.REFUSED:
             return outcome
-        # What is bound stays, and the rest is tried again.
+        # Bound pods stay, and the others are tried again.
         return Applied.DONE if gang.is_bound_in_part() else self._undecided(gang)
 
     def _undecided(self, gang: Gang) -> Applied:

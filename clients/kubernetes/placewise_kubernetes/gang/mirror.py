@@ -70,7 +70,7 @@ class NodeMirror:
         return [tellable(self._labelled(node, self._taints.get(node.id, ()))) for node in self.nodes.values()]
 
     def report_again(self) -> None:
-        """What is reported of the nodes has changed, though they have not."""
+        """Has all nodes reported again: their labels of our own have changed."""
         self._has_changed = True
 
     def _put(self, item: Mapping[str, Any]) -> bool:

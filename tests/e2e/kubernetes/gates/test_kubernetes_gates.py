@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from tests.e2e.kubernetes.gates.kubernetes_gates import GATE, answer_to_adapter, gates_of, plane
 from tests.e2e.kubernetes.kubernetes_cluster import ADAPTER_TOKEN, ControlPlane, free_port, gang, pod
-from tests.e2e.kubernetes.kubernetes_fixtures import placewise, watched
+from tests.e2e.kubernetes.kubernetes_fixtures import cluster, placewise, watched
 from tests.e2e.kubernetes.kubernetes_recorder import Recorder
 from tests.e2e.kubernetes.kubernetes_scenario import (
     PODS,
@@ -30,13 +29,7 @@ from placewise_kubernetes import cli
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(300)]
 
-__all__ = ["placewise", "plane", "watched"]
-
-
-@pytest.fixture
-def cluster(request: pytest.FixtureRequest) -> str:
-    """Every test is a cluster of its own to the service."""
-    return re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[-60:].strip("-")
+__all__ = ["cluster", "placewise", "plane", "watched"]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane, free_port
 from tests.e2e.kubernetes.kubernetes_fixtures import placewise, watched
 from tests.e2e.kubernetes.kubernetes_scenario import AdapterProcess, Watched
 from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
-from tests.e2e.kubernetes.test_kubernetes_decided import GANGS, by_job, logged, mixed, run, where
+from tests.e2e.kubernetes.test_kubernetes_decided import mixed, run_as_decided
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
 
@@ -29,7 +29,6 @@ async def adapter(plane: ControlPlane) -> AsyncIterator[AdapterProcess]:
 async def test_mixed_gangs_run_as_decided(
     pin: str,
     adapter: AdapterProcess,
-    plane: ControlPlane,
     watched: Watched,
     placewise: PlacewiseServer,
     record_property: Callable[[str, object], None],
@@ -38,10 +37,4 @@ async def test_mixed_gangs_run_as_decided(
     adapter.start(placewise.http_target, cluster=cluster, gates={"is_enabled": True, "pin": pin})
     await adapter.ready()
     gangs = mixed("default-scheduler", random.Random(20))
-    await run(watched, gangs)
-    log = await logged(placewise, cluster, GANGS)
-    found = log.account(by_job(log, await where(plane, gangs)))
-    record_property("gangs", f"gates, {pin}: {found}")
-    print(f"\ngates, {pin}: {found}")
-    assert found.as_decided == found.total == GANGS, found.elsewhere
-    assert log.doubled() == []
+    await run_as_decided(f"gates, {pin}", gangs, watched, placewise, cluster, record_property)

@@ -16,7 +16,7 @@ from placewise_core.admit.policy import AdmitContext, AdmitExploration
 from placewise_core.domain.cluster import HeadReservation, QueueSettings, QueueState
 from placewise_core.domain.decision import Outcome, Reason
 from placewise_core.domain.events import Event, JobsEnded
-from placewise_core.domain.job import Job, JobId, Priority
+from placewise_core.domain.job import Job, JobId, Priority, Resources, Role, TaskGroup
 from placewise_core.gang import why
 from placewise_core.gang.context import PlaceContext
 from placewise_core.view.heads import barred
@@ -35,6 +35,20 @@ def test_a_job_of_unknown_length_may_not_take_the_heads_nodes() -> None:
     plan = ask([job("gang", 4, tasks=2), job("untold", 1, 0.0)], busy(), QueueState("q"))
     assert admitted(plan) == set()
     assert plan.admissions[1].blockers[0].reason is Reason.BEHIND_IN_QUEUE
+
+
+def test_the_blockers_of_a_job_behind_the_head_leave_a_full_node_of_the_head_out() -> None:
+    """Its cores are of no use to the job."""
+    view = cluster_of(gpu_nodes(2, 4))
+    assert start(view, job("runs", 4, 500.0), NOW_S)
+    assert start(view, job("runs long", 2, 10_000.0), NOW_S)
+    demand = Resources(gpus=1.0, cpu_cores=12.0)  # of 32 on each node
+    waits = replace(job("waits", 1, 0.0), groups=(TaskGroup(Role.WORKER, 3, demand),))
+    plan = ask([job("wide", 4), waits], view, QueueState("q"))
+    assert plan.queue.head is not None
+    assert plan.queue.head.nodes == ("n0",)
+    found = {blocker.reason: blocker.shortfall for blocker in plan.admissions[1].blockers}
+    assert (found[Reason.INSUFFICIENT_GPU], found[Reason.INSUFFICIENT_CPU]) == (1.0, 4.0)
 
 
 def test_a_job_may_take_nodes_that_the_head_does_not_need() -> None:
@@ -141,7 +155,7 @@ def test_a_gang_as_large_as_the_cluster_starts_within_its_bound(
     policy: str, told_s: float, under: float, behind: bool, starts_only: bool, rate: float, seed: int
 ) -> None:
     """One-GPU jobs come without end, behind the gang or ahead of it in the host's order, and take up to ten times as
-    long as they told; two replicas answer by turns, and explore."""
+    long as they declared; two replicas answer by turns, and explore."""
     rng = np.random.default_rng(seed)
     world, gang = TwoReplicas(policy, rate), job("gang", 2, 100.0, tasks=2)
     stream, step_s = (job(f"j{i}", 1, told_s) for i in itertools.count()), 20.0
@@ -312,7 +326,7 @@ def test_a_head_is_told_by_the_state_as_it_was_stored() -> None:
     assert view.heads == {}
 
 
-def test_a_bound_that_is_set_anew_holds_for_the_head_that_waits() -> None:
+def test_a_new_bound_holds_for_the_head_that_waits() -> None:
     view, gang = busy(100_000.0), job("gang", 4, tasks=2)
     ask([gang], view, QueueState("q"))
     context = AdmitContext(NOW_S + 5.0, 0, QueueSettings(bound_s=2.0), 0)

@@ -79,7 +79,7 @@ class Simulation:
         self.footprints: dict[str, Footprint] = {}
         self.context = PlaceContext(0.0, np.random.default_rng(seed), interference=self.options.belief)
         self.admitter = Admitter(admission, seed, self.options.queue_settings) if admission is not None else None
-        self._window = Window(self.options.discipline.window)  # what the admitter is asked about
+        self._window = Window(self.options.discipline.window)  # jobs that the admitter is asked about
         self.heat = HeatMap(nodes) if self.options.telemetry_every_s > 0 else None
         self._source: Iterator[SimJob] = iter(jobs)
         self._more_arrivals = True
@@ -107,7 +107,7 @@ class Simulation:
         return self.clock.now_s()
 
     def run(self, until_s: float = float("inf"), progress: Callable[[int, float], None] | None = None) -> SimResult:
-        """Runs to the end, or to `until_s`. Ctrl-C ends it early, with what there is, marked partial."""
+        """Runs to the end, or to `until_s`. Ctrl-C ends it early: the results so far, marked partial."""
         began = time.perf_counter()
         is_partial = False
         try:
