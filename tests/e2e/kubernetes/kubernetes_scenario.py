@@ -199,9 +199,17 @@ class Watched:
         return Counter(node for name, node in self.node.items() if name.rsplit("-", 1)[0] == gang)
 
     async def follow(self) -> None:
-        """Watches pods until it is cancelled."""
-        _, version = await self.kube.list_all(PODS)
-        self.kube_ready.set()
+        """Lists and watches pods until it is cancelled. The API server ends a watch that reads too slowly."""
+        while True:
+            items, version = await self.kube.list_all(PODS)
+            for name in self.node.keys() - {item["metadata"]["name"] for item in items}:
+                del self.node[name]
+            for item in items:
+                self._see({"type": "ADDED", "object": item}, time.monotonic())
+            self.kube_ready.set()
+            await self._watch(version)
+
+    async def _watch(self, version: str) -> None:
         url, context = f"{self.plane.url}{PODS}?watch=true&resourceVersion={version}", self.plane.tls()
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
