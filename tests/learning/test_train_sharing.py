@@ -121,7 +121,7 @@ def test_training_finds_what_is_in_the_pairs_and_beats_what_was_served() -> None
 @pytest.mark.slow
 def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"pairs": train_sharing.folds(QUICK)["pairs"][:1]}
-    settings |= dict.fromkeys(("networks", "gpu_k80", "gpu_v100"), settings["pairs"])
+    settings |= dict.fromkeys(("networks", "gpu_k80", "gpu_v100", "gpu_h200"), settings["pairs"])
     monkeypatch.setattr(train_sharing, "folds", lambda args: settings)
     quick = Args(out=tmp_path, steps=5, draws=2, ncf_steps=6, processes=1)
     report = train(quick)

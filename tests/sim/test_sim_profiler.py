@@ -6,13 +6,25 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from placewise_training.cli import UsageError
-from placewise_training.profiling import profiler, short_profile
+from placewise_training.data.site_rows import read_site_rows
+from placewise_training.profiling import networks, profiler, short_profile
 from placewise_training.profiling.command import profile_app
-from placewise_training.profiling.profiler import PAIR_COLUMNS, ProfileSettings, groups, profile, short_profiles, write
+from placewise_training.profiling.profiler import (
+    PAIR_COLUMNS,
+    Profile,
+    ProfileSettings,
+    Set,
+    groups,
+    profile,
+    short_profiles,
+    write,
+)
 from placewise_training.profiling.workers import Reading, Workers
+from placewise_training.profiling.workloads import trainer, workload
 
 
 def test_groups_are_all_pairs_and_all_triples() -> None:
@@ -37,6 +49,52 @@ def test_two_metrics_of_every_loop_are_drawn_by_seed() -> None:
         "speedup",
     }
     assert all(len(row) == 2 for rows in on_gpu for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("model", "millions"), [(networks.resnet18, 11.69), (networks.resnet50, 25.557032), (networks.vgg16, 138.357544)]
+)
+def test_networks_have_the_parameters_of_their_papers(model: networks.Model, millions: float) -> None:
+    net, _ = model(torch.device("meta"), 1)
+    assert sum(p.numel() for p in net.parameters()) / 1e6 == pytest.approx(millions, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["resnet18@2", "lm@2", "recommendation@4"])
+def test_networks_learn_at_the_batch_asked_for(name: str) -> None:
+    chosen = workload(name)
+    assert f"{chosen.name}@{chosen.batch}" == name
+    torch.manual_seed(0)
+    net, loss = getattr(networks, chosen.name)(torch.device("cpu"), chosen.batch)
+    before = loss().item()
+    step = trainer(net, loss)
+    for _ in range(2):
+        step()
+    assert loss().item() < before
+
+
+@pytest.mark.parametrize("name", ["resnet99", "lm@0", "lm@two"])
+def test_an_unknown_network_or_batch_is_refused(name: str) -> None:
+    result = CliRunner().invoke(profile_app, ["--device", "cpu", "--workload", name])
+    assert isinstance(result.exception, UsageError)
+    assert repr(name) in str(result.exception)
+
+
+def test_a_gpu_has_its_steps_written_as_a_training_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "hardware_name", lambda device: "NVIDIA H200")
+    alone = {name: Reading(name, 4.0, 0.9, 1.0) for name in ("lm@16", "lm@64")}
+    short = {name: {"cpu": 0.9, "host_memory": 0.1} for name in alone}
+    pair = Set(("lm@16", "lm@64"), (4.0, 4.0), (2.0, 3.0), (0.5, 0.75), (0.0, 0.0), (1.0, 1.0), (0.0, 0.0))
+    made = Profile(alone, short, (pair,), {"lm@16": 16, "lm@64": 64}, is_partial=False)
+    settings = ProfileSettings(tuple(alone), device="cuda")
+    assert [file.name for file in write(made, settings, tmp_path)][-1] == "steps.csv"
+    rows = read_site_rows(tmp_path)
+    assert [(s.gpu_type, s.model, s.local_batch, s.step_s) for s in rows.steps] == [
+        ("NVIDIA H200", "lm", 16.0, 0.25),
+        ("NVIDIA H200", "lm", 64.0, 0.25),
+    ]
+    assert [(p.model_a, p.batch_a, p.model_b, p.batch_b, p.norm_a, p.norm_b) for p in rows.pairs] == [
+        ("lm", 16.0, "lm", 64.0, 0.5, 0.75)
+    ]
 
 
 @pytest.mark.slow

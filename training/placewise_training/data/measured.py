@@ -134,6 +134,16 @@ def isolated_steps() -> tuple[IsolatedSteps, ...]:
 @functools.cache
 def gpu_pairs() -> tuple[GpuPair, ...]:
     """Gavel's pairs that fit into memory; values the source clipped at 1 are left out."""
+    return _pairs("gpu_pairs.csv")
+
+
+@functools.cache
+def profiled_gpu_pairs() -> tuple[GpuPair, ...]:
+    """Pairs of six networks on an H200, measured by `placewise profile`. Judges; nothing is fitted to them."""
+    return _pairs("profiled_gpu_pairs.csv")
+
+
+def _pairs(file: str) -> tuple[GpuPair, ...]:
     return tuple(
         GpuPair(
             source=row["source"],
@@ -145,7 +155,7 @@ def gpu_pairs() -> tuple[GpuPair, ...]:
             norm_a=float(row["norm_a"]),
             norm_b=float(row["norm_b"]),
         )
-        for row in _rows("gpu_pairs.csv")
+        for row in _rows(file)
         if row["clipped_a"] != "True" and row["clipped_b"] != "True"
     )
 

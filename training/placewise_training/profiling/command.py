@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,8 @@ from placewise_training.data.measured import accuracy
 from placewise_training.lab.register import INTERRUPTED
 from placewise_training.profiling.profiler import ProfileSettings, groups, hardware_name, profile, write
 from placewise_training.profiling.short_profile import compare, write_short
-from placewise_training.profiling.workloads import WORKLOADS
+from placewise_training.profiling.workloads import LOOPS, NETWORKS, WORKLOADS
+from placewise_training.profiling.workloads import workload as known
 
 profile_app = typer.Typer(add_completion=False)
 
@@ -27,7 +29,10 @@ def profile_command(
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of one measurement.")] = 3.0,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     triples: Annotated[bool, typer.Option(help="Measure three at a time as well.")] = True,
-    workload: Annotated[list[str] | None, typer.Option(help="Only these; repeat.")] = None,
+    pairs: Annotated[bool, typer.Option(help="Without: each alone, neither pairs nor triples.")] = True,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Only these, as resnet50 or resnet50@32 (batch); repeat.")
+    ] = None,
     seed: Annotated[int, typer.Option()] = 0,
     short_seconds: Annotated[
         float,
@@ -36,15 +41,14 @@ def profile_command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Measures real training loops alone, in pairs and in triples, on CPU cores or a GPU."""
-    names = tuple(workload or WORKLOADS)
-    unknown = sorted(set(names) - WORKLOADS.keys())
-    if unknown:
-        raise UsageError(f"--workload {unknown[0]!r} is none of {', '.join(WORKLOADS)}")
-    chosen = ProfileSettings(names, _device(device), _cores(cores), seconds, repeats, triples, seed)
+    chosen_device = _device(device)
+    names = tuple(workload or (LOOPS if chosen_device == "cpu" else NETWORKS))
+    _check(names)
+    chosen = ProfileSettings(names, chosen_device, _cores(cores), seconds, repeats, triples, seed, pairs)
     if short_seconds > 0:
         _compare(chosen, short_seconds, out / "short.csv", as_json=as_json)
         return
-    total = len(names) + len(groups(names, triples))
+    total = len(names) + (len(groups(names, triples)) if pairs else 0)
     done = itertools.count(1)
     with progress_bar("profile", total, is_hidden=as_json or not sys.stderr.isatty()) as show:
         measured = profile(chosen, lambda what: show(next(done)))
@@ -79,6 +83,14 @@ def _compare(chosen: ProfileSettings, short_s: float, path: Path, *, as_json: bo
         Console().print(f"{path}\n{100.0 * right:.1f} % right over {len(rows)} metrics")
     if len({(row.model, row.repeat) for row in rows}) < total:
         raise typer.Exit(INTERRUPTED)
+
+
+def _check(names: Sequence[str]) -> None:
+    for name in names:
+        try:
+            known(name)
+        except (KeyError, ValueError):
+            raise UsageError(f"--workload {name!r} is none of {', '.join(WORKLOADS)}, nor one with @BATCH") from None
 
 
 def _device(device: str) -> str:

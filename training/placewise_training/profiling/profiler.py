@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from placewise_training.profiling.workers import Reading, Workers
-from placewise_training.profiling.workloads import WORKLOADS
+from placewise_training.profiling.workloads import workload
 
 # Header of the measured co-location table, so that a reader of that table reads this one.
 PAIR_COLUMNS = [
@@ -30,6 +30,9 @@ PAIR_COLUMNS = [
     *("feasible", "clipped_a", "clipped_b", "gpu_util_pair", "gmem_util_pair", "gmem_used_mb_pair"),
 ]
 SOURCE = "placewise_profiler"
+_CORE_BATCH = 2  # of a network on a CPU core, where its usual batch would take minutes
+_SHARING = {"cpu": "operating system time slices, one thread each", "cuda": "GPU time slices, one process each"}
+STEP_COLUMNS = ("gpu_type", "model", "placement", "local_batch", "step_time_s")
 SET_COLUMNS = ("models", "alone_steps_per_s", "shared_steps_per_s", "norms", "spread", "cpu_norms", "cpu_spread")
 
 
@@ -44,6 +47,7 @@ class ProfileSettings:
     repeats: int = 3
     has_triples: bool = True
     seed: int = 0
+    has_pairs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +84,32 @@ def profile(settings: ProfileSettings, progress: Callable[[str], None] = lambda 
     sets: list[Set] = []
     alone: dict[str, Reading] = {}
     is_partial = False
-    with Workers(3 if settings.has_triples else 2, settings.device, settings.cores) as workers:
+    sides = groups(names, settings.has_triples) if settings.has_pairs else []
+    with Workers(max([1, *map(len, sides)]), settings.device, settings.cores) as workers:
         try:
             for name in names:
                 progress(name)
                 alone[name] = workers.measure([name], settings.seconds)[0]
-            for models in groups(names, settings.has_triples):
+            for models in sides:
                 progress(" + ".join(models))
                 sets.append(_measure_set(workers, models, settings))
         except KeyboardInterrupt:
             is_partial = True
     speedups = {} if settings.device == "cpu" or is_partial else _speedups(alone, settings)
     short = short_profiles(alone, settings.seed, speedups)
-    return Profile(alone, short, tuple(sets), {n: WORKLOADS[n].batch for n in names}, is_partial)
+    return Profile(alone, short, tuple(sets), {n: workload(n).batch for n in names}, is_partial)
 
 
 def _speedups(alone: Mapping[str, Reading], settings: ProfileSettings) -> dict[str, float]:
-    """Steps per second on the GPU over those on one CPU core."""
+    """Samples per second on the GPU over those on one CPU core, where a network has a small batch."""
     with Workers(1, "cpu", settings.cores) as workers:
-        return {
-            name: reading.steps_per_s / workers.measure([name], settings.seconds)[0].steps_per_s
-            for name, reading in alone.items()
-        }
+        found = {}
+        for name, reading in alone.items():
+            chosen = workload(name)
+            batch = min(chosen.batch, _CORE_BATCH) if chosen.is_network else chosen.batch
+            on_core = workers.measure([f"{chosen.name}@{batch}"], settings.seconds)[0]
+            found[name] = reading.steps_per_s * chosen.batch / (on_core.steps_per_s * batch)
+        return found
 
 
 def groups(names: Sequence[str], has_triples: bool) -> list[tuple[str, ...]]:
@@ -167,14 +175,19 @@ def short_profiles(
 
 
 def write(profiled: Profile, settings: ProfileSettings, folder: Path) -> list[Path]:
-    """Writes pairs (schema of the measured data), all sets, single profiles, and provenance. Returns the files."""
+    """Writes pairs (schema of the measured data), all sets, single profiles, provenance, of a GPU steps too.
+
+    Returns the files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     hardware = hardware_name(settings.device)
     pairs, sets, single = folder / "pairs.csv", folder / "sets.csv", folder / "single.csv"
     with pairs.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, PAIR_COLUMNS, restval="")
         writer.writeheader()
-        writer.writerows(_pair_row(s, profiled.batches, hardware) for s in profiled.sets if len(s.models) == 2)
+        writer.writerows(
+            _pair_row(s, profiled.batches, hardware, settings.device) for s in profiled.sets if len(s.models) == 2
+        )
     with sets.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["hardware", *SET_COLUMNS])
@@ -185,26 +198,39 @@ def write(profiled: Profile, settings: ProfileSettings, folder: Path) -> list[Pa
         for name, r in profiled.alone.items():
             short = json.dumps({k: round(v, 5) for k, v in profiled.short[name].items()})
             figures = (f"{r.steps_per_s:.6g}", f"{r.cpu_share:.4g}", f"{r.resident_gib:.4g}")
-            rows.writerow([hardware, name, profiled.batches[name], *figures, short])
+            rows.writerow([hardware, workload(name).name, profiled.batches[name], *figures, short])
     provenance = folder / "provenance.json"
     provenance.write_text(json.dumps(_provenance(profiled, settings, hardware), indent=1) + "\n", encoding="utf-8")
-    return [pairs, sets, single, provenance]
+    return [pairs, sets, single, provenance, *([] if settings.device == "cpu" else [_steps(profiled, folder)])]
+
+
+def _steps(profiled: Profile, folder: Path) -> Path:
+    """The steps alone on one GPU, as `--measured` reads them."""
+    path = folder / "steps.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(STEP_COLUMNS)
+        for name, r in profiled.alone.items():
+            rows.writerow(
+                [hardware_name("cuda"), workload(name).name, 1, profiled.batches[name], f"{1.0 / r.steps_per_s:.6g}"]
+            )
+    return path
 
 
 def _joined(values: Sequence[object]) -> str:
     return "+".join(v if isinstance(v, str) else f"{v:.5g}" for v in values)
 
 
-def _pair_row(measured: Set, batches: Mapping[str, int], hardware: str) -> dict[str, object]:
+def _pair_row(measured: Set, batches: Mapping[str, int], hardware: str, device: str) -> dict[str, object]:
     a, b = measured.models
     return {
         "source": SOURCE,
-        "sharing": "operating system time slices, one thread each",
+        "sharing": _SHARING[device],
         "gpu_type": hardware,
-        "model_a": a,
+        "model_a": workload(a).name,
         "batch_a": batches[a],
         "scale_a": 1,
-        "model_b": b,
+        "model_b": workload(b).name,
         "batch_b": batches[b],
         "scale_b": 1,
         "tput_a_alone": f"{measured.alone[0]:.6g}",

@@ -11,7 +11,7 @@ from types import TracebackType
 
 import torch
 
-from placewise_training.profiling.workloads import WORKLOADS, Step
+from placewise_training.profiling.workloads import Step, workload
 
 _WARM_UP_S = 0.5
 _ANSWER_WITHIN_S = 180.0
@@ -37,8 +37,8 @@ def _serve(pipe: Connection, device_name: str, cores: tuple[int, ...]) -> None:
     device = torch.device(device_name)
     while (request := pipe.recv()) is not None:
         name, seconds = request
-        workload = WORKLOADS[name]
-        step = workload.build(device, workload.batch)
+        chosen = workload(name)
+        step = chosen.build(device, chosen.batch)
         _run(step, _WARM_UP_S, device_name)
         pipe.send("ready")
         pipe.recv()

@@ -1,28 +1,34 @@
-"""Small PyTorch training loops of different character. Each is a step function; nothing here measures anything.
+"""PyTorch training loops to profile. Each is a step function; nothing here measures anything.
 
-Sizes are such that one step takes 10 to 100 ms on one CPU core, so that a few seconds hold enough steps.
+Steps of the small loops, of different character, take 10 to 100 ms on one CPU core, so that a few seconds hold enough
+of them. A GPU does them in 2 to 6 ms, most of which is Python's: two of them side by side do not contend for it. So a
+GPU is profiled by known networks at their usual size.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from placewise_training.profiling import networks
 
 Step = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`build` makes the step function on a device. `has_gpu_version` is False for one that computes on the CPU."""
+    """`build` makes the step function of a batch on a device. `is_network`: too large for a CPU core."""
 
     name: str
     batch: int
     build: Callable[[torch.device, int], Step]
+    is_network: bool = False
 
 
-def _trainer(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
+def trainer(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
+    """A step of SGD with momentum on that loss."""
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def step() -> None:
@@ -48,7 +54,7 @@ def _convolutional(device: torch.device, batch: int) -> Step:
     ).to(device)
     pictures = torch.randn(batch, 3, 32, 32, device=device)
     labels = torch.randint(10, (batch,), device=device)
-    return _trainer(layers, lambda: nn.functional.cross_entropy(layers(pictures), labels))
+    return trainer(layers, lambda: nn.functional.cross_entropy(layers(pictures), labels))
 
 
 class _Recurrent(nn.Module):
@@ -68,7 +74,7 @@ def _recurrent(device: torch.device, batch: int) -> Step:
     """A two-layer LSTM language model: many small dependent steps."""
     model = _Recurrent().to(device)
     tokens = torch.randint(5000, (batch, 32), device=device)
-    return _trainer(model, lambda: nn.functional.cross_entropy(model(tokens), tokens[:, 0]))
+    return trainer(model, lambda: nn.functional.cross_entropy(model(tokens), tokens[:, 0]))
 
 
 def _transformer(device: torch.device, batch: int) -> Step:
@@ -76,7 +82,7 @@ def _transformer(device: torch.device, batch: int) -> Step:
     layer = nn.TransformerEncoderLayer(256, 8, 512, dropout=0.0, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).to(device)
     tokens = torch.randn(batch, 64, 256, device=device)
-    return _trainer(model, lambda: model(tokens).square().mean())
+    return trainer(model, lambda: model(tokens).square().mean())
 
 
 def _embedding(device: torch.device, batch: int) -> Step:
@@ -85,7 +91,7 @@ def _embedding(device: torch.device, batch: int) -> Step:
     dense = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     model = nn.Sequential(table, dense).to(device)
     clicks = torch.randint(400_000, (batch, 40), device=device)
-    return _trainer(model, lambda: model(clicks).square().mean())
+    return trainer(model, lambda: model(clicks).square().mean())
 
 
 def _input_bound(device: torch.device, batch: int) -> Step:
@@ -105,10 +111,14 @@ def _input_bound(device: torch.device, batch: int) -> Step:
         outputs: Tensor = model(torch.from_numpy(ready).to(device))
         return outputs.square().mean()
 
-    return _trainer(model, loss)
+    return trainer(model, loss)
 
 
-WORKLOADS: Mapping[str, Workload] = {
+def _network(name: str, batch: int, model: networks.Model) -> Workload:
+    return Workload(name, batch, lambda device, size: trainer(*model(device, size)), is_network=True)
+
+
+LOOPS: Mapping[str, Workload] = {
     w.name: w
     for w in (
         Workload("convolutional", 32, _convolutional),
@@ -118,3 +128,26 @@ WORKLOADS: Mapping[str, Workload] = {
         Workload("input_bound", 32, _input_bound),
     )
 }
+NETWORKS: Mapping[str, Workload] = {
+    w.name: w
+    for w in (
+        _network("resnet18", 128, networks.resnet18),
+        _network("resnet50", 64, networks.resnet50),
+        _network("vgg16", 64, networks.vgg16),
+        _network("bert", 32, networks.bert),
+        _network("lm", 20, networks.lm),
+        _network("recommendation", 2048, networks.recommendation),
+    )
+}
+WORKLOADS: Mapping[str, Workload] = {**LOOPS, **NETWORKS}
+
+
+def workload(name: str) -> Workload:
+    """That of WORKLOADS; "NAME@BATCH" is one with another batch. Raises KeyError, ValueError."""
+    base, _, batch = name.partition("@")
+    found = WORKLOADS[base]
+    if not batch:
+        return found
+    if int(batch) < 1:
+        raise ValueError(f"{name}: the batch is below 1")
+    return replace(found, batch=int(batch))

@@ -24,7 +24,7 @@ from placewise_core.domain.model_names import canonical, nearest
 from placewise_core.speed.interference import MeasuredInterference
 from placewise_core.speed.sharing_row import Square, columns_of
 from placewise_models.folder import shipped_bundle
-from placewise_training.data.measured import GpuPair
+from placewise_training.data.measured import GpuPair, profiled_gpu_pairs
 from placewise_training.data.placement_tables import usable_pairs
 from placewise_training.data.site_rows import NO_ROWS, PAIRS, SiteRows, read_site_rows
 from placewise_training.lab.device import chosen_device
@@ -180,7 +180,8 @@ def folds(args: Args) -> dict[str, list[Fold]]:
     }
     for gpu in sorted({p.gpu_type for p in pairs}):
         held_back[f"gpu_{gpu.lower()}"] = [([p for p in pairs if p.gpu_type != gpu], _among("hardware", {gpu}))]
-    return {name: [_fold(history, is_asked, args) for history, is_asked in each] for name, each in held_back.items()}
+    made = {name: [_fold(history, is_asked, args) for history, is_asked in each] for name, each in held_back.items()}
+    return made | {"gpu_h200": [_fold(pairs, lambda job: True, args, profiled_gpu_pairs())]}
 
 
 def _among(name: str, wanted: Collection[object]) -> Asked:
@@ -204,10 +205,11 @@ def _batches(pairs: Iterable[GpuPair]) -> list[set[tuple[str, float]]]:
     return [{(name, batches[i]) for name, batches in several.items() if i < len(batches)} for i in range(most)]
 
 
-def _fold(history: Sequence[GpuPair], is_asked: Asked, args: Args) -> Fold:
-    """Steps are given only if the GPU model is one that was measured: on another they are no measure."""
+def _fold(history: Sequence[GpuPair], is_asked: Asked, args: Args, judged: Sequence[GpuPair] = ()) -> Fold:
+    """Of the `judged` pairs, by default those that were published. Steps are given only if the history has the GPU
+    model: on another they are no measure."""
     table = table_of(history)
-    asked = [job for job in shared_jobs(usable_pairs(), table.references) if is_asked(job)]
+    asked = [job for job in shared_jobs(judged or usable_pairs(), table.references) if is_asked(job)]
     is_measured = all(job.hardware in table.pairs for job in asked)
     return Fold(
         tuple(history),
