@@ -343,16 +343,19 @@ class AdapterConformance(HostMistakes, LearningReports):
         assert world.host.changes == [("apply", key)]
         assert world.kinds(key) == ["STARTED", "FINISHED"]
         assert decision_id
+        assert [event.decision_id for event in world.events(key)] == [decision_id] * 2
         assert world.oracle.held == {}
 
     async def test_restart_between_decision_and_start_keeps_the_decision(self, world: World) -> None:
         key = await world.host.submit(2, 4)
         await world.loop.run_pass(full=True)
+        decision_id = world.oracle.held[key].decision_id
         world.start_adapter()
         await world.step()
         assert len(world.oracle.decided[key]) == 1
         assert await world.host.where(key) == world.decided_nodes(key)
         assert [list(event.placement) for event in world.events(key)] == [[]]  # as reserved
+        assert [event.decision_id for event in world.events(key)] == [decision_id] != [""]
 
     async def test_restart_between_answer_and_apply_uses_the_reservation(self, world: World) -> None:
         await world.loop.run_pass(full=True)

@@ -241,7 +241,8 @@ class SmallService:
         cluster = Cluster(cluster=request.cluster, node_count=len(self.nodes), nodes=self.nodes.values())
         for job_id, held in self.held.items():
             state = RunningJob.RUNNING if held.is_running else RunningJob.RESERVED
-            job = cluster.jobs.add(job_id=job_id, state=state, reservation_id=held.reservation_id)
+            ids = {"reservation_id": held.reservation_id, "decision_id": held.decision_id}
+            job = cluster.jobs.add(job_id=job_id, state=state, **ids)
             job.assignments.extend(held.assignments)
             job.reservation_expire_time.FromSeconds(int(held.expire_time_s))
         return cluster

@@ -17,6 +17,7 @@ from placewise_core.domain.cluster import (
     NodeTelemetry,
     QueueSettings,
     QueueState,
+    RunningJob,
     RunState,
 )
 from placewise_core.domain.commands import JobEventKind, Scope
@@ -289,3 +290,10 @@ def test_a_queue_tells_its_bound_and_the_reservation_of_its_head() -> None:
     assert message.head.start_time.ToMilliseconds() == 10_500
     assert (message.head.bound_time.seconds, message.head.expire_time.seconds) == (61, 600)
     assert not other.HasField("head")
+
+
+def test_a_job_that_holds_resources_tells_the_decision_behind_them() -> None:
+    """An adapter that starts again has nowhere else to find it."""
+    held = RunningJob(Job(JobId("j")), (), RunState.RESERVED, reservation_id="r", decision_id="d")
+    shown = [convert_cluster.running_job(replace(held, state=state)) for state in RunState]
+    assert [(job.reservation_id, job.decision_id) for job in shown] == [("r", "d")] * len(RunState)

@@ -272,7 +272,7 @@ class GetClusterRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., full: bool = ...) -> None: ...
 
 class RunningJob(_message.Message):
-    __slots__ = ("job_id", "state", "assignments", "reservation_id", "reservation_expire_time", "start_time", "speed", "model", "subtask_size")
+    __slots__ = ("job_id", "state", "assignments", "reservation_id", "reservation_expire_time", "start_time", "speed", "model", "subtask_size", "decision_id")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[RunningJob.State]
@@ -290,6 +290,7 @@ class RunningJob(_message.Message):
     SPEED_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SUBTASK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DECISION_ID_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     state: RunningJob.State
     assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
@@ -299,7 +300,8 @@ class RunningJob(_message.Message):
     speed: float
     model: str
     subtask_size: float
-    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[RunningJob.State, str]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., reservation_id: _Optional[str] = ..., reservation_expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., speed: _Optional[float] = ..., model: _Optional[str] = ..., subtask_size: _Optional[float] = ...) -> None: ...
+    decision_id: str
+    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[RunningJob.State, str]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., reservation_id: _Optional[str] = ..., reservation_expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., speed: _Optional[float] = ..., model: _Optional[str] = ..., subtask_size: _Optional[float] = ..., decision_id: _Optional[str] = ...) -> None: ...
 
 class QueueHead(_message.Message):
     __slots__ = ("job_id", "nodes", "start_time", "bound_time", "expire_time")

@@ -357,4 +357,5 @@ def describe(verdict: Verdict) -> str:
 
 def _placement_of(known: RunningJob) -> Placement:
     expires = known.reservation_expire_time
-    return Placement(tuple(known.assignments), known.reservation_id, expires.seconds + expires.nanos / 1e9)
+    expire_time_s = expires.seconds + expires.nanos / 1e9
+    return Placement(tuple(known.assignments), known.reservation_id, expire_time_s, known.decision_id)

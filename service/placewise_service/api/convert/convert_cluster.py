@@ -126,6 +126,7 @@ def running_job(job: RunningJob) -> cluster_pb2.RunningJob:
         job_id=job.id,
         state=_RUN_STATES[job.state],
         reservation_id=job.reservation_id,
+        decision_id=job.decision_id,
         speed=job.speed,
         model=job.job.model,
         subtask_size=max((subtask.size for subtask in job.job.subtasks), default=0.0),
