@@ -1,15 +1,17 @@
 """`placewise-kubernetes`: runs the adapter until it is stopped.
 
-`placewise-kubernetes release` takes our gates off the pods that wait, and ends.
+`placewise-kubernetes release` takes our gates off the pods that wait, and ends. `placewise-kubernetes doctor` tries
+the adapter's rights, nodes, certificates and service, changes nothing, and ends.
 
-Exit codes: 0 stopped, 1 some pods were not released, 2 cannot start, 3 another replica decides now: start it again, and
-it waits for its turn.
+Exit codes: 0 stopped, 1 some pods were not released, or a check failed, 2 cannot start, 3 another replica decides now:
+start it again, and it waits for its turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import logging
 import os
 import signal
@@ -25,6 +27,7 @@ from placewise_client.adapter.sections import ConfigError
 from placewise_client.target import TargetError
 from placewise_kubernetes.app import running, service_target
 from placewise_kubernetes.config import KubernetesConfig, load_config
+from placewise_kubernetes.doctor import examine
 from placewise_kubernetes.kube.client import (
     KubeAccess,
     KubeError,
@@ -34,7 +37,7 @@ from placewise_kubernetes.kube.client import (
 )
 from placewise_kubernetes.release import release
 
-NOT_ALL_RELEASED = 1
+NOT_ALL_RELEASED = CHECK_FAILED = 1
 CANNOT_START = 2
 LEASE_LOST = 3
 
@@ -52,6 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         access = _access(options.kubeconfig)
         if options.command == "release":
             return _release(config, access, options.job)
+        if options.command == "doctor":
+            return asyncio.run(_examine(config, access))
+        if options.dry_run:
+            config = dataclasses.replace(config, settings=dataclasses.replace(config.settings, is_dry_run=True))
         take_short_turns()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(config, access))
@@ -70,12 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="placewise-kubernetes", description=__doc__)
     parser.add_argument(
-        "command", nargs="?", default="run", choices=("run", "release"), help="release: take our gates off waiting pods"
+        "command",
+        nargs="?",
+        default="run",
+        choices=("run", "release", "doctor"),
+        help="release: take our gates off waiting pods; doctor: try its rights, nodes and service",
     )
     parser.add_argument("--job", default="", metavar="NAMESPACE/NAME", help="release the pods of this job alone")
     parser.add_argument("--config", required=True, help="configuration file (YAML)")
     parser.add_argument("--kubeconfig", default="", help="kubeconfig of the cluster, if the adapter runs outside of it")
     parser.add_argument("--check", action="store_true", help="check the configuration and exit")
+    parser.add_argument("--dry-run", action="store_true", help="decide and log, and leave every pod to its scheduler")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return parser
 
@@ -88,6 +100,14 @@ def _release(config: KubernetesConfig, access: KubeAccess, job: str) -> int:
         return CANNOT_START
     sys.stdout.write(f"{released} pods released, {refused} refused\n")
     return NOT_ALL_RELEASED if refused else 0
+
+
+async def _examine(config: KubernetesConfig, access: KubeAccess) -> int:
+    code = 0
+    async for finding in examine(config, access):
+        sys.stdout.write(f"{finding}\n")
+        code = code if finding.is_good else CHECK_FAILED
+    return code
 
 
 def _access(kubeconfig: str) -> KubeAccess:

@@ -1,4 +1,5 @@
-"""The shipped manifests and the chart against a real apiserver: accepted whole, and no more rights than are used."""
+"""The shipped manifests and the chart against a real apiserver: accepted whole, no more rights than are used,
+and the doctor's view of them."""
 
 from __future__ import annotations
 
@@ -13,15 +14,17 @@ import pytest
 import yaml
 from tests.e2e.kubernetes.kubernetes_chart import RendererUnavailableError, documents, render
 from tests.e2e.kubernetes.kubernetes_cluster import ADAPTER_TOKEN, ControlPlane, free_port, pod
-from tests.e2e.kubernetes.kubernetes_fixtures import MANIFESTS, plane
+from tests.e2e.kubernetes.kubernetes_fixtures import MANIFESTS, placewise, plane
 from tests.e2e.kubernetes.kubernetes_scenario import PODS, REPOSITORY, AdapterProcess, remove_pods
+from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
 
+from placewise_kubernetes import cli
 from placewise_kubernetes.app import service_target
 from placewise_kubernetes.config import parse_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(300)]
 
-__all__ = ["plane"]
+__all__ = ["placewise", "plane"]
 
 PATHS = {
     "ServiceAccount": "/api/v1/namespaces/placewise/serviceaccounts",
@@ -299,3 +302,35 @@ def _lost(sent: Any, received: Any, path: str = "") -> list[str]:
             return [path]
         return [lost for n, value in enumerate(sent) for lost in _lost(value, received[n], f"{path}[{n}]")]
     return [] if sent == received or (sent == "" and received is None) else [path]
+
+
+def examined(plane: ControlPlane, folder: Path, service: str, token: str = ADAPTER_TOKEN, **config: Any) -> int:
+    """The exit code; the findings are on stdout."""
+    path, kubeconfig = folder / "doctor.yaml", folder / "doctor.kubeconfig"
+    lease = "placewise/placewise-kubernetes"
+    path.write_text(yaml.safe_dump({"cluster": "e2e", "lease": lease, "service": {"targets": [service]}} | config))
+    kubeconfig.write_text(json.dumps(plane.kubeconfig(token)))
+    return cli.main(["doctor", "--config", str(path), "--kubeconfig", str(kubeconfig)])
+
+
+def test_all_is_well_with_the_shipped_rights(
+    plane: ControlPlane, placewise: PlacewiseServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = examined(plane, tmp_path, placewise.http_target)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:4] for line in lines] == ["ok  "] * 5, lines
+    assert code == 0
+    assert "v1." in lines[0]
+    assert "nvidia.com/gpu" in lines[2]
+
+
+def test_each_fault_is_named(plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A right that only gates need, GPUs of another vendor, and a service that is not there."""
+    missing = {"gates": {"is_enabled": True}, "rules": {"gpu_resources": ["example.com/gpu"]}}
+    code = examined(plane, tmp_path, "http://127.0.0.1:9", **missing)
+    found = dict(line[6:].split(": ", 1) for line in capsys.readouterr().out.splitlines() if line.startswith("FAIL"))
+    assert code == 1
+    assert sorted(found) == ["decision service", "nodes", "rights"]
+    assert "patch pods" in found["rights"]
+    assert "list nodes" not in found["rights"]
+    assert "example.com/gpu" in found["nodes"]

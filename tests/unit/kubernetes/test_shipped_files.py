@@ -81,6 +81,13 @@ def test_the_kubelet_asks_the_port_that_needs_no_certificate() -> None:
     }
 
 
+def test_a_hung_adapter_is_killed_within_ten_seconds() -> None:
+    (deployment,) = manifests("Deployment")
+    probe = deployment["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]
+    noticed_s = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+    assert noticed_s + probe["terminationGracePeriodSeconds"] <= 10
+
+
 def test_kube_scheduler_shows_a_certificate() -> None:
     extender = scheduler_extender()
     assert extender["urlPrefix"].startswith("https://")

@@ -1,0 +1,143 @@
+"""`placewise-kubernetes doctor`: tries the adapter's rights, nodes, certificates and service. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+from placewise.v1.cluster_pb2 import GetClusterRequest
+from placewise_client import NotFoundError, PlacewiseError
+from placewise_client.aio import AsyncClient
+from placewise_kubernetes.app import service_target
+from placewise_kubernetes.config import KubernetesConfig
+from placewise_kubernetes.faces.server import server_tls
+from placewise_kubernetes.kube.client import KubeAccess, KubeClient, KubeError, KubeUnreachableError
+from placewise_kubernetes.kube.paths import CORE
+from placewise_kubernetes.kube.quantity import parse_quantity
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_GATES_SINCE = (1, 30)  # scheduling gates are stable, and a validating policy can guard the right to patch pods
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check. `text`: what it saw."""
+
+    name: str
+    is_good: bool
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'ok  ' if self.is_good else 'FAIL'}  {self.name}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A verb on a resource of an API group, in one namespace or in all."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    part: str = ""
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        of = f"{self.resource}.{self.group}" if self.group else self.resource
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {of}{'/' + self.part if self.part else ''}{where}"
+
+    def review(self) -> dict[str, object]:
+        """The question to the API server whether we have it."""
+        names = {"verb": self.verb, "resource": self.resource, "group": self.group, "subresource": self.part}
+        return {"spec": {"resourceAttributes": names | {"namespace": self.namespace}}}
+
+
+def needed_rights(config: KubernetesConfig) -> list[Right]:
+    """The rights that this configuration needs, without those on groups of pods and on controllers, which may be
+    absent."""
+    rights = [Right(verb, kind) for kind in ("nodes", "pods") for verb in ("list", "watch")]
+    rights += [Right("patch", "pods", part="status"), Right("create", "events"), Right("get", "jobs", "batch")]
+    if config.listen.is_bind_served or config.rules.own_scheduler:
+        rights += [Right("create", "pods", part="binding"), Right("get", "pods")]
+    if config.gates.is_enabled:
+        rights += [Right("patch", "pods"), Right("get", "storageclasses", "storage.k8s.io")]
+        rights += [Right("get", kind) for kind in ("persistentvolumeclaims", "persistentvolumes")]
+    if config.lease:
+        namespace = config.lease.partition("/")[0]
+        rights += [Right("create", "leases", "coordination.k8s.io", namespace=namespace)]
+    return rights
+
+
+async def examine(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator[Finding]:
+    """Every check, one after the other; one that fails does not end the others."""
+    async with KubeClient(access) as client:
+        checks: list[tuple[str, Callable[[], Awaitable[str]]]] = [
+            ("API server", lambda: _version(client, config)),
+            ("rights", lambda: _rights(client, config)),
+            ("nodes", lambda: _nodes(client, config)),
+            ("certificates", lambda: _certificates(config)),
+            ("decision service", lambda: _service(config)),
+        ]
+        for name, check in checks:
+            yield await _finding(name, check)
+
+
+class _ConcernError(Exception):
+    """A check that did not pass."""
+
+
+async def _finding(name: str, check: Callable[[], Awaitable[str]]) -> Finding:
+    try:
+        return Finding(name, True, await check())
+    except (_ConcernError, KubeError, KubeUnreachableError, PlacewiseError, ValueError, OSError) as error:
+        return Finding(name, False, str(error) or type(error).__name__)
+
+
+async def _version(client: KubeClient, config: KubernetesConfig) -> str:
+    found = await client.get("/version")
+    version = (int(found["major"]), int(found["minor"].rstrip("+")))
+    if config.gates.is_enabled and version < _GATES_SINCE:
+        raise _ConcernError(f"{found['gitVersion']}: gates need 1.30")
+    return str(found["gitVersion"])
+
+
+async def _rights(client: KubeClient, config: KubernetesConfig) -> str:
+    needed = needed_rights(config)
+    missing = [right for right in needed if not await _has(client, right)]
+    if missing:
+        raise _ConcernError(f"may not {', '.join(map(str, missing))}")
+    return f"has all {len(needed)}"
+
+
+async def _has(client: KubeClient, right: Right) -> bool:
+    answer = await client.create(_REVIEWS, right.review())
+    return bool(answer["status"]["allowed"])
+
+
+async def _nodes(client: KubeClient, config: KubernetesConfig) -> str:
+    nodes, _ = await client.list_all(f"{CORE}/nodes")
+    amounts = [node.get("status", {}).get("allocatable", {}) for node in nodes]
+    gpus = {
+        name: sum(parse_quantity(of.get(name, "0")) for of in amounts) for name in sorted(config.rules.gpu_resources)
+    }
+    if not any(gpus.values()):
+        raise _ConcernError(f"none of {len(nodes)} offers {' or '.join(gpus)} (rules.gpu_resources)")
+    return f"{len(nodes)}, with {', '.join(f'{count:g} {name}' for name, count in gpus.items() if count)}"
+
+
+async def _certificates(config: KubernetesConfig) -> str:
+    if server_tls(config.listen) is None:
+        return "none: callers reach the port in clear"
+    return "can be used; callers show one, too" if config.listen.client_ca_path else "can be used"
+
+
+async def _service(config: KubernetesConfig) -> str:
+    async with AsyncClient(service_target(config.service)) as client:
+        try:
+            found = await client.get_cluster(
+                GetClusterRequest(cluster=config.cluster), timeout_s=_TIMEOUT_S, retry=None
+            )
+        except NotFoundError:
+            return f"answers; it does not know cluster {config.cluster!r} yet, which the adapter will report"
+        return f"answers; cluster {config.cluster!r} has {found.node_count} nodes there"
