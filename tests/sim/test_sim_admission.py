@@ -69,9 +69,11 @@ def test_a_queue_whose_first_job_waits_is_asked_after_a_release_with_the_same_ev
     asked: list[float] = []
     ask = Admitter._ask
 
-    def counted(admitter: Admitter, queue: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> object:
+    def counted(
+        admitter: Admitter, queue: str, jobs: list[SimJob], view: ClusterView, now_s: float, needs_idle_gpus: bool
+    ) -> object:
         asked.append(now_s)
-        return ask(admitter, queue, jobs, view, now_s)
+        return ask(admitter, queue, jobs, view, now_s, needs_idle_gpus)
 
     monkeypatch.setattr(Admitter, "_ask", counted)
     runs = []
@@ -92,9 +94,11 @@ def test_queues_are_not_asked_once_the_first_job_has_taken_all_gpus_with_the_sam
     asked: list[str] = []
     ask = Admitter._ask
 
-    def counted(admitter: Admitter, queue: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> object:
+    def counted(
+        admitter: Admitter, queue: str, jobs: list[SimJob], view: ClusterView, now_s: float, needs_idle_gpus: bool
+    ) -> object:
         asked.append(queue)
-        return ask(admitter, queue, jobs, view, now_s)
+        return ask(admitter, queue, jobs, view, now_s, needs_idle_gpus)
 
     monkeypatch.setattr(Admitter, "_ask", counted)
     runs = []
@@ -104,6 +108,22 @@ def test_queues_are_not_asked_once_the_first_job_has_taken_all_gpus_with_the_sam
         if not has_gpu_jobs_in_order:
             monkeypatch.setattr(Window, "has_gpu_jobs_in_order", False)
         runs.append((simulation.run().event_hash, len(asked)))
+    (fast, few), (slow, many) = runs
+    assert fast == slow
+    assert few < many
+
+
+@pytest.mark.parametrize("name", ["fifo", "proteus", "qos", "tetris-cer"])
+def test_no_place_is_sought_and_no_job_looked_at_once_no_gpu_is_idle_with_the_same_events(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+    for has_gpu_jobs_in_order in (True, False):
+        simulation = blocked(2, name, queues=4)
+        if not has_gpu_jobs_in_order:
+            monkeypatch.setattr(Window, "has_gpu_jobs_in_order", False)
+        result = simulation.run()
+        runs.append((result.event_hash, result.decisions))
     (fast, few), (slow, many) = runs
     assert fast == slow
     assert few < many
@@ -130,9 +150,11 @@ def test_fifo_is_asked_about_new_jobs_alone_while_nothing_changes_with_the_same_
     asked: list[int] = []
     ask = Admitter._ask
 
-    def counted(admitter: Admitter, queue: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> object:
+    def counted(
+        admitter: Admitter, queue: str, jobs: list[SimJob], view: ClusterView, now_s: float, needs_idle_gpus: bool
+    ) -> object:
         asked.append(len(jobs))
-        return ask(admitter, queue, jobs, view, now_s)
+        return ask(admitter, queue, jobs, view, now_s, needs_idle_gpus)
 
     monkeypatch.setattr(Admitter, "_ask", counted)
     runs = []

@@ -1,14 +1,16 @@
 """One request while jobs may pass the head of their queue: who is the head, and which nodes are kept from whom."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import attrgetter, lt
+from operator import eq, le
 
 from placewise_core.admit.head import Choose, Releases, Starting, renewed, reserved, since, taken
 from placewise_core.admit.needs import fewest_gpus
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.pool import Pool, Take
+from placewise_core.basics.arrays import BoolArray
 from placewise_core.domain.cluster import HeadReservation, QueueState
 from placewise_core.domain.job import Job
 from placewise_core.view.heads import barring, bars, end_of_start_s, is_in_force, outranking, rows_of
@@ -78,36 +80,48 @@ class Backfill:
         times_s += [time_s for other in self._others for time_s in (other.bound_s, other.expire_s)]
         return min([time_s for time_s in times_s if time_s >= now_s], default=math.inf)
 
-    def overdue(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Jobs past their bound, the one that waits longest first: it becomes the head before any job is admitted."""
+    def in_turn(self, jobs: Sequence[Job]) -> tuple[Sequence[Job], int]:
+        """The jobs in the order in which they are tried, and how many of them come first because they are past their
+        bounds, the one that waits longest first: it becomes the head before any job is admitted."""
         if self._head is not None:
-            return ()
+            return jobs, 0
         latest_s = self._context.now_s - self._context.settings.bound_s
-        running, known = self._view.jobs, self._queue.head
-        late = [job for job in jobs if 0 < job.submit_time_s <= latest_s and job.id not in running]
-        head = next((job for job in jobs if job.id == known.job), None) if known and known.job in self._asked else None
-        if known is None or head is None or head.submit_time_s == known.since_s:
-            return in_order(late)
-        late = [job for job in late if job is not head]
-        if 0 < known.since_s <= latest_s and head.id not in running:
-            late.append(head)
-        since_s = {job.id: job.submit_time_s for job in late} | {head.id: known.since_s}
-        return sorted(late, key=lambda job: (since_s[job.id], job.id))
+        times_s = [job.submit_time_s for job in jobs]
+        known = self._queue.head
+        place = None if known is None else next((i for i, job in enumerate(jobs) if job.id == known.job), None)
+        if known is not None and place is not None:
+            times_s[place] = known.since_s
+        if times_s and times_s[0] > 0 and all(map(le, times_s, times_s[1:])):  # as they mostly stand
+            late = bisect_right(times_s, latest_s)
+            ties = [i for i, is_tie in enumerate(map(eq, times_s[:late], times_s[1:late])) if is_tie]
+            if all(jobs[i].id < jobs[i + 1].id for i in ties):
+                return jobs, late
+        timed = list(zip(times_s, jobs, strict=True))
+        first = sorted(
+            [entry for entry in timed if 0 < entry[0] <= latest_s], key=lambda entry: (entry[0], entry[1].id)
+        )
+        rest = [job for time_s, job in timed if not 0 < time_s <= latest_s]
+        return [*[job for _, job in first], *rest], len(first)
 
     def pool_for(self, job: Job, pool: Pool) -> Pool:
         """The pool without the nodes that the job may not take; `pool` itself if there are none. Once the head is
         known and only starts are asked for, nodes that have nothing for the job may stay in it."""
-        now_s = self._context.now_s
-        others, own = self._others, None if self._is_served else self._head
+        others, own = self._others, self._head
         is_explained = not self._context.starts_only
         if not (is_explained or self.needs_head) and pool.is_on_idle(job) and job.id not in self._other_jobs:
             others, own = self._with_idle(pool)
+        return self._without(self._against(job, others, own), pool)
+
+    def usable_for(self, job: Job, pool: Pool) -> BoolArray:
+        """(M,) the usable nodes of `pool_for`, before the head is known."""
+        return self._beside(self._against(job, self._others, self._head), pool.usable)
+
+    def _against(self, job: Job, others: list[HeadReservation], own: HeadReservation | None) -> list[HeadReservation]:
+        """Those of the heads whose nodes the job may not take."""
         heads = outranking(others, job.id) if others else []
-        if own is not None and own.job != job.id:
+        if own is not None and own.job != job.id and not self._is_served:
             heads.append(own)
-        if not heads:
-            return pool
-        return self._without(barring(heads, job, fewest_gpus(job), now_s), pool)
+        return barring(heads, job, fewest_gpus(job), self._context.now_s) if heads else heads
 
     def keeps_all_from(self, job: Job, pool: Pool) -> bool:
         """True if heads past their bounds keep every idle GPU of the pool from the job: most jobs that wait behind them
@@ -143,24 +157,47 @@ class Backfill:
         elif self.needs_head or self._head is None or not bars(self._head, job, fewest_gpus(job), now_s):
             self._passes.append(job.id)
 
-    def reserve(self, job: Job, pool: Pool, choose: Choose) -> None:
-        """Makes the job the head, unless another is it."""
+    def reserve(self, job: Job, usable: BoolArray, choose: Choose) -> None:
+        """Makes the job the head, with some of the usable nodes (M,), unless another is it."""
         if not self.needs_head:
             return
-        known, now_s, bound_s = self._queue.head, self._context.now_s, self._context.settings.bound_s
+        now_s, known = self._context.now_s, self._known(job)
+        kept = None if known is None else renewed(known, self._view, now_s)
+        if kept is None:
+            waits_since_s = since(job, now_s) if known is None else known.since_s
+            usable = self._beside(self._older(job, waits_since_s), usable)
+            releases = Releases(self._view, usable, self._starting, now_s)
+            kept = reserved(job, waits_since_s, releases, choose, now_s, self._context.settings.bound_s)
+        if kept is not None:
+            self._head, self._is_served = kept, False
+
+    def heads_at_once(self, job: Job) -> bool:
+        """Makes a job that is about to start the head. False if other heads leave it in doubt that it could be."""
+        now_s, bound_s, known = self._context.now_s, self._context.settings.bound_s, self._known(job)
+        since_s = since(job, now_s) if known is None else known.since_s
+        older = self._older(job, since_s)
+        against = self._against(job, self._others, None) if older else []
+        if not all(head in against for head in older):
+            return False
+        self._head = known or HeadReservation(job.id, (), now_s, since_s, since_s + bound_s, now_s)
+        return True
+
+    def _known(self, job: Job) -> HeadReservation | None:
+        """The queue's head of before if this is its job, with the present bound."""
+        known = self._queue.head
         if known is None or known.job != job.id:
-            known = None
-        else:
-            known = replace(known, bound_s=known.since_s + bound_s)  # the setting may be another now
-            if (kept := renewed(known, self._view, now_s)) is not None:
-                self._head, self._is_served = kept, False
-                return
-        waits_since_s = since(job, now_s) if known is None else known.since_s
-        older = [head for head in self._others if (head.since_s, head.job) < (waits_since_s, job.id)]
-        releases = Releases(self._view, self._without(older, pool).usable, self._starting, now_s)
-        found = reserved(job, waits_since_s, releases, choose, now_s, bound_s)
-        if found is not None:
-            self._head, self._is_served = found, False
+            return None
+        bound_s = known.since_s + self._context.settings.bound_s  # the setting may be another now
+        return known if known.bound_s == bound_s else replace(known, bound_s=bound_s)
+
+    def _older(self, job: Job, since_s: float) -> list[HeadReservation]:
+        """The heads of other queues that wait longer."""
+        return [head for head in self._others if (head.since_s, head.job) < (since_s, job.id)]
+
+    def _beside(self, heads: list[HeadReservation], usable: BoolArray) -> BoolArray:
+        """(M,) usable nodes that are not the heads'."""
+        mask = rows_of(self._view, heads) if heads else None
+        return usable if mask is None else usable & ~mask
 
     def _without(self, heads: list[HeadReservation], pool: Pool) -> Pool:
         if not heads:
@@ -171,10 +208,3 @@ class Backfill:
             mask = rows_of(self._view, heads)
             kept = self._left[key] = (pool, pool.stamp, pool if mask is None else pool.without(mask))
         return kept[2]
-
-
-def in_order(jobs: Sequence[Job]) -> Sequence[Job]:
-    """The job that waits longest first, of equal ones by id."""
-    times_s = [job.submit_time_s for job in jobs]
-    is_ordered = all(map(lt, times_s, times_s[1:]))  # as they mostly stand
-    return jobs if is_ordered else sorted(jobs, key=attrgetter("submit_time_s", "id"))

@@ -5,7 +5,7 @@ and the Lyapunov state goes back untouched. Jobs that already hold resources kee
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
@@ -18,7 +18,7 @@ from placewise_core.admit.exploring import Draws
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.admit.pool import NO_OPTIONS, Options, Pool
-from placewise_core.basics.arrays import FloatArray
+from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import spaced
@@ -237,52 +237,75 @@ class GreedyAdmission(AdmissionPolicy):
     def _starts(self, jobs: Sequence[Job], state: Round, backfill: Backfill) -> list[Admission]:
         """The jobs that start while jobs may pass the first that waits: only these are prepared, and that first one."""
         started: list[Admission] = []
-        overdue = self._reserve_overdue(jobs, state)
-        left = iter(_first(overdue, jobs) if overdue else jobs)
-        fitting = state.pool.fitting(left)  # the others are passed over unseen once the head is known
-        needs_head = backfill.needs_head
-        while (job := next(left if needs_head else fitting, None)) is not None:
-            if not needs_head and backfill.keeps_all_from(job, state.pool):
+        jobs, late = self._late_first(jobs, state, backfill)
+        if late is not None:
+            self._start_late(late, started, state, backfill)
+        for job in self._tried(jobs, state, backfill):
+            if job is late:
                 continue
-            if job.id in state.view.jobs or len(state.whole.options(job)) == 0:
+            if state.pool.lacks_gpus(job):  # which takes no look at the nodes that heads keep
+                self._reserve(self._waiting(job, state), backfill.usable_for(job, state.pool), state)
                 continue
             pool = backfill.pool_for(job, state.pool)
             options = pool.options(job)
-            if not needs_head and not len(options):
+            if not backfill.needs_head and not len(options):
                 continue
             waiting = self._waiting(job, state)
             chosen = self.choose(waiting, options, state) if len(options) else None
             if chosen is None:
-                self._reserve(waiting, pool, state)
+                self._reserve(waiting, pool.usable, state)
+                continue
+            if job is jobs[-1] and not backfill.has_head:  # no job follows
+                state.waiting -= 1
             else:
-                if job is jobs[-1] and not backfill.has_head:  # no job follows
-                    state.waiting -= 1
-                else:
-                    state.take(job, pool, options, chosen)
-                started.append(self._start(waiting, len(started) + 1, options, chosen, state))
-            needs_head = backfill.needs_head
+                state.take(job, pool, options, chosen)
+            started.append(self._start(waiting, len(started) + 1, options, chosen, state))
         if not started and self.waits_with_view:
             state.context.same_until_s = backfill.same_until_s(jobs)
         return started
 
-    def _reserve_overdue(self, jobs: Sequence[Job], state: Round) -> Sequence[Job]:
-        """Once a job has waited its bound, nothing starts on the nodes that it needs, wherever it stands. The jobs past
-        their bounds, in the order in which they start."""
-        overdue = state.backfill.overdue(jobs) if state.backfill is not None else ()
-        for job in overdue:
-            if len(state.whole.options(job)):
-                self._reserve(self._waiting(job, state), state.pool, state)
-                break
-        return overdue
+    def _tried(self, jobs: Sequence[Job], state: Round, backfill: Backfill) -> Iterator[Job]:
+        """The jobs that may start or become the head. Once the head is known, most are passed over unseen."""
+        pool, running, whole = state.pool, state.view.jobs, state.whole
+        left = iter(jobs)
+        fitting = pool.fitting(left)
+        while backfill.needs_head or not state.context.needs_idle_gpus or pool.total_gpus:
+            job = next(left if backfill.needs_head else fitting, None)
+            if job is None:
+                return
+            if not backfill.needs_head and backfill.keeps_all_from(job, pool):
+                continue
+            if job.id not in running and len(whole.options(job)):
+                yield job
+
+    def _start_late(self, job: Job, started: list[Admission], state: Round, backfill: Backfill) -> None:
+        """A job past its bound starts at once, or nothing starts on the nodes that it needs."""
+        pool = state.pool if state.pool.lacks_gpus(job) else backfill.pool_for(job, state.pool)
+        options = pool.options(job)
+        waiting = self._waiting(job, state)
+        chosen = self.choose(waiting, options, state) if len(options) else None
+        if chosen is None or not backfill.heads_at_once(job):
+            self._reserve(waiting, state.pool.usable, state)
+        if chosen is not None:
+            state.take(job, pool, options, chosen)
+            started.append(self._start(waiting, len(started) + 1, options, chosen, state))
+
+    def _late_first(self, jobs: Sequence[Job], state: Round, backfill: Backfill) -> tuple[Sequence[Job], Job | None]:
+        """The jobs in the order in which they are tried. The first past its bound, if there is one: nothing starts on
+        the nodes that it needs, wherever it stands."""
+        jobs, count = backfill.in_turn(jobs)
+        running, whole = state.view.jobs, state.whole
+        late = (job for job in jobs[:count] if job.id not in running and len(whole.options(job)))
+        return jobs, next(late, None)
 
     def _needs_head(self, state: Round) -> bool:
         """True if the first job that waits was not met yet. Jobs behind it that do not fit are passed over unseen."""
         return state.backfill is None or state.backfill.needs_head
 
-    def _reserve(self, waiting: Waiting, pool: Pool, state: Round) -> None:
-        """Reserves for the first job that waits, if this is it."""
+    def _reserve(self, waiting: Waiting, usable: BoolArray, state: Round) -> None:
+        """Reserves usable nodes (M,) for the first job that waits, if this is it."""
         if state.backfill is not None:
-            state.backfill.reserve(waiting.job, pool, lambda options: self.choose(waiting, options, state))
+            state.backfill.reserve(waiting.job, usable, lambda options: self.choose(waiting, options, state))
 
     def _waiting(self, job: Job, state: Round) -> Waiting:
         if (known := state.met.get(job.id)) is not None:
@@ -299,9 +322,12 @@ class GreedyAdmission(AdmissionPolicy):
         answers: list[tuple[Waiting, Admission]] = []
         waits = 0
         ordered = self.order(candidates, state)
-        if overdue := self._reserve_overdue([waiting.job for waiting in ordered], state):
-            by_id = {waiting.job.id: waiting for waiting in ordered}
-            ordered = [by_id[job.id] for job in _first(overdue, [waiting.job for waiting in ordered])]
+        if state.backfill is not None:
+            jobs, late = self._late_first([waiting.job for waiting in ordered], state, state.backfill)
+            if late is not None:
+                by_id = {waiting.job.id: waiting for waiting in ordered}
+                ordered = [by_id[job.id] for job in jobs]
+                self._reserve(by_id[late.id], state.pool.usable, state)
         is_explained = not state.context.starts_only
         for rank, waiting in enumerate(spaced(ordered, state.context.slices, 1), start=1):
             if waits and self.stops_at_first_wait and not self.backfills:
@@ -323,7 +349,7 @@ class GreedyAdmission(AdmissionPolicy):
                     answers.append((waiting, self._wait(waiting, rank, state, (blockers.HELD_BACK,))))
                     continue
             if chosen is None:
-                self._reserve(waiting, pool, state)
+                self._reserve(waiting, pool.usable, state)
                 waits += 1
                 if is_explained:
                     answers.append((waiting, self._wait(waiting, rank, state, _blockers(waiting.job, pool, state))))
@@ -358,14 +384,6 @@ class GreedyAdmission(AdmissionPolicy):
         slack_s = self.slack_s(waiting, waiting.single_s, state)
         label = waiting.match.label
         return Admission(waiting.job.id, Verdict.WAIT, rank=rank, slack_s=slack_s, blockers=why, profile_model=label)
-
-
-def _first(overdue: Sequence[Job], jobs: Sequence[Job]) -> Sequence[Job]:
-    """The jobs with those first."""
-    if list(jobs[: len(overdue)]) == list(overdue):  # as they mostly stand: the oldest first
-        return jobs
-    late = {job.id for job in overdue}
-    return [*overdue, *[job for job in jobs if job.id not in late]]
 
 
 def _blockers(job: Job, pool: Pool, state: Round) -> tuple[Blocker, ...]:

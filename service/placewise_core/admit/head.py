@@ -78,7 +78,7 @@ class Releases:
             for row, amounts in enumerate(demands.T):
                 free[row] += np.bincount(rows, amounts, minlength=self.view.nodes.size)
         is_open = held.gpu_end <= time_s
-        gpus = np.add.reduce(is_open, axis=1, dtype=np.int64)
+        gpus = np.bincount(is_open.nonzero()[0], minlength=len(is_open))  # faster than a sum: few are open
         pool = Pool(self.view, self._usable, gpus * self._usable, free, is_whole=True, gpu_open=is_open)
         for takes, end_s in self._starting:
             if end_s > time_s:

@@ -88,6 +88,7 @@ class _Found:
     def __init__(self, stamps: tuple[object, ...], gpus: IntArray) -> None:
         self.stamps = stamps
         self.gpus = gpus
+        self.total_gpus = int(np.add.reduce(gpus))
         self.shapes: Bounded[object, Options] = Bounded(_KEPT_SHAPES)
 
 
@@ -141,7 +142,9 @@ class Pool:
         found: _Found | None = view.notes.get(_FOUND)
         if found is None or found.stamps != stamps:
             found = view.notes[_FOUND] = _Found(stamps, view.usage.free_gpus * usable)
-        return cls(view, usable, found.gpus, view.usage.free, is_whole=False, shapes=found.shapes)
+        pool = cls(view, usable, found.gpus, view.usage.free, is_whole=False, shapes=found.shapes)
+        pool._total_gpus = found.total_gpus
+        return pool
 
     @classmethod
     def whole(cls, view: ClusterView) -> "Pool":
@@ -340,11 +343,17 @@ class Pool:
             slots = self.view.slots.countable_slots(demand)
             self._slots_of[key] = self.stamp, slots
             return slots
-        rows = [m for taken in self._taken_from[kept[0] :] for m in taken.tolist()] if kept is not None else []
-        if kept is None or len(rows) > _COUNTED_SINGLY:
+        rows: Sequence[int]
+        if kept is not None:
+            rows = [m for taken in self._taken_from[kept[0] :] for m in taken.tolist()]
+        elif demand.item(GPUS) >= 1.0:  # other nodes have no slots
+            rows = self.gpus.nonzero()[0].tolist()
+        else:
+            rows = range(self.view.nodes.size)
+        if len(rows) > _COUNTED_SINGLY:
             slots = self.view.slots.count_slots(self._current(), demand, self.gpus)
         else:
-            slots = kept[1].copy()
+            slots = np.zeros(self.view.nodes.size) if kept is None else kept[1].copy()
             pairs = self.view.nodes.need(demand).pairs
             for m in rows:
                 free: list[float] = self._current()[:, m].tolist()
@@ -395,7 +404,9 @@ class Pool:
     def _shape_take(self, job: Job, shape: Shape) -> Take:
         slots, unit = self._slots(job)
         fitting = np.flatnonzero(slots >= shape.gpus_per_node)
-        rows = fitting[np.argsort(slots[fitting], kind="stable")[: shape.nodes]]
+        left = slots[fitting]
+        order = [int(left.argmin())] if shape.nodes == 1 and len(left) else left.argsort(kind="stable")[: shape.nodes]
+        rows = fitting[order]
         tasks = np.full(len(rows), shape.gpus_per_node // unit)
         demand = self.view.nodes.demand_vector(job.groups[0].demand) if job.groups else None
         return Take(rows, tasks, demand, unit)
@@ -415,7 +426,8 @@ class Pool:
         self._taken_from.append(take.rows)
         known = self._shapes  # not cleared: other pools of the view may have the same ones
         self._shapes = Bounded(_KEPT_SHAPES)  # nothing fits that did not before
-        self._shapes.update([(kind, options) for kind, options in known.items() if options is NO_OPTIONS])
+        if self.total_gpus:  # else most jobs are known not to fit by the number of their GPUs
+            self._shapes.update([(kind, options) for kind, options in known.items() if options is NO_OPTIONS])
 
     def _current(self) -> FloatArray:
         return self._free_source if self._free is None else self._free

@@ -44,18 +44,38 @@ def test_jobs_that_are_passed_over_unseen_would_not_have_started(monkeypatch: py
             head_job = queue if rng.random() < 0.6 else jobs[int(rng.integers(6))].id
             head = HeadReservation(head_job, on, ends_s, since_s, bound_s, NOW_S + 600.0, passes)
             tell(view, QueueState(queue, head=head, seq=1))
+        known = HeadReservation(jobs[case % 6].id, (nodes[0],), NOW_S, NOW_S - BOUND_S / 2, NOW_S, NOW_S + 600.0)
+        queue_q = QueueState("q", head=known if case % 3 else None, seq=1)
+        tell(view, queue_q)
         found = []
         for is_close in (False, True):
             with monkeypatch.context() as patched:
                 if is_close:
                     patched.setattr(Pool, "is_on_idle", lambda pool, asked: False)
-                context = AdmitContext(NOW_S, 0, QueueSettings(bound_s=BOUND_S), 0, starts_only=not is_close)
-                plan = POLICIES["fifo"].admit(jobs, view, QueueState("q"), context)
+                settings, is_quick = QueueSettings(bound_s=BOUND_S), not is_close
+                context = AdmitContext(NOW_S, 0, settings, 0, starts_only=is_quick, needs_idle_gpus=is_quick)
+                plan = POLICIES["fifo"].admit(jobs, view, queue_q, context)
             found.append((admitted(plan), plan.queue.head))
         assert found[0] == found[1], case
         starts, kept = starts + len(found[0][0]), kept + (found[0][1] is not None)
     assert starts > 100
     assert kept > 100
+
+
+def test_a_job_past_its_bound_that_starts_at_once_needs_no_look_at_expected_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(releases: Releases, time_s: float) -> Pool:
+        raise AssertionError(time_s)
+
+    monkeypatch.setattr(Releases, "pool", never)
+    late = replace(job("late", 4), submit_time_s=NOW_S - 2 * BOUND_S)
+    context = AdmitContext(NOW_S, 0, QueueSettings(bound_s=BOUND_S), 0, starts_only=True)
+    plan = POLICIES["fifo"].admit([late], busy(), QueueState("q"), context)
+    assert admitted(plan) == {"late"}
+    assert plan.queue.head is not None
+    assert (plan.queue.head.job, plan.queue.head.start_s) == ("late", NOW_S)
+    assert plan.queue.head.since_s == late.submit_time_s
 
 
 def test_a_running_job_is_read_once_however_many_queues_and_events_ask(monkeypatch: pytest.MonkeyPatch) -> None:

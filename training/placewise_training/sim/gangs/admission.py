@@ -1,5 +1,6 @@
 """Asks an admission policy which waiting jobs start now, and gives those it admits their shape. Decides nothing."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ from placewise_core.admit.head import renewed
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Admission, Verdict
-from placewise_core.domain.job import Job, Shape
+from placewise_core.domain.job import Shape
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.jobs import SimJob, with_shape
 
@@ -54,22 +55,27 @@ class Admitter:
         """The jobs of each queue to start now, with their shape, by rank. The caller starts each, or finds no place for
         it, before the next one.
 
-        All queues are asked about the view as it is at first. But once the first of all these jobs has taken every idle
-        GPU, queues that keep no state are asked no more: no other job can start if each needs an idle GPU.
-        `has_gpu_jobs_in_order` says so, and that queues come in the order of their jobs' numbers.
+        All queues are asked about the view as it is at first. But once no GPU is idle, no other job can start if each
+        needs an idle GPU: none is tried, and queues that keep no state are asked no more once the first of all these
+        jobs has taken every GPU. `has_gpu_jobs_in_order` says so, and that queues come in the order of their jobs'
+        numbers.
         """
-        ranked: list[tuple[int, int, SimJob]] = []
+        ranked: list[tuple[int, int, SimJob, Admission]] = []
         for name, jobs in queues:
             if name in self._blocked:
                 continue
             new = self._new(name, jobs, view, now_s)
-            for job, admission in self._ask(name, new, view, now_s) if new else ():
-                ranked.append((admission.rank, job.number, shaped(job, admission)))
-            if has_gpu_jobs_in_order and self._is_in_order and len(ranked) == 1 and _takes_all(ranked[0][2].job, view):
-                yield ranked.pop()[2]
+            for job, admission in self._ask(name, new, view, now_s, has_gpu_jobs_in_order) if new else ():
+                ranked.append((admission.rank, job.number, job, admission))
+            if has_gpu_jobs_in_order and self._is_in_order and len(ranked) == 1 and _takes_all(ranked[0][3], view):
+                _, _, job, admission = ranked.pop()
+                yield shaped(job, admission)
                 if not view.usage.free_gpus.any():
                     return
-        yield from [job for _, _, job in sorted(ranked, key=lambda entry: entry[:2])]
+        for _, _, job, admission in sorted(ranked, key=lambda entry: entry[:2]):
+            if has_gpu_jobs_in_order and not view.usage.free_gpus.any():
+                return
+            yield shaped(job, admission)
 
     def _new(self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> list[SimJob]:
         """Those that may start. The queue's head goes on being kept, as it would be if the others were asked about."""
@@ -83,13 +89,16 @@ class Admitter:
             self._show(replace(queue, head=head), view)
         return jobs[waits.jobs :]
 
-    def _ask(self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> list[tuple[SimJob, Admission]]:
+    def _ask(
+        self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float, needs_idle_gpus: bool
+    ) -> list[tuple[SimJob, Admission]]:
         context = AdmitContext(
             now_s=now_s,
             slot=int(now_s // self.settings.slot_s),
             settings=self.settings,
             randomness=self._rng,
             starts_only=True,
+            needs_idle_gpus=needs_idle_gpus,
         )
         state = self.queues.get(name) or QueueState(queue=name)
         plan = self.policy.admit([job.job for job in jobs], view, state, context)
@@ -103,7 +112,8 @@ class Admitter:
         self._waits.pop(name, None)
         if self._is_in_order and jobs[0].job.id not in admitted:
             self._blocked.add(name)
-        return [(job, admitted[job.job.id]) for job in jobs if job.job.id in admitted] if admitted else []
+        found = ((job, admitted[job.job.id]) for job in jobs if job.job.id in admitted)
+        return list(itertools.islice(found, len(admitted)))  # mostly the first alone
 
     def _wait(self, name: str, jobs: int, view: ClusterView, context: AdmitContext) -> None:
         """None of these jobs starts, which were asked about behind those that waited already."""
@@ -123,8 +133,8 @@ class Admitter:
         view.show_queue(queue)
 
 
-def _takes_all(job: Job, view: ClusterView) -> bool:
-    return job.gpus >= int(view.usage.free_gpus.sum())
+def _takes_all(admission: Admission, view: ClusterView) -> bool:
+    return admission.gpus >= int(view.usage.free_gpus.sum())
 
 
 def shaped(job: SimJob, admission: Admission) -> SimJob:
