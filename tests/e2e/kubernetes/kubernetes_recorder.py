@@ -10,6 +10,7 @@ from collections import Counter
 
 from aiohttp import web
 
+from placewise.v1.cluster_pb2 import JobEvent, ReportJobEventsRequest
 from placewise.v1.decision_pb2 import (
     PLACED,
     AdmitOrWaitRequest,
@@ -21,19 +22,22 @@ from placewise_client.http1 import HttpPool
 
 PLACE = "/placewise.v1.DecisionService/Place"
 ADMIT_OR_WAIT = "/placewise.v1.DecisionService/AdmitOrWait"
+REPORT_JOB_EVENTS = "/placewise.v1.ClusterService/ReportJobEvents"
 BAD_GATEWAY = 502
 # Headers of one connection, not of its messages.
 HOP = frozenset({"host", "connection", "content-length", "transfer-encoding", "date", "server"})
 
 
 class Recorder:
-    """`decided` holds, by job id, how many tasks each node was given by the last answer."""
+    """`decided` holds, by job id, how many tasks each node was given by the last answer; `started` the last report of
+    its start."""
 
     def __init__(self, target: str) -> None:
         self._pool = HttpPool(target.removeprefix("http://"))
         self._runner = web.ServerRunner(web.Server(self._answer, access_log=None))
         self.port = 0
         self.decided: dict[str, Counter[str]] = {}
+        self.started: dict[str, JobEvent] = {}
         self.answers: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
 
@@ -69,6 +73,9 @@ class Recorder:
             self._note(PlaceResponse.FromString(response))
         if path == ADMIT_OR_WAIT and not AdmitOrWaitRequest.FromString(request).dry_run:
             self._note(AdmitOrWaitResponse.FromString(response).placed)
+        if path == REPORT_JOB_EVENTS:
+            events = ReportJobEventsRequest.FromString(request).events
+            self.started.update((event.job_id, event) for event in events if event.kind == JobEvent.STARTED)
 
     def _note(self, response: PlaceResponse) -> None:
         for decision in response.decisions:
