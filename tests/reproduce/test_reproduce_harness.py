@@ -176,6 +176,13 @@ def test_interruption_leaves_whole_rounds_first_and_says_so() -> None:
     assert [row["metrics"]["time"]["seeds"] for row in found["experiments"][0]["rows"]] == [2, 1, 1, 1]
 
 
+def test_results_are_kept_after_each_experiment_of_a_round() -> None:
+    kept: list[int] = []
+    made = paper(experiment(), experiment(key="f", methods=("ours",)))
+    runner.run(made, range(2), keep=lambda results: kept.append(sum(map(len, results.runs.values()))))
+    assert kept == [4, 6, 10]  # not after the last, which is the caller's
+
+
 def test_ctrl_c_leaves_a_partial_file_that_replaces_no_whole_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -31,22 +31,23 @@ def run(
     """Every trial of every seed. Ctrl-C or the time limit ends it early: `stopped` then names the reason.
 
     One round over all experiments comes before the second seed, so that an early end leaves complete results of fewer
-    seeds; `keep` is given the results before each further round. The time limit is checked between
+    seeds; `keep` is given the results after each experiment of a round. The time limit is checked between
     trials. Trials in `known` are not run again. `origin` joins those of `known` once a trial was run.
     """
     known = known or Results(sittings=0)
     results = Results(seeds=tuple(seeds), stopped=UNFINISHED, sittings=known.sittings, origins=known.origins)
     began = time.perf_counter() - known.wall_s
-    done, last = 0, next(iter(seeds), 0)
+    done, last = 0, None
     try:
         for experiment, setting, method, seed in _plan(paper, seeds):
             if time.perf_counter() - began - known.wall_s > limit_s:
                 results.stopped = OUT_OF_TIME
                 break
-            if seed != last and keep is not None:
+            here = seed, experiment.key
+            if last not in (None, here) and keep is not None:
                 results.wall_s = time.perf_counter() - began
                 keep(results)
-            last = seed
+            last = here
             cell = (experiment.key, setting, method)
             if seed in known.runs.get(cell, ()):
                 results.add(cell, seed, known.runs[cell][seed])
