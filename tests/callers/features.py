@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-SLURM, EXTENDER, OWN, VOLCANO, YARN = WAYS = (
+SLURM, EXTENDER, OWN, GATES, VOLCANO, YARN = WAYS = (
     "Slurm",
     "Kubernetes, extender",
     "Kubernetes, own name",
+    "Kubernetes, gates",
     "Volcano",
     "YARN",
 )
@@ -34,6 +35,7 @@ _RULES = "e2e.slurm.test_slurm_rules."
 _SLURM_FAULTS = "e2e.slurm.test_slurm_faults."
 _MODES = "e2e.kubernetes.test_kubernetes_modes."
 _DECIDED = "e2e.kubernetes.test_kubernetes_decided."
+_GATES = "e2e.kubernetes.gates.test_kubernetes_gates."
 _ON_SLURM = "contract.adapters.test_slurm_adapter.TestSlurm2605."
 _VOLCANO = "contract.adapters.test_volcano_conformance.TestVolcano."
 _PAYLOADS = "contract.adapters.test_volcano_extender."
@@ -51,6 +53,7 @@ _TYPED = f"{_SLURM}test_typed_gpus_shares_and_foreign_jobs"
 _TURNING = f"{_MODES}test_a_waiting_gang_says_why_and_is_bound_within_a_second_of_turning"
 _BOUND = f"{_MODES}test_every_gang_pod_is_bound_exactly_as_decided"
 _ROLES = f"{_DECIDED}test_mixed_gangs_run_as_decided"
+_GATED = f"{_GATES}test_gangs_are_bound_where_they_were_decided"
 _OPEN = f"{_MODES}test_without_the_service_gangs_are_bound_all_the_same"
 _TAKEN_UP = f"{_MODES}test_a_killed_adapter_takes_up_what_it_had_decided"
 
@@ -59,6 +62,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         SLURM: _cell("held by the submit hook, released by an update", _EVERY_GANG),
         EXTENDER: _cell("no node is offered while it waits; an annotation wakes its pods", f"{_TURNING}[extender"),
         OWN: _cell("bound once it is admitted", f"{_TURNING}[own"),
+        GATES: _cell("its gate goes once it is admitted", _GATED),
         VOLCANO: _cell("jobEnqueueable answers no while it waits", f"{_VOLCANO}{_WAITS}"),
         YARN: _cell("no node may take its containers while it waits", _MIXED),
     },
@@ -66,6 +70,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         SLURM: _cell("node list of the same update", _EVERY_GANG),
         EXTENDER: _cell("filter leaves the decided node alone", f"{_BOUND}[placewise-extender"),
         OWN: _cell("the adapter's own Bindings", f"{_BOUND}[placewise-own"),
+        GATES: _cell("the decided node is nominated, and pinned soft or hard", _GATED),
         VOLCANO: _cell("a score above all plugins'; elsewhere if the node is full", f"{_VOLCANO}{_WHERE}"),
         YARN: _cell("only a decided node may take the container", _MIXED),
     },
@@ -73,6 +78,10 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         SLURM: _cell("a daemon beside slurmctld, by slurmrestd and hooks", _EVERY_GANG),
         EXTENDER: _cell("a deployment, in kube-scheduler's configuration", f"{_BOUND}[placewise-extender"),
         OWN: _cell("a deployment; `schedulerName: placewise`", f"{_BOUND}[placewise-own"),
+        GATES: _cell(
+            "a deployment and two admission policies; any scheduler",
+            f"{_GATES}test_the_policy_gates_labelled_pods_and_neither_the_system_s_nor_daemons",
+        ),
         VOLCANO: _cell("a deployment, in Volcano's extender plugin", f"{_VOLCANO}{_WHERE}"),
         YARN: _cell("a jar in the ResourceManager", _MIXED),
     },
@@ -80,6 +89,10 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         SLURM: _cell("a job's nodes, by one update", _EVERY_GANG),
         EXTENDER: _cell("decided whole; bound pod by pod by the scheduler", f"{_BOUND}[placewise-extender"),
         OWN: _cell("decided and bound whole", f"{_MODES}test_no_gang_is_bound_in_part_where_not_all_fit[placewise-own"),
+        GATES: _cell(
+            "decided whole; bound pod by pod by the scheduler",
+            f"{_GATES}test_a_gang_that_does_not_fit_is_held_whole_and_says_why",
+        ),
         VOLCANO: _cell("Volcano's own, decided whole", f"{_VOLCANO}{_WHERE}"),
         YARN: _cell("the asks of one call, decided whole", _MIXED),
     },
@@ -90,6 +103,10 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         ),
         EXTENDER: _cell("by annotation or group", f"{_ROLES}[extender"),
         OWN: _cell("by annotation or group", f"{_ROLES}[own"),
+        GATES: _cell(
+            "by annotation or group",
+            "e2e.kubernetes.gates.test_kubernetes_gates_decided.test_mixed_gangs_run_as_decided",
+        ),
         VOLCANO: _cell(
             "as the vcjob's tasks have them; without one, the group's sum is cut among them",
             f"{_GROUPS}test_unequal_roles_are_asked_for_as_the_vcjob_has_them",
@@ -100,6 +117,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         SLURM: _cell("exact if each GPU has a type of its own", _TYPED),
         EXTENDER: _cell("no: the device plugin picks"),
         OWN: _cell("no: the device plugin picks; noted on the pod"),
+        GATES: _cell("no: the device plugin picks; noted on the pod"),
         VOLCANO: _cell("no: the device plugin picks"),
         YARN: _cell("no: YARN picks"),
     },
@@ -107,6 +125,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         SLURM: _cell("TaskProlog; their times are reported", _TYPED),
         EXTENDER: _cell("no"),
         OWN: _cell("no"),
+        GATES: _cell("no"),
         VOLCANO: _cell("no"),
         YARN: _cell(
             "in its containers' tokens; ShareListener on the nodes sets the environment",
@@ -117,6 +136,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         SLURM: _cell("node ranges (`-N1-4`)", _EVERY_GANG, f"{_ON_SLURM}test_an_elastic_job_stays_in_its_node_range"),
         EXTENDER: _cell("no"),
         OWN: _cell("no"),
+        GATES: _cell("no"),
         VOLCANO: _cell("no: decided with minMember"),
         YARN: _cell("no: a later ask is a gang of its own"),
     },
@@ -127,6 +147,11 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
             "contract.adapters.test_kubernetes_extender.test_a_decided_node_that_is_not_offered_is_never_named",
         ),
         OWN: _cell("no, but for node selectors"),
+        GATES: _cell(
+            "node selectors, required affinity, taints, volumes; other rules stay the scheduler's",
+            f"{_GATES}test_a_decision_obeys_the_rules_of_the_pod",
+            f"{_GATES}test_rules_that_are_not_evaluated_are_left_to_the_scheduler_and_counted",
+        ),
         VOLCANO: _cell("no: HyperNodes are not read"),
         YARN: _cell("node labels", f"{_YARN_LIMITS}test_two_partitions_are_decided_apart"),
     },
@@ -144,6 +169,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
             "a gang whose pods a quota forbids holds nothing after 30 s",
             "contract.adapters.test_kubernetes_early.test_the_rest_that_never_comes_is_given_up_and_what_runs_is_told",
         ),
+        GATES: _cell("no: a gang is decided once its pods are there"),
         VOLCANO: _cell("no: queues' quotas are not read"),
         YARN: _cell(
             "nothing is reserved beyond a queue's maximum or a user's limit",
@@ -158,6 +184,10 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         ),
         EXTENDER: _cell("goes on from the API and the service", f"{_TAKEN_UP}[placewise-extender"),
         OWN: _cell("goes on from the API and the service", f"{_TAKEN_UP}[placewise-own"),
+        GATES: _cell(
+            "goes on from the API and the service",
+            f"{_GATES}test_an_adapter_killed_between_its_writes_finishes_the_gang",
+        ),
         VOLCANO: _cell("goes on from the API and the service", f"{_VOLCANO}{_KEPT}"),
         YARN: _cell(
             "gangs that run are taken over, open asks decided again",
@@ -168,6 +198,11 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         SLURM: _cell("open: left to Slurm after 10 s", f"{_SLURM}test_service_killed_midway"),
         EXTENDER: _cell("open, after 100 ms", f"{_OPEN}[placewise-extender"),
         OWN: _cell("open, after 100 ms; closed without the adapter", f"{_OPEN}[placewise-own"),
+        GATES: _cell(
+            "closed: pods stay gated; `placewise-kubernetes release` lets them go",
+            f"{_GATES}test_without_the_service_gangs_stay_gated",
+            f"{_GATES}test_release_takes_the_gates_of_one_job_or_of_all",
+        ),
         VOLCANO: _cell("open: it abstains", f"{_PAYLOADS}test_without_the_service_volcano_decides_alone"),
         YARN: _cell(
             "open: after 100 ms, a held gang after 10 s",
