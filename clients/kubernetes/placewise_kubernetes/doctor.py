@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client import NotFoundError, PlacewiseError
@@ -34,13 +34,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A verb on a resource of an API group, in one namespace or in all."""
+    """A verb on a resource of an API group, in one namespace or in all, on one object or on any."""
 
     verb: str
     resource: str
     group: str = ""
     part: str = ""
     namespace: str = ""
+    name: str = ""
 
     def __str__(self) -> str:
         of = f"{self.resource}.{self.group}" if self.group else self.resource
@@ -49,8 +50,8 @@ class Right:
 
     def review(self) -> dict[str, object]:
         """The question to the API server whether we have it."""
-        names = {"verb": self.verb, "resource": self.resource, "group": self.group, "subresource": self.part}
-        return {"spec": {"resourceAttributes": names | {"namespace": self.namespace}}}
+        what = {"verb": self.verb, "resource": self.resource, "group": self.group, "subresource": self.part}
+        return {"spec": {"resourceAttributes": what | {"namespace": self.namespace, "name": self.name}}}
 
 
 def needed_rights(config: KubernetesConfig) -> list[Right]:
@@ -64,8 +65,9 @@ def needed_rights(config: KubernetesConfig) -> list[Right]:
         rights += [Right("patch", "pods"), Right("get", "storageclasses", "storage.k8s.io")]
         rights += [Right("get", kind) for kind in ("persistentvolumeclaims", "persistentvolumes")]
     if config.lease:
-        namespace = config.lease.partition("/")[0]
-        rights += [Right("create", "leases", "coordination.k8s.io", namespace=namespace)]
+        namespace, _, name = config.lease.partition("/")
+        lease = Right("create", "leases", "coordination.k8s.io", namespace=namespace)
+        rights += [lease, *[replace(lease, verb=verb, name=name) for verb in ("get", "patch")]]
     return rights
 
 

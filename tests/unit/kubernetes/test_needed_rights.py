@@ -19,7 +19,10 @@ def granted() -> list[dict[str, Any]]:
 def is_granted(right: Right) -> bool:
     resource = f"{right.resource}/{right.part}" if right.part else right.resource
     return any(
-        right.group in rule["apiGroups"] and resource in rule["resources"] and right.verb in rule["verbs"]
+        right.group in rule["apiGroups"]
+        and resource in rule["resources"]
+        and right.verb in rule["verbs"]
+        and right.name in rule.get("resourceNames", [right.name])
         for rule in granted()
     )
 
@@ -27,6 +30,12 @@ def is_granted(right: Right) -> bool:
 def test_the_shipped_manifest_grants_what_the_doctor_asks_about() -> None:
     config = parse_config({"cluster": "prod", "lease": "placewise/placewise-kubernetes"})
     assert [str(right) for right in needed_rights(config) if not is_granted(right)] == []
+
+
+def test_a_replica_needs_to_read_and_to_renew_its_lease() -> None:
+    needed = needed_rights(parse_config({"cluster": "prod", "lease": "ours/mine"}))
+    leases = [(right.verb, right.namespace, right.name) for right in needed if right.resource == "leases"]
+    assert leases == [("create", "ours", ""), ("get", "ours", "mine"), ("patch", "ours", "mine")]
 
 
 def test_gates_and_bind_need_more() -> None:
