@@ -194,6 +194,9 @@ class SlurmCluster:
         self.start_controller(clean=True)
         for name in self.names:
             self.start_node(name)
+            if self.release.has_own_auth:
+                # Each binds the machine's one socket of auth/slurm: of two that do so at once, one ends.
+                self.wait_for((self.root / "log" / f"slurmd-{name}.out").read_bytes, "a node to start", 20)
         self.start_rest()
         self.wait_for(lambda: self.idle_nodes() == self.nodes, "nodes to become idle", 180)
 
