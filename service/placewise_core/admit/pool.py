@@ -7,7 +7,7 @@ jobs whose shape admission chooses; for rigid jobs their own tasks, packed onto 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from placewise_core.admit.needs import DEFAULT_MAX_GPUS, Kind, elastic_range, is
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
+from placewise_core.basics.lazy import lazy
 from placewise_core.basics.slices import ONE_SLICE, Slices, spaced
 from placewise_core.domain.job import ElasticRange, Job, Shape, TaskGroup
 from placewise_core.view.slots import may_share, whole_tasks
@@ -49,22 +50,22 @@ class Options:
     def shape(self, i: int) -> Shape:
         return Shape(int(self.nodes[i]), int(self.gpus_per_node[i]))
 
-    @cached_property
+    @lazy
     def key(self) -> bytes:
         """Equal for the same nodes and GPUs, shape by shape."""
         return self.nodes.tobytes() + self.gpus.tobytes()
 
-    @cached_property
+    @lazy
     def on_fewest_nodes(self) -> IntArray:
         """Indices of the shapes on as few nodes as any."""
         return np.flatnonzero(self.nodes == self.nodes.min())
 
-    @cached_property
+    @lazy
     def few(self) -> tuple[tuple[int, int], ...]:
         """Index and GPUs of each shape on as few nodes as any."""
         return tuple(zip(self.on_fewest_nodes.tolist(), self.gpus[self.on_fewest_nodes].tolist(), strict=True))
 
-    @cached_property
+    @lazy
     def consolidated(self) -> "Options":
         """For each GPU count the shape on fewest nodes (K' ≤ K)."""
         if self.takes or len(self) < 2:
@@ -306,7 +307,7 @@ class Pool:
         counts = self._task_counts(job, group)
         if np.add.reduce(counts) < group.count:
             return None
-        rows = np.flatnonzero(counts)
+        rows = counts.nonzero()[0]
         order = rows[(-counts[rows]).argsort(kind="stable")[: group.count]]  # each takes a task at least
         left, taken = group.count, []
         for room in counts[order].tolist():

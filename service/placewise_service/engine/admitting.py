@@ -211,7 +211,7 @@ class Admitting:
         if event is None:
             return False
         live.show_soon(event)
-        asyncio.get_running_loop().call_soon(self.parts.prepare_read, live)
+        asyncio.get_running_loop().call_soon(self.parts.prepare, live)
         return True
 
     async def _answer(self, asked: _AdmitCall, draft: AdmitDraft) -> AdmitDecision:
@@ -229,9 +229,10 @@ class Admitting:
         )
 
     async def _draft(self, asked: _AdmitCall) -> AdmitDraft:
-        command, live = asked.command, asked.live
-        queue = live.view.queues.get(command.queue) or QueueState(command.queue)
-        settings = self.queue_settings(command.cluster, command.queue)
+        command, live, seen = asked.command, asked.live, asked.live.view
+        live.asked_last = next(iter(command.jobs), None)
+        queue = seen.queues.get(command.queue) or QueueState(command.queue)
+        settings = seen.settings.queues.get(command.queue) or self.parts.options.queue
         seed = seed_of(command.seed)
         now_s = self.parts.now_s(live, command.now_s)
         slot = slot_of(queue, now_s, settings)
@@ -241,13 +242,13 @@ class Admitting:
             settings,
             seed,
             command.is_explaining or asked.is_observed,
-            exploration=NOT_EXPLORED if command.is_dry_run else exploration_of(live.view.settings, command.seed),
+            exploration=NOT_EXPLORED if command.is_dry_run else exploration_of(seen.settings, command.seed),
         )
         arm = arm_of_slot(self.parts.registry, command.cluster, command.queue, slot, now_s)
         is_mixed = arm is not None and not command.is_dry_run and self.mixing.has_room
         question = None
         if is_mixed or self.shadowing.wants_copy(command.cluster, command.is_dry_run):
-            question = AdmitQuestion(command, live.view.fork(), queue, replace(context, exploration=NOT_EXPLORED))
+            question = AdmitQuestion(command, seen.fork(), queue, replace(context, exploration=NOT_EXPLORED))
         reads = self.parts.read(live, now_s)
         try:
             policy = asked.policy if arm is None else arm.policies.admission[asked.policy.name]

@@ -317,6 +317,7 @@ class Engine:
             live.show(changes)
             total = total.followed_by(outcome)
             await live.wait_shown()
+        asyncio.get_running_loop().call_soon(self._parts.prepare, live)  # once the answer is on its way
         return total
 
     async def get_cluster(self, cluster: str) -> ClusterSnapshot:

@@ -7,6 +7,7 @@ from dataclasses import field
 
 import structlog
 
+from placewise_core.admit.pool import Pool
 from placewise_core.basics.clock import Clock
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import QueueSettings
@@ -142,10 +143,17 @@ class EngineParts:
         """The view as a decision reads it now, for the log; empty if views are not logged."""
         return (live.notes.read(live.view, now_s, job_id),) if self.options.logs_views else ()
 
-    def prepare_read(self, live: LiveView) -> None:
-        """Computes the view's digest for the next record, unless a decision under way will change the view."""
-        if self.options.logs_views and not live.is_deciding:
-            live.view.digest()  # the view keeps it
+    def prepare(self, live: LiveView) -> None:
+        """Works ahead for the next request, unless a decision under way will change the view: counts slots, finds the
+        shapes of the job admitted last, as many ask alike, and computes the view's digest. The view keeps all of it."""
+        if live.is_deciding:
+            return
+        view = live.view
+        view.slots.count_ahead()
+        if live.asked_last is not None:
+            Pool.free(view, self.now_s(live)).options(live.asked_last)
+        if self.options.logs_views:
+            view.digest()
 
     def afterwards(self, act: Callable[..., None], *args: object) -> None:
         """Calls `act(*args)` when the answer is on its way, or the caller waits for the store anyway."""

@@ -16,7 +16,7 @@ from placewise_core.basics.clock import Clock
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.errors import DeadlineExceededError, NotFoundError, StaleSnapshotError, StateUnavailableError
 from placewise_core.domain.events import ClusterRecords, Event, JobsChanged, JobsEnded, NodesReported
-from placewise_core.domain.job import JobId
+from placewise_core.domain.job import Job, JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.landing import land
 from placewise_core.view.renewal import Renewal
@@ -64,6 +64,7 @@ class LiveView:
         self.is_lost = False
         self.departed = Departed()
         self.notes = ViewNotes()
+        self.asked_last: Job | None = None  # the first job of the last question of admission
         self._view: ClusterView
         self.alone = asyncio.Lock()  # held by who decides in slices
         self._opened = asyncio.Event()

@@ -5,14 +5,16 @@ from collections.abc import Callable
 
 import pytest
 from tests.fakes.cluster import make_job
-from tests.fakes.engine import CLUSTER, ask_admit, running_engine
+from tests.fakes.engine import CLUSTER, ask_admit, ask_place, place, running_engine
 
+from placewise_core.admit.pool import Options, Pool
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import QueueState
-from placewise_core.domain.commands import AdmitCommand
+from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.decision import Verdict
 from placewise_core.domain.errors import InvalidRequestError, StateUnavailableError
 from placewise_core.domain.events import Event
+from placewise_core.domain.job import Job, JobId
 from placewise_service.engine import Engine
 from placewise_service.engine import engine as engine_module
 from placewise_service.state.reference.memory import MemoryStore
@@ -110,3 +112,29 @@ async def test_every_replica_shows_the_queues_of_the_state(monkeypatch: pytest.M
             assert shown(restarted) == shown(second)
         await first.delete_cluster(CLUSTER)
         await eventually(lambda: not (shown(first) or shown(second) or shown(silent)))
+
+
+async def test_after_each_change_the_shapes_of_the_job_asked_last_are_found_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    search = Pool._options
+
+    def counted(pool: Pool, job: Job) -> Options:
+        if not pool._is_whole:
+            found.append(job.id)
+        return search(pool, job)
+
+    monkeypatch.setattr(Pool, "_options", counted)
+    async with running_engine() as engine:
+        for name in ("a", "b"):
+            asked = AdmitCommand(CLUSTER, "", (make_job(name, 2),), policy="fifo")
+            await ask_admit(engine, asked)
+            await ask_place(engine, place(*asked.jobs))
+            await asyncio.sleep(0.01)
+        assert found == ["a", "a", "b"], "asked, then ahead once per gang that was placed"
+        await engine.report_job_events(CLUSTER, [JobEvent(JobId("a"), JobEventKind.FINISHED)])
+        await asyncio.sleep(0.01)
+        found.clear()
+        await ask_admit(engine, AdmitCommand(CLUSTER, "", (make_job("c", 2),), policy="fifo"))
+        assert found == []

@@ -177,8 +177,8 @@ class Placing:
         try:
             answer, decision = b"", None
             if asked.command.request_id:
-                asked.live.assume(draft.holds)
                 decision = self._decision(asked, draft, decide_ms)
+                asked.live.assume(draft.holds)  # after it: the view takes the gang while the store works
                 answer = await encode_answer(decision, _reservations(draft))
             result = self._ask(asked.command, draft, answer, over)
             if decision is None:  # the store works meanwhile
@@ -368,12 +368,11 @@ class Placing:
         )
 
     def _prepare(self, policy: PlacementPolicy, live: LiveView) -> None:
-        """Shows policy and log the cluster as the next request will find it; not while decisions are under way, which
-        will change it again."""
+        """Shows the policy the cluster as the next request will find it, as EngineParts.prepare."""
         if live.is_deciding:
             return
         policy.prepare(live.view, self.parts.now_s(live))
-        self.parts.prepare_read(live)
+        self.parts.prepare(live)
 
     def _note(self, asked: _PlaceCall, draft: Draft, seed: int, decision: PlaceDecision) -> None:
         self.parts.afterwards(self._log, asked.command, asked.live, decision, seed, draft)
