@@ -9,7 +9,7 @@ from tests.fakes.quick.logged import warnings_logged
 
 from placewise.v1.cluster_pb2 import Node, ReportNodesRequest
 from placewise.v1.job_pb2 import Resources
-from placewise_client import InvalidRequestError
+from placewise_client import DeadlineExceededError, InvalidRequestError
 from placewise_client.adapter.native import AdapterSettings
 from placewise_client.adapter.reporter import OutcomeReporter
 from placewise_core.domain.errors import InvalidRequestError as RefusedError
@@ -25,9 +25,12 @@ class Service:
         self.requests: list[ReportNodesRequest] = []
         self.limits = Limits()
         self.refusal: InvalidRequestError | None = None
+        self.per_node_s = 0.0
 
-    async def report_nodes(self, request: ReportNodesRequest, **_: Any) -> None:
+    async def report_nodes(self, request: ReportNodesRequest, *, timeout_s: float, **_: Any) -> None:
         self.requests.append(request)
+        if self.per_node_s * len(request.nodes) > timeout_s:
+            raise DeadlineExceededError("no answer")
         if self.refusal is not None:
             raise self.refusal
         for i, node in enumerate(request.nodes):
@@ -135,3 +138,11 @@ async def test_a_report_refused_for_no_node_of_it_takes_none_out(field: str) -> 
     assert reporter.breaker.is_open()
     assert len(service.requests) == 2
     assert service.nodes == {"n0": 8}
+
+
+@pytest.mark.parametrize("nodes", [100, 10_000])
+async def test_a_large_cluster_has_the_time_that_the_service_takes_for_its_nodes(nodes: int) -> None:
+    service = Service()
+    service.per_node_s = 0.0006
+    assert await reporter_to(service, Clock()).report_nodes([node(f"n{i}") for i in range(nodes)])
+    assert len(service.nodes) == nodes

@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 # Placements applied to the host side by side.
 _APPLY_AT_ONCE = 4
 _RECOVER_TIMEOUT_S = 2.0
+_RECOVER_TIMEOUT_S_PER_NODE = 0.002
 NO_SHAPE = "NO_FEASIBLE_SHAPE"
 
 
@@ -118,7 +119,7 @@ class AdapterLoop:
         if state.is_complete:
             self._synced_at_s = self.clock()
         if not self._has_recovered and not self._breaker.is_open():
-            await self._recover()
+            await self._recover(len(state.nodes or self._nodes))
         has_changed = self._note(news)
         for job in state.late:
             self.reporter.report_shares(job)
@@ -187,11 +188,12 @@ class AdapterLoop:
         self.reporter.report_ended(record.job, record.decided)
         return True
 
-    async def _recover(self) -> None:
+    async def _recover(self, nodes: int) -> None:
         """Reads the decisions of an earlier run of this adapter from the service. Tried until it works once."""
+        timeout_s = _RECOVER_TIMEOUT_S + _RECOVER_TIMEOUT_S_PER_NODE * nodes
         try:
             request = GetClusterRequest(cluster=self.settings.cluster, full=True)
-            cluster = await self.client.get_cluster(request, timeout_s=_RECOVER_TIMEOUT_S, retry=None)
+            cluster = await self.client.get_cluster(request, timeout_s=timeout_s, retry=None)
         except NotFoundError:
             cluster = Cluster()
         except PlacewiseError as error:

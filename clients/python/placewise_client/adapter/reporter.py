@@ -28,6 +28,8 @@ _MOST_QUEUED = 100_000
 _PER_REQUEST = 500
 _SEARCHED_AT_ONCE = 64
 _TIMEOUT_S = 2.0
+# The service takes 10,000 nodes in two to six seconds.
+_TIMEOUT_S_PER_NODE = 0.002
 # Characters. The service refuses an event with a longer reason, or with one that cannot be printed.
 _MOST_REASON = 512
 # How the service names the node for which it refuses a report.
@@ -277,7 +279,8 @@ class OutcomeReporter:
 
     async def _report_nodes(self, nodes: Sequence[Node], full: bool) -> None:
         request = ReportNodesRequest(cluster=self.settings.cluster, nodes=self._observed(nodes), full=full)
-        await self.client.report_nodes(request, timeout_s=_TIMEOUT_S, retry=None)
+        timeout_s = _TIMEOUT_S + _TIMEOUT_S_PER_NODE * len(nodes)
+        await self.client.report_nodes(request, timeout_s=timeout_s, retry=None)
 
     def _observed(self, nodes: Iterable[Node]) -> list[Node]:
         """Copies with the time of this look, unless the host gives one."""

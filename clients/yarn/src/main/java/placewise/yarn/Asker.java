@@ -25,6 +25,8 @@ import org.slf4j.LoggerFactory;
 final class Asker implements AutoCloseable {
   private static final Logger LOG = LoggerFactory.getLogger(Asker.class);
   private static final long REPORT_BUDGET_MS = 2_000;
+  /** The service takes 10,000 nodes in two to six seconds. */
+  private static final long REPORT_BUDGET_MS_PER_NODE = 2;
   private static final long IDLE_MS = 100;
   private static final long CLOCK_MS = 20;
   private static final long PARTIAL_MS = 2_000;
@@ -176,15 +178,19 @@ final class Asker implements AutoCloseable {
     due.forEach(this::ask);
   }
 
+  private long reportBudgetMs() {
+    return REPORT_BUDGET_MS + REPORT_BUDGET_MS_PER_NODE * host.size();
+  }
+
   /** Inventory, books and events, before the questions that depend on them. False if the service did not take them. */
   private boolean report(boolean isIdle) {
     try {
       if (reporter.takeDropped()) {
         areBooksDue = true;
       }
-      host.reportNodes(service, REPORT_BUDGET_MS);
+      host.reportNodes(service, reportBudgetMs());
       if (areBooksDue) {
-        host.compareBooks(service, REPORT_BUDGET_MS);
+        host.compareBooks(service, reportBudgetMs());
         areBooksDue = false;
       } else if (isIdle && clock.getAsLong() - checkedMs >= settings.resyncMs) {
         checkedMs = clock.getAsLong();

@@ -134,6 +134,11 @@ final class Host {
     shown = reasons;
   }
 
+  /** Nodes that YARN knows. */
+  int size() {
+    return context.getRMNodes().size();
+  }
+
   /** Looks at the nodes, and sends them if they have changed or the last report is old. Throws ServiceException. */
   void reportNodes(ServiceClient service, long budgetMs) throws ServiceException {
     long now = System.nanoTime() / 1_000_000;
