@@ -160,7 +160,7 @@ final class Asker implements AutoCloseable {
     }
     broker.splitPartial(PARTIAL_MS);
     broker.withdrawOverdue(host::isUsable);
-    host.lookForPreemption();
+    host.lookAtQueues();
     if (!settings.isDryRun) {
       broker.releaseRefused(host::refusal);
     }

@@ -55,18 +55,26 @@ public final class Doctor {
       check(false, "", error.getMessage());
       return;
     }
-    if (settings.queues.isEmpty()) {
-      out.println("note: placewise.queues is empty: only applications tagged placewise are decided");
-    }
+    settings.unknown().forEach(name -> check(false, "", name + " is no setting; the README lists them"));
+    queues(settings);
     try (ServiceClient service = new ServiceClient(settings)) {
       JsonNode cluster = service.cluster(BUDGET_MS);
       check(true, "service: answers, and knows " + cluster.path("nodes").size() + " nodes of " + settings.cluster, "");
     } catch (ServiceException error) {
-      check(error.status == 404, "service: answers, and does not know cluster " + settings.cluster + " yet",
-          settings.url + ": " + error.getMessage());
+      boolean isNew = error.status == 404 && error.getMessage().contains("NOT_FOUND"); // not any server's 404
+      check(isNew, "service: answers, and does not know cluster " + settings.cluster + " yet",
+          "placewise.url: no Placewise answers at " + settings.url + ": " + error.getMessage());
     } catch (IllegalArgumentException error) {
       check(false, "", error.getMessage());
     }
+  }
+
+  private void queues(Settings settings) {
+    if (settings.queues.isEmpty()) {
+      out.println("note: placewise.queues is empty: only applications tagged placewise are decided");
+    }
+    Queues.missing(settings.queues, configuration).forEach(name -> check(false, "", "placewise.queues names " + name
+        + ", and no leaf queue of capacity-scheduler.xml has this name (no problem if YARN makes it by itself)"));
   }
 
   private void check(boolean isGood, String good, String bad) {

@@ -46,6 +46,7 @@ final class Host {
   private boolean hasOutcomes;
   private Set<Set<String>> blacklists = Collections.emptySet();
   private Map<String, String> refusals = Collections.emptyMap();
+  private Set<String> missingQueues = Collections.emptySet();
   private long refusalsMs = Long.MIN_VALUE / 2;
 
   Host(RMContext context, Configuration configuration, Placewise placewise) {
@@ -105,12 +106,17 @@ final class Host {
   }
 
   /** Queues and their settings may change while the ResourceManager runs. */
-  void lookForPreemption() {
+  void lookAtQueues() {
     long now = System.nanoTime() / 1_000_000;
     if (now - refusalsMs < LOOK_MS) {
       return;
     }
     refusalsMs = now;
+    Set<String> missing = Queues.missing(placewise.settings.queues, context.getScheduler());
+    if (!missing.equals(missingQueues)) {
+      missingQueues = missing;
+      missing.forEach(name -> LOG.warn("Placewise: placewise.queues names {}, and no leaf queue has this name", name));
+    }
     Map<String, String> found = Preemption.refusals(context.getScheduler());
     if (!found.equals(refusals)) {
       refusals = found;

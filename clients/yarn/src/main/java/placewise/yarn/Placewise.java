@@ -56,6 +56,9 @@ final class Placewise {
     current.asker.start();
     LOG.info("Placewise: asks {} about queues {} and tagged applications, cluster {}{}", current.settings.url,
         current.settings.queues, current.settings.cluster, current.settings.isDryRun ? ", dry run" : "");
+    if (!current.settings.unknown().isEmpty()) {
+      LOG.warn("Placewise: no such setting: {}", current.settings.unknown());
+    }
     LOG.info("Placewise: not decided: FairScheduler, placement constraints, GPU indices, opportunistic containers;"
         + " Kerberos and federation have not been run");
     return current;
@@ -99,9 +102,7 @@ final class Placewise {
     if (app == null || app.tags.isOptOut()) {
       return false;
     }
-    String queue = app.queue();
-    String leaf = queue.substring(queue.lastIndexOf('.') + 1);
-    return app.tags.isOptIn() || settings.queues.contains(queue) || settings.queues.contains(leaf);
+    return app.tags.isOptIn() || Queues.names(settings.queues, app.queue());
   }
 
   /** Counts the attempts that the gate never sees. Their containers are reported as used, like those of every other. */

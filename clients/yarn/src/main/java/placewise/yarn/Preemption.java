@@ -11,7 +11,6 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.resourcemanager.monitor.capacity.ProportionalCapacityPreemptionPolicy;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.AbstractLeafQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacitySchedulerConfiguration;
@@ -30,9 +29,7 @@ final class Preemption {
     if (!(scheduler instanceof CapacityScheduler) || !isOn(((CapacityScheduler) scheduler).getConfiguration())) {
       return Collections.emptyMap();
     }
-    List<CSQueue> leaves = new ArrayList<>();
-    collect(((CapacityScheduler) scheduler).getRootQueue(), leaves);
-    return refusals(leaves);
+    return refusals(Queues.leaves((CapacityScheduler) scheduler));
   }
 
   /** Whether the monitor takes containers away, and not only watches. */
@@ -42,15 +39,6 @@ final class Preemption {
     return isMonitoring && !configuration.getBoolean(CapacitySchedulerConfiguration.PREEMPTION_OBSERVE_ONLY, false)
         && Arrays.stream(configuration.getClasses(YarnConfiguration.RM_SCHEDULER_MONITOR_POLICIES))
             .anyMatch(ProportionalCapacityPreemptionPolicy.class::isAssignableFrom);
-  }
-
-  private static void collect(CSQueue queue, Collection<CSQueue> leaves) {
-    if (queue instanceof AbstractLeafQueue) {
-      leaves.add(queue);
-    }
-    if (queue.getChildQueues() != null) {
-      queue.getChildQueues().forEach(child -> collect(child, leaves));
-    }
   }
 
   static Map<String, String> refusals(Collection<? extends CSQueue> leaves) {

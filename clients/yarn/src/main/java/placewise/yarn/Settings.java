@@ -14,6 +14,7 @@ import org.apache.hadoop.conf.Configuration;
 /** The `placewise.*` properties of yarn-site.xml. Names and meanings are those of the Python SDK's AdapterSettings. */
 final class Settings {
   static final String TOKEN = "placewise.token";
+  private static final String TRUST_STORE_PASSWORD = "placewise.trust-store-password";
 
   final String url;
   final String cluster;
@@ -38,15 +39,17 @@ final class Settings {
   final String trustStore;
   final boolean isPlaintextAllowed;
   private final Configuration configuration;
+  private final Set<String> known = new TreeSet<>();
 
   /** Throws IllegalArgumentException if a property cannot be used; the message names it. */
   Settings(Configuration configuration) {
     this.configuration = configuration;
-    url = trimmed(configuration.getTrimmed("placewise.url", "http://127.0.0.1:8080"));
-    cluster = configuration.getTrimmed("placewise.cluster", "yarn");
+    url = trimmed(text("placewise.url", "http://127.0.0.1:8080"));
+    cluster = text("placewise.cluster", "yarn");
+    known.add("placewise.queues");
     queues = new TreeSet<>(configuration.getTrimmedStringCollection("placewise.queues"));
     decideBudgetMs = positive("placewise.decide-budget-ms", 100);
-    releaseAfterMs = configuration.getLong("placewise.release-after-ms", 10_000);
+    releaseAfterMs = number("placewise.release-after-ms", 10_000);
     resyncMs = positive("placewise.resync-ms", 10_000);
     nodeRefreshMs = positive("placewise.node-refresh-ms", 15_000);
     retryMs = positive("placewise.retry-ms", 1_000);
@@ -55,15 +58,15 @@ final class Settings {
     reserveTtlMs = positive("placewise.reserve-ttl-ms", 60_000);
     batch = (int) positive("placewise.batch", 16);
     depth = (int) positive("placewise.depth", 256);
-    priorFrom = configuration.getInt("placewise.prior-from", 1);
-    urgentFrom = configuration.getInt("placewise.urgent-from", Integer.MAX_VALUE);
-    placePolicy = configuration.getTrimmed("placewise.place-policy", "");
-    admitPolicy = configuration.getTrimmed("placewise.admit-policy", "fifo");
-    isDryRun = configuration.getBoolean("placewise.dry-run", false);
-    isNoFitReleased = configuration.getBoolean("placewise.release-no-fit", true);
-    tokenFile = configuration.getTrimmed("placewise.token-file", "");
-    trustStore = configuration.getTrimmed("placewise.trust-store", "");
-    isPlaintextAllowed = configuration.getBoolean("placewise.allow-plaintext", false);
+    priorFrom = (int) number("placewise.prior-from", 1);
+    urgentFrom = (int) number("placewise.urgent-from", Integer.MAX_VALUE);
+    placePolicy = text("placewise.place-policy", "");
+    admitPolicy = text("placewise.admit-policy", "fifo");
+    isDryRun = flag("placewise.dry-run", false);
+    isNoFitReleased = flag("placewise.release-no-fit", true);
+    tokenFile = text("placewise.token-file", "");
+    trustStore = text("placewise.trust-store", "");
+    isPlaintextAllowed = flag("placewise.allow-plaintext", false);
     check();
   }
 
@@ -71,12 +74,43 @@ final class Settings {
     return url.endsWith("/") ? url.substring(0, url.length() - 1) : url;
   }
 
+  private String text(String name, String otherwise) {
+    known.add(name);
+    return configuration.getTrimmed(name, otherwise);
+  }
+
+  private long number(String name, long otherwise) {
+    known.add(name);
+    try {
+      return configuration.getLong(name, otherwise);
+    } catch (NumberFormatException error) {
+      throw new IllegalArgumentException(name + ": must be a whole number, not " + configuration.get(name));
+    }
+  }
+
   private long positive(String name, long otherwise) {
-    long value = configuration.getLong(name, otherwise);
+    long value = number(name, otherwise);
     if (value <= 0) {
       throw new IllegalArgumentException(name + ": must be above 0, not " + value);
     }
     return value;
+  }
+
+  /** Hadoop takes the default for a word that it cannot read: a dry run would not be one. */
+  private boolean flag(String name, boolean otherwise) {
+    String value = text(name, Boolean.toString(otherwise));
+    if (!"true".equalsIgnoreCase(value) && !"false".equalsIgnoreCase(value)) {
+      throw new IllegalArgumentException(name + ": must be true or false, not " + value);
+    }
+    return Boolean.parseBoolean(value);
+  }
+
+  /** Properties that are called placewise.… and are no setting: misspelt ones. */
+  Set<String> unknown() {
+    Set<String> unknown = new TreeSet<>(configuration.getValByRegex("^placewise\\.").keySet());
+    unknown.removeAll(known);
+    unknown.remove(TRUST_STORE_PASSWORD);
+    return unknown;
   }
 
   private void check() {
@@ -86,14 +120,22 @@ final class Settings {
           TOKEN + ": everybody can read yarn-site.xml under the ResourceManager's /conf; remove the property, and set"
               + " placewise.token-file, or put the token into Hadoop's credential provider under this name");
     }
-    URI address = URI.create(url);
-    if (!"http".equals(address.getScheme()) && !"https".equals(address.getScheme())) {
+    if (!url.startsWith("http://") && !url.startsWith("https://")) {
       throw new IllegalArgumentException("placewise.url: must begin with http:// or https://, not " + url);
     }
+    URI address = address();
     if ("http".equals(address.getScheme()) && !isPlaintextAllowed && !isLoopback(address.getHost())) {
       throw new IllegalArgumentException(
           "placewise.url: " + url + " is clear text to another machine; use https://, or set"
               + " placewise.allow-plaintext to true if the network is guarded otherwise");
+    }
+  }
+
+  private URI address() {
+    try {
+      return URI.create(url);
+    } catch (IllegalArgumentException error) {
+      throw new IllegalArgumentException("placewise.url: " + error.getMessage());
     }
   }
 
@@ -121,6 +163,6 @@ final class Settings {
 
   /** Password of the trust store, from Hadoop's credential provider; null if there is none. */
   char[] trustStorePassword() throws IOException {
-    return configuration.getPassword("placewise.trust-store-password");
+    return configuration.getPassword(TRUST_STORE_PASSWORD);
   }
 }

@@ -2,8 +2,11 @@ package placewise.yarn;
 
 import static org.junit.Assert.assertEquals;
 
+import com.sun.net.httpserver.HttpServer;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.List;
@@ -24,6 +27,7 @@ public final class DoctorTest {
     configuration.set("yarn.scheduler.capacity.resource-calculator",
         "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator");
     configuration.set("yarn.resource-types", Questions.GPU);
+    configuration.set("yarn.scheduler.capacity.root.queues", "default, gpu");
     return configuration;
   }
 
@@ -62,6 +66,44 @@ public final class DoctorTest {
       YarnConfiguration clear = good("http://scheduler.example:8080");
       assertEquals(1, run(clear));
       assertEquals(1, problems().stream().filter(line -> line.contains("clear text")).count());
+    }
+  }
+
+  private void isNamed(String property, String value, String words) throws Exception {
+    try (StubService service = new StubService(0)) {
+      YarnConfiguration configuration = good(service.url());
+      configuration.set(property, value);
+      assertEquals(property, 1, run(configuration));
+      assertEquals(problems().toString(), 1, problems().stream().filter(line -> line.contains(words)).count());
+    }
+  }
+
+  @Test
+  public void aQueueThatDoesNotExistIsNamed() throws Exception {
+    isNamed("placewise.queues", "gpu,root.gpus", "placewise.queues names root.gpus");
+  }
+
+  @Test
+  public void aMisspeltSettingIsNamed() throws Exception {
+    isNamed("placewise.dryrun", "true", "placewise.dryrun is no setting");
+  }
+
+  @Test
+  public void aValueThatCannotBeReadIsNamed() throws Exception {
+    isNamed("placewise.retry-ms", "1s", "placewise.retry-ms: must be a whole number, not 1s");
+    isNamed("placewise.dry-run", "yes", "placewise.dry-run: must be true or false, not yes");
+    isNamed("placewise.url", "127.0.0.1:8080", "placewise.url: must begin with http");
+    isNamed("placewise.url", "http://a b", "placewise.url: ");
+  }
+
+  @Test
+  public void anotherServerAtTheAddressIsNamed() throws Exception {
+    HttpServer other = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
+    other.start(); // it answers 404 to everything
+    try {
+      assertEquals(1, run(good("http://127.0.0.1:" + other.getAddress().getPort())));
+    } finally {
+      other.stop(0);
     }
   }
 
