@@ -37,7 +37,7 @@ NODES, GANGS = (1_000, 10_000), (500, 5_000)
 UPDATES = 200
 WINDOW_S = 30.0
 MOST_GROWTH = 1.3
-_SCHEDULER, _ADAPTER = ("SchedulerEventD",), ("placewise-",)
+_SCHEDULER = ("SchedulerEventD",)
 _LONG_MS = 3_600_000
 _SETTINGS = {
     "yarn.scheduler.capacity.schedule-asynchronously.enable": "false",  # else a node update schedules nothing
@@ -109,17 +109,13 @@ class Cell:
 
     update_s: float
     live_mb: float
-    adapter_s: float = 0
     calls: float = 0
     moved_bytes: float = 0
 
     def __str__(self) -> str:
         words = f"{1e6 * self.update_s:.0f} µs of the scheduler for a node update, {self.live_mb:.0f} MB of live heap"
         if self.calls:
-            words += (
-                f"; each second {1e3 * self.adapter_s:.0f} ms of the adapter's threads, {self.calls:.1f} calls, "
-                f"{self.moved_bytes / 1e3:.0f} kB"
-            )
+            words += f"; each second {self.calls:.1f} calls, {self.moved_bytes / 1e3:.0f} kB"
         return words
 
 
@@ -164,12 +160,10 @@ class Scale:
         self.update_s(UPDATES)  # warms the JVM up
         cell = Cell(self.update_s(UPDATES), self.yarn.live_mb())
         if self.way is not None:
-            before = self.yarn.thread_s(_ADAPTER), self.way.calls, self.way.moved_bytes
+            before = self.way.calls, self.way.moved_bytes
             time.sleep(WINDOW_S)
-            after = self.yarn.thread_s(_ADAPTER), self.way.calls, self.way.moved_bytes
-            cell.adapter_s, cell.calls, cell.moved_bytes = (
-                (now - then) / WINDOW_S for now, then in zip(after, before, strict=True)
-            )
+            after = self.way.calls, self.way.moved_bytes
+            cell.calls, cell.moved_bytes = ((now - then) / WINDOW_S for now, then in zip(after, before, strict=True))
             assert self.yarn.metrics("Placewise")["Waiting"] == gangs
             assert self.world.released() == {}
         return cell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,9 +27,11 @@ class Service:
         self.limits = Limits()
         self.refusal: InvalidRequestError | None = None
         self.per_node_s = 0.0
+        self.taking: Callable[[], None] = lambda: None
 
     async def report_nodes(self, request: ReportNodesRequest, *, timeout_s: float, **_: Any) -> None:
         self.requests.append(request)
+        self.taking()
         if self.per_node_s * len(request.nodes) > timeout_s:
             raise DeadlineExceededError("no answer")
         if self.refusal is not None:
@@ -146,3 +149,15 @@ async def test_a_large_cluster_has_the_time_that_the_service_takes_for_its_nodes
     service.per_node_s = 0.0006
     assert await reporter_to(service, Clock()).report_nodes([node(f"n{i}") for i in range(nodes)])
     assert len(service.nodes) == nodes
+
+
+@pytest.mark.parametrize(("took_s", "due_s"), [(0.1, 15.0), (2.3, 23.0), (6.0, 45.0)])
+async def test_a_large_cluster_is_reported_as_a_whole_less_often(took_s: float, due_s: float) -> None:
+    service, clock = Service(), Clock()
+    service.taking = lambda: setattr(clock, "now_s", clock.now_s + took_s)
+    reporter = reporter_to(service, clock)
+    assert await reporter.report_nodes([node("n1")])
+    clock.now_s += due_s - 0.1
+    assert not reporter.is_refresh_due()
+    clock.now_s += 0.2
+    assert reporter.is_refresh_due()

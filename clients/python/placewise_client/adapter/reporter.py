@@ -30,6 +30,9 @@ _SEARCHED_AT_ONCE = 64
 _TIMEOUT_S = 2.0
 # The service takes 10,000 nodes in two to six seconds.
 _TIMEOUT_S_PER_NODE = 0.002
+# Complete reports take at most this share of the time, unless one would get so old: at 90 s its telemetry is stale.
+_REPORTING_SHARE = 0.1
+_OLDEST_REPORT_S = 45.0
 # Characters. The service refuses an event with a longer reason, or with one that cannot be printed.
 _MOST_REASON = 512
 # How the service names the node for which it refuses a report.
@@ -69,6 +72,7 @@ class OutcomeReporter:
     _logged_refusals: set[str] = field(default_factory=set)
     _last_sent_nodes: Sequence[Node] | None = None
     _nodes_sent_at_s: float = float("-inf")
+    _nodes_took_s: float = 0.0
 
     def report_submitted(self, job: NativeJob) -> None:
         """The job waits for the service's answer."""
@@ -202,7 +206,8 @@ class OutcomeReporter:
 
     def is_refresh_due(self) -> bool:
         """Whether the last complete report of the nodes is so old that their telemetry would soon count as stale."""
-        return self.clock() - self._nodes_sent_at_s >= self.settings.node_refresh_s
+        seldom_s = min(self._nodes_took_s / _REPORTING_SHARE, _OLDEST_REPORT_S)
+        return self.clock() - self._nodes_sent_at_s >= max(self.settings.node_refresh_s, seldom_s)
 
     async def report_nodes(self, nodes: Sequence[Node]) -> bool:
         """Sends nodes that changed, or all if one came or went or the last report is old. False if that failed.
@@ -226,6 +231,7 @@ class OutcomeReporter:
         full = is_old or packed.keys() != self._nodes.keys()
         known = [node for node in nodes if node.id in packed]
         changed = [node for node in known if full or packed[node.id] != self._nodes.get(node.id)]
+        started_s = self.clock()
         try:
             full = await self._send_nodes(known, changed, full)
         except PlacewiseError as error:
@@ -238,6 +244,7 @@ class OutcomeReporter:
         self._logged_refusals &= self._refused_nodes.keys()
         if full:
             self._nodes_sent_at_s = self.clock()
+            self._nodes_took_s = self._nodes_sent_at_s - started_s
         return True
 
     async def _send_nodes(self, known: Sequence[Node], changed: Sequence[Node], full: bool) -> bool:

@@ -29,6 +29,9 @@ import org.slf4j.LoggerFactory;
 
 /** The ResourceManager as the Asker's thread sees it: nodes, containers, limits. Others call isReady and name. */
 final class Host {
+  /** Complete reports take at most one in so many parts of the time, unless one would get so old. */
+  private static final int REPORTING_PART = 10;
+  private static final long OLDEST_REPORT_MS = 45_000;
   private static final Logger LOG = LoggerFactory.getLogger(Host.class);
   private static final long LOOK_MS = 250;
   private static final int MOST_NUDGES = 64;
@@ -42,6 +45,7 @@ final class Host {
   private final Map<String, ObjectNode> refused = new HashMap<>();
   private long lookedMs = Long.MIN_VALUE / 2;
   private long sentMs = Long.MIN_VALUE / 2;
+  private long tookMs;
   private Map<AppFacts, String> shown = new HashMap<>();
   private boolean hasOutcomes;
   private Set<Set<String>> blacklists = Collections.emptySet();
@@ -148,7 +152,8 @@ final class Host {
   /** Looks at the nodes, and sends them if they have changed or the last report is old. Throws ServiceException. */
   void reportNodes(ServiceClient service, long budgetMs) throws ServiceException {
     long now = System.nanoTime() / 1_000_000;
-    boolean isOld = now - sentMs >= placewise.settings.nodeRefreshMs;
+    long seldomMs = Math.min(tookMs * REPORTING_PART, OLDEST_REPORT_MS);
+    boolean isOld = now - sentMs >= Math.max(placewise.settings.nodeRefreshMs, seldomMs);
     Set<Set<String>> lists = Blacklists.chosen(blacklists, placewise.broker.blacklists());
     if (!isOld && now - lookedMs < LOOK_MS && lists.equals(blacklists)) {
       return;
@@ -167,7 +172,10 @@ final class Host {
       }
     });
     put(service, news, isFull, budgetMs);
-    sentMs = isFull ? now : sentMs;
+    if (isFull) {
+      sentMs = now;
+      tookMs = System.nanoTime() / 1_000_000 - now;
+    }
     sent = seen;
     placewise.broker.changed();
   }
