@@ -25,8 +25,7 @@ from placewise_core.basics.slices import spaced
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, Blocker, ShapeScore, Verdict
 from placewise_core.domain.job import Job, JobId, Priority
-from placewise_core.speed.factors import Factors
-from placewise_core.speed.throughput import Match, ThroughputModel
+from placewise_core.speed.throughput import Match, MatchKey, ThroughputModel
 from placewise_core.view.speeds import match_on
 from placewise_core.view.view import ClusterView
 
@@ -38,7 +37,7 @@ THETA = 0.5
 _MOST_SCORED = 64  # shapes of a job that the log has
 _KEPT_RATES = 1024  # kinds of jobs and shapes whose speed is remembered
 _Count = TypeVar("_Count", float, FloatArray)
-_Rates = Bounded[tuple[str, str, int, bytes, Factors | None], "_Rated"]
+_Rates = Bounded[tuple[MatchKey, int, bytes], "_Rated"]
 
 
 @frozen
@@ -118,8 +117,7 @@ class Round:
     def _rated(self, waiting: Waiting, options: Options) -> _Rated:
         if waiting.rated is not None and waiting.rated[0] is options:
             return waiting.rated[1]
-        profile = waiting.match.profile
-        key = (profile.model, profile.gpu_model, waiting.job.batch_size, options.key, waiting.match.factors)
+        key = (waiting.match.key, waiting.job.batch_size, options.key)
         found = self.rates.get(key)
         if found is None:
             nodes = np.maximum(options.nodes, 1)

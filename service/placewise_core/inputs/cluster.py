@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from placewise_core.basics.arrays import Float32, FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
+from placewise_core.basics.gpu_names import GPU_SPEEDS, gpu_speed
 from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.job import Job, JobId
-from placewise_core.domain.model_names import canonical
 from placewise_core.inputs.jobs import NOWHERE, Held, JobTokens, encode_job, numbered
 from placewise_core.inputs.tables import (
     COLUMNS,
-    GPU_RELATIVE_SPEED,
     JOB_COLUMNS,
     JOB_FEATURES,
     LINEAR_SPEED_COLUMNS,
@@ -39,7 +38,6 @@ from placewise_core.view.view import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, Clu
 
 __all__ = [
     "COLUMNS",
-    "GPU_RELATIVE_SPEED",
     "JOB_COLUMNS",
     "JOB_FEATURES",
     "LINEAR_SPEED_COLUMNS",
@@ -188,15 +186,14 @@ class Encoder:
 
 
 _AT = {column.name: i for i, column in enumerate(NODE_COLUMNS)}
+_FASTEST_TRAINED = GPU_SPEEDS["a100"]
 _NODE_SCALES = np.asarray([column.scale for column in NODE_COLUMNS], dtype=np.float32)
 
 
 def gpu_relative_speed(model: str) -> float:
-    """Speed of a GPU model relative to a V100 by the table above; 1 for one that is not in it."""
-    name = canonical(model)
-    if name in GPU_RELATIVE_SPEED:
-        return GPU_RELATIVE_SPEED[name]
-    return next((speed for known, speed in GPU_RELATIVE_SPEED.items() if known in name), 1.0)
+    """Speed of a GPU model relative to a V100, 1 if unknown. A faster GPU than the nets were trained with counts as the
+    fastest of those."""
+    return min(gpu_speed(model) or 1.0, _FASTEST_TRAINED)
 
 
 def encode_utilisation(

@@ -30,17 +30,6 @@ MODEL_VOCABULARY = (
     "recommendation",
     "cyclegan",
 )
-# Speed relative to a V100: measured ResNet-50 seconds per sample (K80, T4, A100), else peak single-precision rates.
-GPU_RELATIVE_SPEED: Mapping[str, float] = {
-    "k80": 0.124,
-    "p4": 0.35,
-    "t4": 0.63,
-    "p100": 0.59,
-    "1080ti": 0.72,
-    "2080ti": 0.86,
-    "v100": 1.0,
-    "a100": 1.38,
-}
 
 
 @frozen

@@ -5,7 +5,6 @@ that an event described. Both are about models, not jobs: a measurement of one j
 """
 
 import copy
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ from dataclasses import replace
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.cells import digest_of, number_of
 from placewise_core.basics.frozen import frozen
+from placewise_core.basics.gpu_names import is_one_gpu
 from placewise_core.domain.job import CoRun, Job
 from placewise_core.domain.model_names import canonical
 
@@ -219,15 +219,8 @@ class CoRunBook:
 
 
 def _may_be(measured_on: str, gpu: str) -> bool:
-    """Whether a measurement on the one applies to the other, which may be named in more words, or in fewer."""
-    return not measured_on or _holds(gpu, measured_on) or _holds(measured_on, gpu)
-
-
-def _holds(name: str, part: str) -> bool:
-    """Whether a name of a GPU model holds another: "teslav100sxm216gb" does hold "v100", and "v100sxm2" before the size
-    of its memory; "a100" does not hold "a10"."""
-    ends = r"(?=[1-9]\d*g|\D|$)" if part[-1:].isdigit() else ""
-    return bool(part) and re.search(re.escape(part) + ends, name) is not None
+    """Whether a measurement on the one, or on a model that it does not tell, applies to the other."""
+    return not measured_on or is_one_gpu(measured_on, gpu)
 
 
 def _digest_of_stated(stated: JobCoRuns) -> int:

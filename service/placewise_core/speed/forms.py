@@ -216,6 +216,24 @@ class KnotForm:
         return form
 
 
+@frozen
+class CarriedForm:
+    """A profile on a GPU model that is `faster` times as fast as its own: every time is 1/faster of the profile's.
+
+    Synchronisation counts as faster too. A cluster with faster GPUs tends to have a faster network, and the speed-ups
+    are those that were measured.
+    """
+
+    steps: "ThroughputForm | CarriedForm"
+    faster: float
+
+    def shape_throughput(self, global_batch: float, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
+        return np.asarray(self.faster * self.steps.shape_throughput(global_batch, nodes, gpus_per_node))
+
+    def compute_s(self, local_batch: ArrayLike) -> Array:
+        return np.asarray(self.steps.compute_s(local_batch) / self.faster)
+
+
 @lru_cache(maxsize=1024)  # four per profile
 def _logs(values: tuple[float, ...]) -> Array:
     return np.log(values)

@@ -48,7 +48,7 @@ class ThroughputSpeed:
             job.total_epochs,
             job.dataset_size,
         )
-        by = None if measured is None else (measured.profile.model, measured.profile.gpu_model, measured.factors)
+        by = None if measured is None else measured.key
         key = (*declared, nodes, gpus, by)
         found = self._known.get(key)
         if found is None:

@@ -1,12 +1,14 @@
 """Throughput of a data-parallel job by shape: equations (4)–(8) of the QoS-aware paper, on fitted profiles.
 
-A profile belongs to one network on one GPU model. A job whose network was never measured gets the nearest profile,
-and the match says which. Never reads a file: the service and the simulator pass in the parsed `throughput.json`.
+A profile belongs to one network on one GPU model. A job whose network was never measured gets the nearest profile. On
+a GPU model that was not, the profile with the most rows is carried over. The match says which. Never reads a file: the
+service and the simulator pass in the parsed `throughput.json`.
 """
 
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
+from placewise_core.basics.gpu_names import gpu_speed, is_one_gpu
 from placewise_core.domain.job import Job
 from placewise_core.speed.factors import Factors
-from placewise_core.speed.forms import KnotForm, OverlapForm, QosForm, ThroughputForm
+from placewise_core.speed.forms import CarriedForm, KnotForm, OverlapForm, QosForm, ThroughputForm
 from placewise_core.speed.params import normalised, params_millions
 
 Array = NDArray[np.float64]
-_Kept = Bounded[tuple[str, str, Factors | None, float], float]  # by model, GPU model, factors and batch
+_Kept = Bounded[tuple["MatchKey", float], float]  # by batch
+MatchKey = tuple[str, str, float, Factors | None]
 FORMS: Mapping[str, Callable[[Mapping[str, Any]], ThroughputForm]] = {
     "qos": QosForm.from_dict,
     "overlap": OverlapForm.from_dict,
@@ -32,14 +36,22 @@ _GENERIC_PARAMS_MILLIONS = 25.0  # of a job that says nothing at all: about a Re
 
 @frozen
 class Profile:
-    """One network on one GPU model, with its fitted form."""
+    """One network on one GPU model, with its fitted form.
+
+    Carried over to another GPU model, `faster` is how many times as fast that one is.
+    """
 
     model: str
     gpu_model: str
     params_millions: float
     batch_max: float
     rows: int
-    form: ThroughputForm
+    form: ThroughputForm | CarriedForm
+    faster: float = 1.0
+
+    def carried(self, faster: float) -> "Profile":
+        """The profile on a GPU model that is so many times as fast."""
+        return replace(self, form=CarriedForm(self.form, faster), faster=faster)
 
 
 @frozen
@@ -50,6 +62,11 @@ class Match:
     profile: Profile
     label: str = ""
     factors: Factors | None = None
+
+    @property
+    def key(self) -> MatchKey:
+        """What a throughput depends on, apart from batch and shape. Hashing a whole profile would take longer."""
+        return (self.profile.model, self.profile.gpu_model, self.profile.faster, self.factors)
 
 
 class ThroughputModel:
@@ -87,13 +104,18 @@ class ThroughputModel:
 
         def distance(profile: Profile) -> tuple[int, float, bool, int]:
             by_size = abs(math.log(profile.params_millions / size))
-            return (_unlikeness(model, profile.model), by_size, profile.gpu_model != gpu_model, -profile.rows)
+            return (
+                _unlikeness(model, profile.model),
+                by_size,
+                not is_one_gpu(profile.gpu_model, gpu_model),
+                -profile.rows,
+            )
 
         best = min(self.profiles, key=distance)
-        is_same_gpu = gpu_model in ("", best.gpu_model)
-        if normalised(model) == normalised(best.model):
-            return Match(best, "" if is_same_gpu else f"{best.model}@{best.gpu_model}")
-        return Match(best, best.model if is_same_gpu else f"{best.model}@{best.gpu_model}")
+        is_same_gpu = not gpu_model or is_one_gpu(gpu_model, best.gpu_model)
+        is_same = normalised(model) == normalised(best.model)
+        label = "" if is_same and is_same_gpu else best.model if is_same_gpu else f"{best.model}@{best.gpu_model}"
+        return Match(best if is_same_gpu else best.carried(_faster(gpu_model, best)), label)
 
     def throughput(self, job: Job, match: Match, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
         """PR(t, s) in samples per second (5), broadcast over the shapes."""
@@ -154,7 +176,7 @@ def _step_s(match: Match, batch: float) -> Array:
 
 def _kept(known: _Kept, match: Match, batch: float, of: Callable[[], Array]) -> float:
     """The cached value for that profile and batch, computed on first use."""
-    key = (match.profile.model, match.profile.gpu_model, match.factors, batch)
+    key = (match.key, batch)
     found = known.get(key)
     if found is None:
         found = known[key] = float(of())
@@ -176,6 +198,12 @@ def _profile(entry: Mapping[str, Any], form_name: str) -> Profile:
         rows=int(entry["rows"]),
         form=form,
     )
+
+
+def _faster(gpu_model: str, profile: Profile) -> float:
+    """How many times as fast a GPU model is as the profile's; 1 if either is unknown."""
+    speed, own = gpu_speed(gpu_model), gpu_speed(profile.gpu_model)
+    return speed / own if speed and own else 1.0
 
 
 def _unlikeness(model: str, other: str) -> int:

@@ -21,6 +21,7 @@ ROUNDING = 1e-12  # relative, if numpy rounds otherwise than on the processor of
 ROUNDING_OF_FLOAT32 = 4 * 2.0**-23  # likewise: numpy computes log1p of float32 within four units of the last place
 UNDECIDED = 1e-4  # between the two best scores of a net
 _SHOWN = 12
+_WRITTEN_BY = "written_by.json"
 
 
 def vector_units() -> str:
@@ -33,7 +34,7 @@ def vector_units() -> str:
 
 _VECTOR_UNITS = {"avx512": "X86_V4|AVX512", "avx2": "X86_V3|AVX2|FMA3"}
 VECTOR_UNITS = vector_units()
-ROUNDS_ALIKE = VECTOR_UNITS == "avx512"
+_USUAL_UNITS = "avx512"
 
 
 class Names:
@@ -97,7 +98,21 @@ def write(name: str, rows: Iterable[Row]) -> int:
     if name.endswith(".gz"):
         content = gzip.compress(content, 9, mtime=0)
     (FOLDER / name).write_bytes(content)
+    by = {**_written_by(), name: VECTOR_UNITS}
+    kept = {file: units for file, units in sorted(by.items()) if units != _USUAL_UNITS}
+    (FOLDER / _WRITTEN_BY).write_text(json.dumps(kept, indent=1) + "\n")
     return len(content)
+
+
+def _written_by() -> dict[str, str]:
+    """Vector units of the processors that wrote files, but for those that AVX-512 wrote."""
+    path = FOLDER / _WRITTEN_BY
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def rounds_alike(file: str = "") -> bool:
+    """Whether numpy rounds here as on the processor that wrote the file."""
+    return _written_by().get(file, _USUAL_UNITS) == VECTOR_UNITS
 
 
 def read(name: str) -> list[Row]:
@@ -118,12 +133,14 @@ def differences(
     where: str = "",
     is_net: bool = False,
     nets: Collection[str] = (),
-    rounding: float = ROUNDING,
+    rounding: float | None = None,
 ) -> Iterator[str]:
     """Where two values differ, one line each. `is_net`: numbers may differ by TOLERANCE; so may those below the keys
-    `nets`."""
+    `nets`. Others may by `rounding`, relative; None: by ROUNDING unless numpy rounds here as on the usual processor."""
+    rounding = (0.0 if rounds_alike() else ROUNDING) if rounding is None else rounding
     if isinstance(wanted, dict) and isinstance(found, dict):
-        rounding = ROUNDING_OF_FLOAT32 if wanted.get("dtype") == "float32" else rounding
+        is_float32 = rounding > 0 and wanted.get("dtype") == "float32"
+        rounding = ROUNDING_OF_FLOAT32 if is_float32 else rounding
         for key in sorted(wanted.keys() | found.keys()):
             if key not in found:
                 yield f"{where}.{key}: vanished, was {_cut(wanted[key])}"
@@ -136,7 +153,7 @@ def differences(
             yield f"{where}: {len(found)} entries, were {len(wanted)}"
         for i, (ours, theirs) in enumerate(zip(wanted, found, strict=False)):
             yield from differences(ours, theirs, f"{where}[{i}]", is_net, nets, rounding)
-    elif not _is_alike(wanted, found, is_net, 0.0 if ROUNDS_ALIKE else rounding):
+    elif not _is_alike(wanted, found, is_net, rounding):
         yield f"{where}: is {_cut(found)}, was {_cut(wanted)}"
 
 
@@ -186,11 +203,14 @@ def compare_rows(wanted: Iterable[Row], found: Iterable[Row], file: str, forgive
     theirs = {row["id"]: row for row in wanted}
     ours = {row["id"]: told(row) for row in found}
     undecided = set(forgiven)
-    report(_row_differences(theirs, ours, undecided), file)
+    rounding = 0.0 if rounds_alike(file) else ROUNDING
+    report(_row_differences(theirs, ours, undecided, rounding), file)
     return undecided
 
 
-def _row_differences(wanted: dict[str, Row], ours: dict[str, Row], undecided: set[str]) -> Iterator[str]:
+def _row_differences(
+    wanted: dict[str, Row], ours: dict[str, Row], undecided: set[str], rounding: float
+) -> Iterator[str]:
     """One line per difference. Adds to the clusters `undecided`."""
     for name, row in wanted.items():
         cluster = row.get("cluster", "")
@@ -199,7 +219,7 @@ def _row_differences(wanted: dict[str, Row], ours: dict[str, Row], undecided: se
         if name not in ours:
             yield f"{name}: the row vanished"
             continue
-        found = list(differences(row, ours[name], name, nets=row.get("net", ())))
+        found = list(differences(row, ours[name], name, nets=row.get("net", ()), rounding=rounding))
         if found and 0 < (row.get("margin") or 0.0) <= UNDECIDED:
             undecided.add(cluster)
         else:

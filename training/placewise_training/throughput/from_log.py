@@ -10,12 +10,13 @@ import numpy as np
 
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.job import Job, JobId
+from placewise_core.speed.forms import CarriedForm
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_models.folder import shipped_bundle
 from placewise_training.data.site_rows import SiteStep
 from placewise_training.log.later import HeldBack, gain, held_back
 from placewise_training.log.throughput_rows import ThroughputRow, ThroughputRows
-from placewise_training.throughput.data import rows_of
+from placewise_training.throughput.data import Rows, rows_of
 from placewise_training.throughput.fit import FITS
 
 REPORT = "throughput.json"
@@ -58,6 +59,12 @@ def _errors(later: Sequence[ThroughputRow], model: ThroughputModel) -> FloatArra
         job = Job(JobId(""), model=step.model, params_millions=step.params_millions)
         rows = rows_of([step.placement], [step.local_batch], [step.step_s], [is_bound])
         form = model.match(job, step.gpu_type).profile.form
-        predicted = FITS[model.form_name].predict(form, rows)
+        predicted = _carried(form, rows) if isinstance(form, CarriedForm) else FITS[model.form_name].predict(form, rows)
         found[i] = abs(rows.missed(np.log(predicted / rows.throughput)))[0]
     return found
+
+
+def _carried(form: CarriedForm, rows: Rows) -> FloatArray:
+    """(N,) throughputs on another GPU model than the profile's; uneven placements count as even ones."""
+    (batch,), (gpus,), (nodes,) = rows.local_batch, rows.gpus, rows.nodes
+    return np.atleast_1d(form.shape_throughput(batch * gpus, nodes, gpus / nodes))

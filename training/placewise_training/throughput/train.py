@@ -28,6 +28,7 @@ from placewise_training.throughput.judge import (
     summary,
     with_known_level,
 )
+from placewise_training.throughput.left_out import gpu_left_out
 
 SCHEMA = "placewise.throughput/1"
 REPORT = "throughput.json"
@@ -78,6 +79,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         profiles.append(profile)
     show("done", len(groups), len(groups))
     report = _document(args, groups, _joined(errors), _joined(corrected), profiles)
+    report["left_out"] = gpu_left_out(groups, report)
     if args.start:
         report["profiles"] = with_others(profiles, incumbent(args.start))
     if logged:
