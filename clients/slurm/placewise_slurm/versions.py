@@ -41,7 +41,7 @@ class Version(Protocol):
 
 def _number(value: object) -> int:
     """A plain number, or {set, infinite, number}; 0 for unset, infinite and null."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return int(value.get("number") or 0) if value.get("set", True) and not value.get("infinite") else 0
     return int(value) if isinstance(value, (int, float)) else 0
 
@@ -61,7 +61,7 @@ def _state(words: Sequence[str]) -> str:
 
 
 def _exit_code(value: object) -> int:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return _number(value.get("return_code"))
     return _number(value)
 
