@@ -32,8 +32,7 @@ class Backfill:
         self._asked = {job.id for job in jobs}
         self._head: HeadReservation | None = None
         self._is_served = False
-        self._before = queue.head if queue.queue in view.heads else None  # not that of a job that ended
-        before = self._before
+        before = queue.head if queue.queue in view.heads else None  # the view drops the heads of jobs that ended
         if before is not None and before.job not in self._asked and is_in_force(before, view, context.now_s):
             self._head = before
         others = [head for name, head in view.heads.items() if name != queue.queue]
@@ -169,15 +168,6 @@ class Backfill:
             usable = self._beside(self._older(job, waits_since_s), usable)
             releases = Releases(self._view, usable, self._starting, now_s)
             kept = reserved(job, waits_since_s, releases, choose, now_s, self._context.settings.bound_s)
-        if kept is not None:
-            self._head, self._is_served = kept, False
-
-    def keep_head(self) -> None:
-        """The head of before stays if no other became it and its job, which may not have been tried, still waits."""
-        before = self._before
-        if before is None or not self.needs_head or before.job in self._passes or before.job in self._view.jobs:
-            return
-        kept = renewed(before, self._view, self._context.now_s)
         if kept is not None:
             self._head, self._is_served = kept, False
 

@@ -258,19 +258,16 @@ class GreedyAdmission(AdmissionPolicy):
             else:
                 state.take(job, pool, options, chosen)
             started.append(self._start(waiting, len(started) + 1, options, chosen, state))
-        if state.context.needs_idle_gpus and not state.pool.total_gpus:
-            backfill.keep_head()
         if not started and self.waits_with_view:
             state.context.same_until_s = backfill.same_until_s(jobs)
         return started
 
     def _tried(self, jobs: Sequence[Job], state: Round, backfill: Backfill) -> Iterator[Job]:
-        """The jobs that may start or become the head. Once the head is known, most are passed over unseen. None is left
-        once no GPU is idle and all need one: the head is then found at the next question."""
+        """The jobs that may start or become the head. Once the head is known, most are passed over unseen."""
         pool, running, whole = state.pool, state.view.jobs, state.whole
         left = iter(jobs)
         fitting = pool.fitting(left)
-        while not state.context.needs_idle_gpus or pool.total_gpus:
+        while backfill.needs_head or not state.context.needs_idle_gpus or pool.total_gpus:
             job = next(left if backfill.needs_head else fitting, None)
             if job is None:
                 return

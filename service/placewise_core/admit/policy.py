@@ -45,11 +45,10 @@ def slot_of(queue: QueueState, now_s: float, settings: QueueSettings) -> int:
 class AdmitContext:
     """Inputs of one admission besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's.
     `slices` may be other than one only if the view is the request's own. `starts_only`: the caller reads the jobs that
-    start with shape and rank, so a plan may leave out all else. `needs_idle_gpus`: while no GPU is idle the caller
-    starts no job, of this queue or another, so a plan need not find a head then. In `shapes` a policy notes, if
-    `is_explaining`, which shapes fitted a job when it had its turn. In `same_until_s` it may note, if none starts,
-    before which point in time none of these jobs will, as long as the view and the other queues' heads stay as they
-    are."""
+    start with shape and rank, so a plan may leave out all else. `needs_idle_gpus`: none of the jobs can start while no
+    GPU is idle. In `shapes` a policy notes, if `is_explaining`, which shapes fitted a job when it had its turn. In
+    `same_until_s` it may note, if none starts, before which point in time none of these jobs will, as long as the view
+    and the other queues' heads stay as they are."""
 
     now_s: float
     slot: int
@@ -77,14 +76,11 @@ class AdmissionPolicy(Protocol):
 
     Pure: it returns the queue's next state instead of changing it; the caller commits that by compare-and-set and asks
     again if another replica was faster. Asking twice in one slot gives the same answer and moves Q and Z once.
-    `explores_itself`: it draws job by job as `context.exploration` says, or needs no exploration. `passes_in_order`: it
-    tries the jobs in the order of the request and reads no other: it may be asked about a queue's first few jobs, and
-    then about the rest.
+    `explores_itself`: it draws job by job as `context.exploration` says, or needs no exploration.
     """
 
     name: str
     explores_itself: bool = False
-    passes_in_order: bool = False
 
     @property
     def stops_in_order(self) -> bool:

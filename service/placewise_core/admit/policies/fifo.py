@@ -27,4 +27,3 @@ class Fifo(FifoStrict):
     name = "fifo"
     backfills = True
     waits_with_view = True
-    passes_in_order = True

@@ -48,16 +48,15 @@ def test_jobs_that_are_passed_over_unseen_would_not_have_started(monkeypatch: py
         queue_q = QueueState("q", head=known if case % 3 else None, seq=1)
         tell(view, queue_q)
         found = []
-        for is_close, needs_idle_gpus in ((False, False), (True, False), (False, True)):
+        for is_close in (False, True):
             with monkeypatch.context() as patched:
                 if is_close:
                     patched.setattr(Pool, "is_on_idle", lambda pool, asked: False)
                 settings, is_quick = QueueSettings(bound_s=BOUND_S), not is_close
-                context = AdmitContext(NOW_S, 0, settings, 0, starts_only=is_quick, needs_idle_gpus=needs_idle_gpus)
+                context = AdmitContext(NOW_S, 0, settings, 0, starts_only=is_quick, needs_idle_gpus=is_quick)
                 plan = POLICIES["fifo"].admit(jobs, view, queue_q, context)
             found.append((admitted(plan), plan.queue.head))
         assert found[0] == found[1], case
-        assert found[2][0] == found[1][0], case
         starts, kept = starts + len(found[0][0]), kept + (found[0][1] is not None)
     assert starts > 100
     assert kept > 100

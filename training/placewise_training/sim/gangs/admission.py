@@ -1,8 +1,6 @@
 """Asks an admission policy which waiting jobs start now, and gives those it admits their shape. Decides nothing."""
 
-import heapq
 import itertools
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -13,11 +11,8 @@ from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Admission, Verdict
 from placewise_core.domain.job import Shape
-from placewise_core.view.heads import is_in_force
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.jobs import SimJob, with_shape
-
-_ASKED_AT_ONCE = 16  # jobs of a queue that is asked by turns: mostly the first takes all that is idle
 
 
 @dataclass(slots=True)
@@ -42,7 +37,6 @@ class Admitter:
         self._waits: dict[str, _Waits] = {}
         self._heads_changed = 0
         self._is_in_order = policy.stops_in_order
-        self._passes_in_order = policy.passes_in_order
         self._rng = np.random.default_rng(seed)
 
     def ask_all_again(self) -> None:
@@ -64,21 +58,14 @@ class Admitter:
         All queues are asked about the view as it is at first. But once no GPU is idle, no other job can start if each
         needs an idle GPU: none is tried, and queues that keep no state are asked no more once the first of all these
         jobs has taken every GPU. `has_gpu_jobs_in_order` says so, and that queues come in the order of their jobs'
-        numbers. A policy that passes in order is then asked by turns.
+        numbers.
         """
-        if has_gpu_jobs_in_order and (self._passes_in_order or self._is_in_order) and not view.usage.free_gpus.any():
-            return
-        if has_gpu_jobs_in_order and self._passes_in_order:
-            yield from self._by_turns(dict(queues), view, now_s)
-            return
         ranked: list[tuple[int, int, SimJob, Admission]] = []
         for name, jobs in queues:
             if name in self._blocked:
                 continue
-            first = self._waiting_on(name, view, now_s)
-            if first == len(jobs):
-                continue
-            for job, admission in self._ask(name, jobs[first:], first, view, now_s):
+            new = self._new(name, jobs, view, now_s)
+            for job, admission in self._ask(name, new, view, now_s, has_gpu_jobs_in_order) if new else ():
                 ranked.append((admission.rank, job.number, job, admission))
             if has_gpu_jobs_in_order and self._is_in_order and len(ranked) == 1 and _takes_all(ranked[0][3], view):
                 _, _, job, admission = ranked.pop()
@@ -90,60 +77,20 @@ class Admitter:
                 return
             yield shaped(job, admission)
 
-    def _by_turns(self, queues: dict[str, list[SimJob]], view: ClusterView, now_s: float) -> Iterator[SimJob]:
-        """While a GPU is idle, the queue whose next job came first is asked about its next few jobs, on the view with
-        the starts before. Before the first job of a queue without a head has had its turn, no later one has."""
-        turns: list[tuple[int, str, int]] = []  # the next job's number, its queue and its place there
-        for name, jobs in queues.items():
-            self._renew(name, view, now_s)
-            first = self._waiting_on(name, view, now_s)
-            if first < len(jobs):
-                turns.append((jobs[first].number, name, first))
-        heapq.heapify(turns)
-        while turns and view.usage.free_gpus.any():
-            _, name, first = heapq.heappop(turns)
-            jobs = queues[name]
-            others = [number for number, other, _ in turns if not self._has_head(other, view, now_s)]
-            until = min(others, default=math.inf)
-            asked = [job for job in jobs[first : first + _ASKED_AT_ONCE] if job.number < until]
-            behind = first + len(asked)
-            if behind < len(jobs):
-                heapq.heappush(turns, (jobs[behind].number, name, behind))
-            starts = self._ask(name, asked, first, view, now_s, needs_idle_gpus=True)
-            for job, admission in sorted(starts, key=lambda start: start[1].rank):
-                yield shaped(job, admission)
-
-    def _has_head(self, name: str, view: ClusterView, now_s: float) -> bool:
-        head = view.heads.get(name)
-        return head is not None and is_in_force(head, view, now_s)
-
-    def _waiting_on(self, name: str, view: ClusterView, now_s: float) -> int:
-        """How many of the queue's jobs, its first, wait on. Its head is kept, as if they were asked about."""
+    def _new(self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> list[SimJob]:
+        """Those that may start. The queue's head goes on being kept, as it would be if the others were asked about."""
         waits = self._waits.get(name)
         if waits is None or now_s >= waits.until_s or waits.stamp != (view.usage.stamp, self._heads_changed):
             self._waits.pop(name, None)
-            return 0
-        self._renew(name, view, now_s)
-        return waits.jobs
-
-    def _renew(self, name: str, view: ClusterView, now_s: float) -> None:
-        """The queue's head goes on, as it would if its job were asked about."""
-        known = view.heads.get(name)
-        if known is None or known.job in view.jobs:
-            return
-        head = renewed(known, view, now_s)
-        if head is not known:
-            self._show(replace(self.queues[name], head=head), view)
+            return jobs
+        queue = self.queues[name]
+        head = queue.head and renewed(queue.head, view, now_s)
+        if head is not queue.head:
+            self._show(replace(queue, head=head), view)
+        return jobs[waits.jobs :]
 
     def _ask(
-        self,
-        name: str,
-        jobs: list[SimJob],
-        first: int,
-        view: ClusterView,
-        now_s: float,
-        *,
-        needs_idle_gpus: bool = False,
+        self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float, needs_idle_gpus: bool
     ) -> list[tuple[SimJob, Admission]]:
         context = AdmitContext(
             now_s=now_s,
@@ -159,7 +106,7 @@ class Admitter:
             self._heads_changed += plan.queue.head is not state.head
             self._show(plan.queue, view)
         if not plan.admissions:
-            self._wait(name, first, len(jobs), view, context)
+            self._wait(name, len(jobs), view, context)
             return []
         admitted = {a.job_id: a for a in plan.admissions if a.verdict is Verdict.ADMIT}
         self._waits.pop(name, None)
@@ -168,17 +115,15 @@ class Admitter:
         found = ((job, admitted[job.job.id]) for job in jobs if job.job.id in admitted)
         return list(itertools.islice(found, len(admitted)))  # mostly the first alone
 
-    def _wait(self, name: str, first: int, jobs: int, view: ClusterView, context: AdmitContext) -> None:
-        """None of these jobs starts, which were asked about behind the `first` ones."""
+    def _wait(self, name: str, jobs: int, view: ClusterView, context: AdmitContext) -> None:
+        """None of these jobs starts, which were asked about behind those that waited already."""
         if self._is_in_order:
             self._blocked.add(name)
         elif context.same_until_s > context.now_s:
             waits = self._waits.get(name)
+            before, until_s = (waits.jobs, waits.until_s) if waits is not None else (0, context.same_until_s)
             stamp = (view.usage.stamp, self._heads_changed)
-            if not first:
-                self._waits[name] = _Waits(jobs, context.same_until_s, stamp)
-            elif waits is not None and (waits.jobs, waits.stamp) == (first, stamp):
-                waits.jobs, waits.until_s = first + jobs, min(waits.until_s, context.same_until_s)
+            self._waits[name] = _Waits(before + jobs, min(until_s, context.same_until_s), stamp)
         else:
             self._waits.pop(name, None)
 

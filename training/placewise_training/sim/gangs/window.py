@@ -1,7 +1,7 @@
 """The waiting jobs that one request may hold, by queue. Kept from event to event; never decides."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import count
 
 from placewise_core.admit.needs import own_gpus
@@ -66,15 +66,14 @@ class Window:
         """True if the jobs came in the order of their numbers, and none may start while no GPU is idle."""
         return self._is_by_number and not self._without_gpus
 
-    def by_queue(self) -> Iterator[tuple[str, list[SimJob]]]:
+    def by_queue(self) -> list[tuple[str, list[SimJob]]]:
         """The jobs of each queue in their order; the queue whose first job came first is the first. Do not write."""
         lists = self._lists
         for queue, there in self._inside.items():
             if queue not in lists:
                 entries = list(there.values())
                 lists[queue] = entries[0][0], [job for _, job in entries]
-        for queue, (_, jobs) in sorted(lists.items(), key=_first_place):
-            yield queue, jobs
+        return [(queue, jobs) for queue, (_, jobs) in sorted(lists.items(), key=_first_place)]
 
 
 def _first_place(entry: tuple[str, tuple[int, list[SimJob]]]) -> int:
