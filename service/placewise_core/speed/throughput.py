@@ -23,8 +23,8 @@ from placewise_core.speed.forms import CarriedForm, KnotForm, OverlapForm, QosFo
 from placewise_core.speed.params import normalised, params_millions
 
 Array = NDArray[np.float64]
-_Kept = Bounded[tuple["MatchKey", float], float]  # by batch
 MatchKey = tuple[str, str, float, Factors | None]
+_Kept = Bounded[tuple[MatchKey, float], float]  # by batch
 FORMS: Mapping[str, Callable[[Mapping[str, Any]], ThroughputForm]] = {
     "qos": QosForm.from_dict,
     "overlap": OverlapForm.from_dict,
@@ -92,7 +92,8 @@ class ThroughputModel:
         return self if form == self.form_name else ThroughputModel(self._data, form)
 
     def match(self, job: Job, gpu_model: str = "") -> Match:
-        """The job's own profile, else one of its family, else the nearest by size; that GPU model's if there is one."""
+        """The job's own profile, else one of its family, else the nearest by size: that GPU model's, else one carried
+        over."""
         key = (job.model, job.params_millions, gpu_model)
         found = self._matches.get(key)
         if found is None:

@@ -23,6 +23,7 @@ import numpy as np
 
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.frozen import frozen
+from placewise_core.basics.gpu_names import is_one_gpu
 from placewise_core.domain.job import Job, JobId
 from placewise_core.domain.model_names import canonical
 from placewise_core.speed.factors import Alike, Factors, Spots
@@ -292,7 +293,7 @@ def _spots(points: list[tuple[int, int, float]]) -> Spots:
 
 
 def _gpu_spread(gpu_type: str, profile: Profile) -> float:
-    return _GPU_SPREAD if gpu_type == profile.gpu_model else _OTHER_GPU_SPREAD
+    return _GPU_SPREAD if is_one_gpu(gpu_type, profile.gpu_model) else _OTHER_GPU_SPREAD
 
 
 def _model_spread(model: str, gpu_type: str, profile: Profile) -> float:
@@ -304,4 +305,4 @@ def _alike(model: str, gpu_type: str, profile: Profile) -> Alike:
 
 
 def _is_of(model: str, gpu_type: str, profile: Profile) -> bool:
-    return gpu_type == profile.gpu_model and normalised(model) == normalised(profile.model)
+    return is_one_gpu(gpu_type, profile.gpu_model) and normalised(model) == normalised(profile.model)

@@ -213,3 +213,12 @@ def test_factors_bring_forecasts_to_what_was_reported() -> None:
     assert MODEL.step_s(measured, 64) == pytest.approx(MODEL.step_s(match, 64) / math.exp(one))
     speedup = MODEL.speedup(UNKNOWN, measured, 1, 4) / MODEL.speedup(UNKNOWN, match, 1, 4)
     assert math.log(speedup) == pytest.approx(four - one)
+
+
+def test_a_gpu_named_in_more_words_is_as_well_known() -> None:
+    estimates = []
+    for gpu in ("T4", "Tesla T4"):
+        known = Throughputs()
+        teach(known, KNOWN, 0.5, gpu=gpu)
+        estimates.append(estimate(known, KNOWN, gpu=gpu))
+    assert estimates[0] == estimates[1]
