@@ -85,6 +85,7 @@ class FakeSlurm:
     """The submit hook holds nothing, as in a dry run."""
     refuse_all: bool = False
     has_states: bool = False
+    takes_flags: bool = False
     """Whether it serves `jobs/state`, and `resources/{job_id}`: releases of today do."""
     nodes_time_s: int = 0
     """When a node changed last; with 0 every look sends all."""
@@ -261,7 +262,7 @@ class FakeSlurm:
         if self.refuse_all:
             return _error(1007, "Authentication failure")
         if path == "/openapi/v3":
-            return {"paths": {path: {} for path in self._paths()}}
+            return {"paths": {path: self._document(path) for path in self._paths()}}
         if path.startswith(accounting := f"/slurmdb/{self.version}/job/"):
             return self._accounting(int(path.removeprefix(accounting)))
         prefix = f"/slurm/{self.version}/"
@@ -270,6 +271,8 @@ class FakeSlurm:
         if not self.is_controller_up:
             return _error(1800, "Unable to contact slurm controller (connect failure)")
         what = path.removeprefix(prefix)
+        if what.startswith("job/") and self.takes_flags:
+            what = what.partition("?")[0]
         if what == "jobs":
             return {"jobs": [self._job_json(job) for job in self.jobs.values()]}
         if what.startswith("nodes"):
@@ -284,6 +287,11 @@ class FakeSlurm:
         if method == "GET":
             return {"jobs": [self._job_json(job)]}
         return self._update(job, body or {})
+
+    def _document(self, path: str) -> dict[str, Any]:
+        names = ["job_id", "update_time", *(["flags"] if self.takes_flags else [])]
+        parameters = [{"name": name} for name in names]
+        return {"get": {"parameters": parameters}} if path.endswith("job/{job_id}") else {}
 
     def _paths(self) -> list[str]:
         names = ["jobs/", "nodes/", "job/{job_id}", *(["jobs/state/", "resources/{job_id}"] if self.has_states else [])]

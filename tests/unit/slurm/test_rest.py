@@ -125,3 +125,19 @@ def test_a_missing_version_ends_the_bridge_with_one_line(
     path.write_text('[adapter]\ncluster = "c"\n')
     assert main(["--config", str(path), "run"]) == EXIT_CONFIG
     assert capsys.readouterr().err.splitlines() == ["placewise-slurm: slurmrestd serves v0.0.46"]
+
+
+@pytest.mark.parametrize(("takes_flags", "query"), [(True, "?flags=ALL&flags=DETAIL&flags=LOCAL"), (False, "")])
+async def test_a_job_is_read_without_a_question_about_federations_if_slurmrestd_lets_us_say_so(
+    slurm: FakeSlurm, takes_flags: bool, query: str
+) -> None:
+    """Else slurmrestd asks slurmctld first whether the cluster is in a federation, at each reading of a job."""
+    slurm.takes_flags = takes_flags
+    await slurm.submit(tasks=1, gpus=2)
+    rest = asking(slurm)
+    await rest.agree()
+    job = await rest.job(1)
+    assert job is not None
+    assert job.id == 1
+    assert slurm.requests[-1][:2] == ("GET", f"/slurm/v0.0.42/job/1{query}")
+    await rest.http.close()
