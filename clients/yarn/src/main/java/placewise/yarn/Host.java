@@ -13,7 +13,6 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
-import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.ha.HAServiceProtocol.HAServiceState;
 import org.apache.hadoop.yarn.api.records.NodeId;
 import org.apache.hadoop.yarn.api.records.NodeState;
@@ -39,7 +38,6 @@ final class Host {
   private final RMContext context;
   private final Placewise placewise;
   private final Books books;
-  private final boolean isNudging;
   private Map<String, RMNode> nodes = new HashMap<>();
   private Map<String, ObjectNode> sent = new HashMap<>();
   private final Map<String, ObjectNode> refused = new HashMap<>();
@@ -53,11 +51,10 @@ final class Host {
   private Set<String> missingQueues = Collections.emptySet();
   private long refusalsMs = Long.MIN_VALUE / 2;
 
-  Host(RMContext context, Configuration configuration, Placewise placewise) {
+  Host(RMContext context, Placewise placewise) {
     this.context = context;
     this.placewise = placewise;
     books = new Books(context, placewise);
-    isNudging = !configuration.getBoolean("yarn.scheduler.capacity.schedule-asynchronously.enable", false);
   }
 
   /** Whether this ResourceManager is active and knows the containers of an earlier one. */
@@ -296,11 +293,11 @@ final class Host {
   }
 
   /**
-   * Lets the scheduler look at the chosen nodes now rather than at their next heartbeat. It allocates one container per
+   * Lets a synchronous scheduler look at the chosen nodes now rather than at their next heartbeat. It allocates one container per
    * look, so each container gets its own.
    */
   void nudge(Answer.Placed placed) {
-    int left = isNudging ? MOST_NUDGES : 0;
+    int left = isSynchronous() ? MOST_NUDGES : 0;
     for (List<String> names : placed.byAsk.values()) {
       for (String name : names) {
         RMNode node = nodes.get(name);
@@ -309,6 +306,12 @@ final class Host {
         }
       }
     }
+  }
+
+  /** What the scheduler does, not a property: its default is another in each release, and capacity-scheduler.xml sets it. */
+  private boolean isSynchronous() {
+    return context.getScheduler() instanceof CapacityScheduler
+        && ((CapacityScheduler) context.getScheduler()).getNumAsyncSchedulerThreads() == 0;
   }
 
   @SuppressWarnings("unchecked") // the dispatcher's handler takes every event

@@ -38,7 +38,7 @@ final class Placewise {
     reporter = new Reporter(metrics);
     service = new ServiceClient(settings);
     broker = new Broker(settings, reporter, metrics, Placewise::milliseconds, this::wake);
-    host = new Host(context, configuration, this);
+    host = new Host(context, this);
     asker = new Asker(settings, service, broker, host, reporter, metrics, Placewise::milliseconds);
   }
 

@@ -15,9 +15,13 @@ import org.apache.hadoop.yarn.api.records.NodeState;
 import org.apache.hadoop.yarn.api.records.Priority;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.event.Dispatcher;
+import org.apache.hadoop.yarn.event.Event;
+import org.apache.hadoop.yarn.event.EventHandler;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
@@ -57,6 +61,12 @@ final class Fakes {
 
   /** An active ResourceManager with these nodes, whose scheduler has no queues and no limits. */
   static RMContext activeContext(Configuration configuration, String... nodes) {
+    return activeContext(configuration, new FifoScheduler(), event -> {}, nodes);
+  }
+
+  /** An active ResourceManager with these nodes. `handler` gets the events for the scheduler. */
+  static RMContext activeContext(Configuration configuration, ResourceScheduler scheduler, EventHandler<Event<?>> handler,
+      String... nodes) {
     ConcurrentHashMap<NodeId, RMNode> known = new ConcurrentHashMap<>();
     for (String name : nodes) {
       known.put(NodeId.newInstance(name, 1), node(name));
@@ -66,7 +76,8 @@ final class Fakes {
     answers.put("getHAServiceState", HAServiceState.ACTIVE);
     answers.put("isSchedulerReadyForAllocatingContainers", true);
     answers.put("getRMNodes", known);
-    answers.put("getScheduler", new FifoScheduler());
+    answers.put("getScheduler", scheduler);
+    answers.put("getDispatcher", answering(Dispatcher.class, Collections.singletonMap("getEventHandler", handler)));
     return answering(RMContext.class, answers);
   }
 

@@ -7,6 +7,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.function.BooleanSupplier;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.junit.After;
 import org.junit.Before;
 
@@ -21,7 +22,6 @@ public abstract class WholeAdapter {
   public void startTheService() throws Exception {
     service = new StubService(0);
     configuration = Fakes.configuration(service.url());
-    configuration.setBoolean("yarn.scheduler.capacity.schedule-asynchronously.enable", true);
     configuration.set("placewise.decide-budget-ms", "2000");
     configuration.set("placewise.retry-ms", "100");
     configuration.set("placewise.release-after-ms", "60000");
@@ -35,7 +35,11 @@ public abstract class WholeAdapter {
 
   /** On a ResourceManager of these nodes. */
   void start(String... nodes) throws Exception {
-    Placewise.start(Fakes.activeContext(configuration, nodes), configuration);
+    start(Fakes.activeContext(configuration, nodes));
+  }
+
+  void start(RMContext context) throws Exception {
+    Placewise.start(context, configuration);
     until(() -> service.calls("nodes") > 0); // it has warmed up
   }
 

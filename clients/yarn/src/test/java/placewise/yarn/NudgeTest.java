@@ -1,0 +1,74 @@
+package placewise.yarn;
+
+import static org.junit.Assert.assertEquals;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import org.apache.hadoop.yarn.LocalConfigurationProvider;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContextImpl;
+import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacitySchedulerConfiguration;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeUpdateSchedulerEvent;
+import org.junit.Test;
+
+/** A synchronous scheduler is told of the nodes of a decision; the asynchronous one looks at them anyway. */
+public final class NudgeTest extends WholeAdapter {
+  private final List<Object> nudges = Collections.synchronizedList(new ArrayList<>());
+
+  /** YARN's own, which reads its own configuration: yarn-site.xml may lack the property. */
+  private CapacityScheduler scheduler(String asynchronous) throws Exception {
+    CapacitySchedulerConfiguration own = new CapacitySchedulerConfiguration();
+    own.set("yarn.scheduler.capacity.root.queues", "gpu");
+    own.set("yarn.scheduler.capacity.root.gpu.capacity", "100");
+    if (!asynchronous.isEmpty()) {
+      own.set(CapacitySchedulerConfiguration.SCHEDULE_ASYNCHRONOUSLY_ENABLE, asynchronous);
+    }
+    RMContextImpl context = new RMContextImpl();
+    context.setConfigurationProvider(new LocalConfigurationProvider());
+    RMNodeLabelsManager labels = new RMNodeLabelsManager();
+    labels.init(own);
+    context.setNodeLabelManager(labels);
+    CapacityScheduler scheduler = new CapacityScheduler();
+    scheduler.setConf(own);
+    scheduler.setRMContext(context);
+    scheduler.init(own);
+    return scheduler;
+  }
+
+  private void gangGoesToN2(String asynchronous) throws Exception {
+    service.placeOn("n2");
+    start(Fakes.activeContext(configuration, scheduler(asynchronous), event -> {
+      assertEquals(NodeUpdateSchedulerEvent.class, event.getClass());
+      nudges.add(event);
+    }, "n1", "n2"));
+    Ask ask = submit(1, 2);
+    until(ask::hasGrants);
+    Ask next = submit(2, 1); // when it has its place, the first gang's nudges are over
+    until(next::hasGrants);
+  }
+
+  @Test
+  public void aSynchronousSchedulerIsNudgedOncePerContainer() throws Exception {
+    gangGoesToN2("false");
+    until(() -> nudges.size() == 3);
+  }
+
+  @Test
+  public void anAsynchronousSchedulerIsLeftAlone() throws Exception {
+    gangGoesToN2("true");
+    assertEquals(0, nudges.size());
+  }
+
+  @Test
+  public void withoutThePropertyHadoopsOwnDefaultCounts() throws Exception {
+    boolean isAsynchronous = new CapacitySchedulerConfiguration().getScheduleAynschronously(); // 3.5.0: true; 3.4: false
+    gangGoesToN2("");
+    if (isAsynchronous) {
+      assertEquals(0, nudges.size());
+    } else {
+      until(() -> nudges.size() == 3);
+    }
+  }
+}
