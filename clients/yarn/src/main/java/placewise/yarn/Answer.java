@@ -103,6 +103,11 @@ final class Answer {
     }
   }
 
+  /** Whether a gang waits because not even an empty cluster could take it. */
+  static boolean isUnshapeable(JsonNode blockers) {
+    return blockers.findValuesAsText("reason").contains("NO_FEASIBLE_SHAPE");
+  }
+
   /** One line for a person: the first reasons of a wait. */
   static String reasons(JsonNode blockers) {
     StringBuilder text = new StringBuilder();

@@ -252,7 +252,7 @@ final class Asker implements AutoCloseable {
       if (sent.size() > 1) {
         sent.forEach(gang -> ask(queueAndLabel, Collections.singletonList(gang)));
       } else {
-        broker.impossible(sent.get(0), sent.get(0).id(), error.getMessage());
+        broker.impossible(sent.get(0), sent.get(0).id(), error.getMessage(), settings.isNoFitReleased);
       }
     }
     waitBehind(behind);
@@ -301,7 +301,12 @@ final class Asker implements AutoCloseable {
       throw new ServiceException(0, "the answer does not name gang " + id);
     }
     if (!"ADMIT".equals(admission.path("verdict").asText())) {
-      broker.waits(gang, id, Answer.reasons(admission.path("blockers")), decisionId);
+      JsonNode blockers = admission.path("blockers");
+      if (settings.isUnshapeableReleased && Answer.isUnshapeable(blockers)) {
+        broker.impossible(gang, id, Answer.reasons(blockers), true);
+      } else {
+        broker.waits(gang, id, Answer.reasons(blockers), decisionId);
+      }
       return;
     }
     JsonNode placed = answer.path("placed");
@@ -319,7 +324,7 @@ final class Asker implements AutoCloseable {
         }
         break;
       case "NO_FIT":
-        broker.impossible(gang, id, Answer.reasons(decision.path("blockers")));
+        broker.impossible(gang, id, Answer.reasons(decision.path("blockers")), settings.isNoFitReleased);
         break;
       default:
         broker.waits(gang, id, Answer.reasons(decision.path("blockers")), placeId);

@@ -314,15 +314,14 @@ final class Broker {
     metrics.waited.incr();
   }
 
-  /** The gang fits no empty cluster, or the service will never read it. */
-  synchronized void impossible(Gang gang, String jobId, String why) {
-    if (gang.stage != Gang.Stage.WAITING || !gang.id().equals(jobId)) {
-      return;
-    }
-    gang.answered();
-    gang.explain("impossible here: " + why);
-    if (settings.isNoFitReleased || settings.isDryRun) {
-      release(gang, "impossible here: " + why);
+  /** The gang fits no empty cluster, or the service will never read it. It is left to YARN, or else it waits. */
+  synchronized void impossible(Gang gang, String jobId, String why, boolean isReleased) {
+    String reason = "impossible here: " + why;
+    if (!isReleased) {
+      waits(gang, jobId, reason, "");
+    } else if (gang.stage == Gang.Stage.WAITING && gang.id().equals(jobId)) {
+      gang.answered();
+      release(gang, reason);
     }
   }
 

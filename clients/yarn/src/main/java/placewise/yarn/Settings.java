@@ -35,6 +35,7 @@ final class Settings {
   final String admitPolicy;
   final boolean isDryRun;
   final boolean isNoFitReleased;
+  final boolean isUnshapeableReleased;
   final String tokenFile;
   final String trustStore;
   final boolean isPlaintextAllowed;
@@ -64,6 +65,7 @@ final class Settings {
     admitPolicy = text("placewise.admit-policy", "fifo");
     isDryRun = flag("placewise.dry-run", false);
     isNoFitReleased = flag("placewise.release-no-fit", true);
+    isUnshapeableReleased = flag("placewise.release-unshapeable", false);
     tokenFile = text("placewise.token-file", "");
     trustStore = text("placewise.trust-store", "");
     isPlaintextAllowed = flag("placewise.allow-plaintext", false);

@@ -77,6 +77,27 @@ public final class ConformanceTest extends WholeAdapter {
   }
 
   @Test
+  public void whatHasNoShapeInTheClusterWaits() throws Exception {
+    service.placeOn("NO_SHAPE");
+    start();
+    Ask ask = submit(1, 2);
+    untilAskedAbout(ask, 3);
+    assertFalse(isLeftToYarn(ask));
+    assertEquals("no shape fits", ask.reason());
+  }
+
+  @Test
+  public void whatHasNoShapeInTheClusterIsLeftToYarnOnRequest() throws Exception {
+    configuration.set("placewise.release-unshapeable", "true");
+    configuration.set("placewise.release-no-fit", "false");
+    service.placeOn("NO_SHAPE");
+    start();
+    Ask ask = submit(1, 2);
+    until(() -> isLeftToYarn(ask));
+    assertEquals("left to YARN: impossible here: no shape fits", ask.reason());
+  }
+
+  @Test
   public void aLostAnswerForAGangThatIsHeldIsAskedForAgainByTheSameName() throws Exception {
     start();
     Ask ask = submit(1, 2);

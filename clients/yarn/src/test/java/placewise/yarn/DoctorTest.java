@@ -92,6 +92,7 @@ public final class DoctorTest {
   public void aValueThatCannotBeReadIsNamed() throws Exception {
     isNamed("placewise.retry-ms", "1s", "placewise.retry-ms: must be a whole number, not 1s");
     isNamed("placewise.dry-run", "yes", "placewise.dry-run: must be true or false, not yes");
+    isNamed("placewise.release-unshapeable", "1", "placewise.release-unshapeable: must be true or false, not 1");
     isNamed("placewise.url", "127.0.0.1:8080", "placewise.url: must begin with http");
     isNamed("placewise.url", "http://a b", "placewise.url: ");
   }

@@ -72,7 +72,10 @@ final class StubService implements AutoCloseable {
     return (server instanceof HttpsServer ? "https" : "http") + "://127.0.0.1:" + server.getAddress().getPort();
   }
 
-  /** Every gang that is asked about goes to this node; "": all wait, "NO_FIT": none fits an empty cluster. */
+  /**
+   * Every gang that is asked about goes to this node; "": all wait, "NO_FIT": none fits an empty cluster, "NO_SHAPE": all
+   * wait, because admission finds no shape for them.
+   */
   void placeOn(String name) {
     node = name;
   }
@@ -156,7 +159,13 @@ final class StubService implements AutoCloseable {
     ArrayNode decisions = answer.putObject("placed").putArray("decisions");
     for (JsonNode job : question.path("jobs")) {
       String id = job.path("id").asText();
-      admissions.addObject().put("jobId", id).put("verdict", where.isEmpty() ? "WAIT" : "ADMIT");
+      boolean hasShape = !where.equals("NO_SHAPE");
+      ObjectNode admission = admissions.addObject().put("jobId", id);
+      admission.put("verdict", where.isEmpty() || !hasShape ? "WAIT" : "ADMIT");
+      if (!hasShape) {
+        admission.putArray("blockers").addObject().put("reason", "NO_FEASIBLE_SHAPE").put("message", "no shape fits");
+        continue;
+      }
       ObjectNode decision = decisions.addObject().put("jobId", id);
       decision.put("outcome", where.equals("NO_FIT") ? where : "PLACED").put("reservationId", "of " + id);
       int tasks = job.path("groups").findValues("count").stream().mapToInt(JsonNode::asInt).sum();
