@@ -44,7 +44,7 @@ ALLOCATOR = "yarn.scheduler.app-placement-allocator.class"
 _SHELL_CLIENT = "org.apache.hadoop.yarn.applications.distributedshell.Client"
 _PLACED = re.compile(r"Placewise: gang (\S+) of \d+ containers goes to \[[^]]*\], decision (\S+)")
 _WOULD = re.compile(r"Placewise dry run: gang (\S+) would run on \[[^]]*\], decision (\S+)")
-_RELEASED = re.compile(r"Placewise: gang (\S+) is left to YARN: (.*)")
+_RELEASED = re.compile(r"Placewise(?: dry run)?: gang (\S+) (?:is left to YARN: |(?=would ))(.*)")
 _RUNS = re.compile(r"Placewise: gang (\S+) runs as decided")
 
 
@@ -142,7 +142,7 @@ class YarnWorld:
         return found
 
     def released(self) -> dict[str, str]:
-        """Gangs that were left to YARN, and the reason."""
+        """Gangs that were left to YARN, and the reason. A dry run leaves all."""
         return dict(_RELEASED.findall(self.yarn.log("rm")))
 
     def as_decided(self) -> set[str]:

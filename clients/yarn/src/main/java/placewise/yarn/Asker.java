@@ -48,6 +48,7 @@ final class Asker implements AutoCloseable {
   private boolean hasNews;
   private volatile boolean isStopping;
   private boolean areBooksDue = true;
+  private boolean hasFailed;
   private long checkedMs = Long.MIN_VALUE / 2;
 
   Asker(Settings settings, ServiceClient service, Broker broker, Host host, Reporter reporter,
@@ -185,6 +186,11 @@ final class Asker implements AutoCloseable {
   /** Inventory, books and events, before the questions that depend on them. False if the service did not take them. */
   private boolean report(boolean isIdle) {
     try {
+      if (hasFailed) { // the service may have lost its state
+        hasFailed = false;
+        areBooksDue = true;
+        host.forgetNodes();
+      }
       if (reporter.takeDropped()) {
         areBooksDue = true;
       }
@@ -197,7 +203,9 @@ final class Asker implements AutoCloseable {
         host.recheckAll();
       }
       reporter.flush(service, REPORT_BUDGET_MS);
-      succeeded();
+      if (isIdle) { // else the questions tell
+        succeeded();
+      }
       return true;
     } catch (ServiceException error) {
       failed(error);
@@ -207,15 +215,18 @@ final class Asker implements AutoCloseable {
 
   private void succeeded() {
     if (breaker.succeed()) {
-      areBooksDue = true; // it may have lost its state
-      host.forgetNodes();
       LOG.info("Placewise: the service answers again");
     }
   }
 
   private void failed(ServiceException error) {
-    LOG.warn("Placewise: no answer from {}: {}", settings.url, error.getMessage());
-    breaker.fail(error.getMessage());
+    hasFailed = true;
+    int failures = breaker.fail(error.getMessage());
+    if (failures == 1) {
+      LOG.warn("Placewise: no answer from {}: {}", settings.url, error.getMessage());
+    } else if (failures > 1) {
+      LOG.warn("Placewise: still no answer from {} in {} calls: {}", settings.url, failures, error.getMessage());
+    }
   }
 
   private void ask(String queueAndLabel, List<Gang> gangs) {

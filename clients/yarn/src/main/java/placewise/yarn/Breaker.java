@@ -2,13 +2,18 @@ package placewise.yarn;
 
 import java.util.function.LongSupplier;
 
-/** Keeps questions away from a service that has just failed, for 0.1 s to 1 s. Times are milliseconds. */
+/**
+ * Keeps questions away from a service that has just failed, for 0.1 s to 1 s, and the log from hearing of each failure.
+ * Times are milliseconds.
+ */
 final class Breaker {
   private static final long FIRST_MS = 100;
   private static final long LONGEST_MS = 1_000;
+  private static final long TELL_MS = 60_000;
   private final LongSupplier clock;
   private int failed;
   private long openUntil = Long.MIN_VALUE;
+  private long toldMs;
   private String reason = "";
 
   Breaker(LongSupplier clock) {
@@ -23,11 +28,17 @@ final class Breaker {
     return reason;
   }
 
-  synchronized void fail(String why) {
-    long pause = Math.min(LONGEST_MS, FIRST_MS << Math.min(failed, 4));
-    failed++;
-    openUntil = clock.getAsLong() + pause;
+  /** Returns how often the service has failed since it last answered, if it is time to tell of it; else 0. */
+  synchronized int fail(String why) {
+    long now = clock.getAsLong();
+    openUntil = now + Math.min(LONGEST_MS, FIRST_MS << Math.min(failed, 4));
     reason = why;
+    failed++;
+    if (failed > 1 && now - toldMs < TELL_MS) {
+      return 0;
+    }
+    toldMs = now;
+    return failed;
   }
 
   /** Returns whether the service had been failing. */

@@ -286,7 +286,7 @@ final class Broker {
     }
     if (settings.isDryRun) {
       LOG.info("Placewise dry run: gang {} would run on {}, decision {}", jobId, placed.nodes(), placed.decisionId);
-      release(gang, "dry run");
+      open(gang, "dry run");
       return false;
     }
     gang.grant(placed, clock.getAsLong());
@@ -304,7 +304,7 @@ final class Broker {
     gang.answered();
     if (settings.isDryRun) {
       LOG.info("Placewise dry run: gang {} would wait: {}, decision {}", jobId, why, decisionId);
-      release(gang, "dry run");
+      open(gang, "dry run");
       return;
     }
     if (!why.equals(gang.reason)) {
@@ -353,9 +353,13 @@ final class Broker {
   }
 
   private void release(Gang gang, String why) {
+    open(gang, why);
+    LOG.info("Placewise: gang {} is left to YARN: {}", gang.id(), why);
+  }
+
+  private void open(Gang gang, String why) {
     gang.release(why);
     metrics.released.incr();
-    LOG.info("Placewise: gang {} is left to YARN: {}", gang.id(), why);
   }
 
   /** Leaves to YARN the gangs that must not be held back; `refusal` gives the reason, or "". */

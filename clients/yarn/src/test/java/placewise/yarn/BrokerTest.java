@@ -205,6 +205,28 @@ public final class BrokerTest {
   }
 
   @Test
+  public void aDryRunLogsEachGangOnce() {
+    Configuration configuration = Fakes.configuration("http://127.0.0.1:1");
+    configuration.set("placewise.dry-run", "true");
+    broker = new Broker(new Settings(configuration), reporter, metrics, () -> now, () -> {});
+    AppFacts app = new AppFacts(Fakes.app(Collections.emptyMap()));
+    for (int number = 1; number <= 4; number++) {
+      broker.asksChanged(Fakes.attempt(number), app, Collections.singleton(Fakes.ask(Fakes.attempt(number), 2, true)));
+    }
+    List<Gang> gangs = broker.due().values().iterator().next();
+    try (LogLines log = new LogLines()) {
+      broker.granted(gangs.get(0), gangs.get(0).id(), new Answer.Placed("decision", "reservation"));
+      broker.waits(gangs.get(1), gangs.get(1).id(), "INSUFFICIENT_GPU", "decision");
+      broker.impossible(gangs.get(2), gangs.get(2).id(), "INSUFFICIENT_GPU", true);
+      broker.failed(gangs, "refused");
+      for (Gang gang : gangs) {
+        assertEquals(Gang.Stage.RELEASED, gang.stage);
+        assertEquals(log.with(gang.id()).toString(), 1, log.with(gang.id()).size());
+      }
+    }
+  }
+
+  @Test
   public void theStartOfAGangThatIsTakenOverIsReportedOnce() {
     Reporter reporter = new Reporter(metrics);
     broker = new Broker(settings, reporter, metrics, () -> now, () -> {});

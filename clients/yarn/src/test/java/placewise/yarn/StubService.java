@@ -33,6 +33,7 @@ final class StubService implements AutoCloseable {
   private final Map<String, Long> calls = new TreeMap<>();
   private final Map<String, List<JsonNode>> bodies = new TreeMap<>();
   private final AtomicReference<String> fault = new AtomicReference<>("");
+  private volatile String lasting = "";
   private volatile String node = "";
   private volatile String unreadable = "";
   private long bytes;
@@ -95,6 +96,11 @@ final class StubService implements AutoCloseable {
     fault.set(how);
   }
 
+  /** The same of every answer to a question from now on; "" for none. */
+  void spoilAll(String how) {
+    lasting = how;
+  }
+
   boolean isSpoilt() {
     return fault.get().isEmpty();
   }
@@ -119,7 +125,7 @@ final class StubService implements AutoCloseable {
     String path = exchange.getRequestURI().getPath();
     String name = path.substring(path.lastIndexOf('/') + 1);
     boolean isQuestion = name.equals("jobs:admitOrWait");
-    String how = isQuestion ? fault.getAndSet("") : "";
+    String how = !isQuestion ? "" : lasting.isEmpty() ? fault.getAndSet("") : lasting;
     JsonNode asked = body.length == 0 ? ServiceClient.JSON.createObjectNode() : ServiceClient.JSON.readTree(body);
     byte[] answer = ServiceClient.JSON.writeValueAsBytes(isQuestion ? decided(asked) : ServiceClient.JSON.createObjectNode());
     synchronized (this) {

@@ -1,0 +1,57 @@
+package placewise.yarn;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import java.net.URI;
+import org.junit.After;
+import org.junit.Before;
+import org.junit.Test;
+
+/** What the log and the service see of an outage while a gang is held. */
+public final class OutageTest extends WholeAdapter {
+  private static final String GOES = "no answer from";
+  private static final String COMES = "answers again";
+  private LogLines log;
+
+  @Before
+  public void holdAGang() throws Exception {
+    start("n1");
+    submit(1, 2);
+    until(() -> service.calls("jobs:admitOrWait") >= 2);
+    log = new LogLines();
+  }
+
+  @After
+  public void closeTheLog() {
+    log.close();
+  }
+
+  private void assertLogged(int goes, int comes) {
+    assertEquals(log.with(GOES).toString(), goes, log.with(GOES).size());
+    assertEquals(log.with(COMES).toString(), comes, log.with(COMES).size());
+  }
+
+  @Test
+  public void aServiceThatIsAwayAndBackIsTwoLines() throws Exception {
+    service.close();
+    long undecided = Placewise.current().metrics.undecided.value();
+    until(() -> Placewise.current().metrics.undecided.value() >= undecided + 25); // asked again in vain many times
+    assertLogged(1, 0);
+    service = new StubService(URI.create(service.url()).getPort());
+    until(() -> service.calls("jobs:admitOrWait") >= 5);
+    assertLogged(1, 1);
+    assertTrue(service.calls("nodes") > 0);
+  }
+
+  @Test
+  public void aServiceThatAnswersEverythingButQuestionsIsAway() throws Exception {
+    service.spoilAll("error");
+    long asked = service.calls("jobs:admitOrWait");
+    until(() -> service.calls("jobs:admitOrWait") >= asked + 5);
+    assertLogged(1, 0);
+    service.spoilAll("");
+    until(() -> !log.with(COMES).isEmpty());
+    assertLogged(1, 1);
+  }
+}
