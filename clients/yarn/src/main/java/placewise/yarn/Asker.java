@@ -47,6 +47,7 @@ final class Asker implements AutoCloseable {
   private final List<Thread> threads = new ArrayList<>();
   private boolean hasNews;
   private volatile boolean isStopping;
+  private volatile long passSinceMs = Long.MAX_VALUE;
   private boolean areBooksDue = true;
   private boolean hasFailed;
   private long checkedMs = Long.MIN_VALUE / 2;
@@ -103,7 +104,9 @@ final class Asker implements AutoCloseable {
     warmUp();
     while (!isStopping) {
       try {
+        passSinceMs = clock.getAsLong();
         step();
+        passSinceMs = Long.MAX_VALUE;
         host.show(broker.reasons());
         await();
       } catch (InterruptedException error) {
@@ -140,12 +143,17 @@ final class Asker implements AutoCloseable {
     }
   }
 
+  /** Whether the pass under way looks if the service is back, and has not been told so within a question's budget. */
+  private boolean isTryingInVain() {
+    return breaker.isFailing() && passSinceMs <= clock.getAsLong() - settings.decideBudgetMs;
+  }
+
   private void watch() {
     while (!isStopping) {
       try {
         Thread.sleep(CLOCK_MS);
         if (host.isReady()) {
-          broker.releaseUnasked("the service did not answer in time");
+          broker.releaseUnasked("the service did not answer in time", isTryingInVain());
         }
       } catch (InterruptedException error) {
         return;

@@ -24,6 +24,11 @@ final class Breaker {
     return clock.getAsLong() < openUntil;
   }
 
+  /** Whether the service has not answered since its last failure. */
+  synchronized boolean isFailing() {
+    return failed > 0;
+  }
+
   synchronized String reason() {
     return reason;
   }

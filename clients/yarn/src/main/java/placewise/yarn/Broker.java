@@ -344,12 +344,12 @@ final class Broker {
     }
   }
 
-  /** Releases the gangs that nobody has come to ask about. Called often, and while the Asker may be blocked. */
-  synchronized void releaseUnasked(String why) {
+  /** Releases gangs that nobody has come to ask about, or all without a question under way. Called often. */
+  synchronized void releaseUnasked(String why, boolean isAll) {
     long latest = clock.getAsLong() - 2 * settings.decideBudgetMs;
     unheld.removeIf(gang -> !gang.isHeldBack() || gang.isHeld());
-    failed(unheld.stream().filter(gang -> gang.stage == Gang.Stage.WAITING && gang.bornMs < latest
-        && gang.askedMs < latest).collect(Collectors.toList()), why);
+    failed(unheld.stream().filter(gang -> isAll && !gang.isInFlight || gang.bornMs < latest && gang.askedMs < latest)
+        .collect(Collectors.toList()), why);
   }
 
   private void release(Gang gang, String why) {

@@ -93,7 +93,7 @@ public final class BrokerTest {
     Gang gang = theGang();
     for (int day = 0; day < 3; day++) {
       broker.failed(Collections.singleton(gang), "away");
-      broker.releaseUnasked("away");
+      broker.releaseUnasked("away", true);
       assertEquals(Gang.Stage.WAITING, gang.stage);
       now += 86_400_000;
     }

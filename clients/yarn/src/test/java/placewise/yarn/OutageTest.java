@@ -5,21 +5,18 @@ import static org.junit.Assert.assertTrue;
 
 import java.net.URI;
 import org.junit.After;
-import org.junit.Before;
 import org.junit.Test;
 
 /** What the log and the service see of an outage while a gang is held. */
 public final class OutageTest extends WholeAdapter {
   private static final String GOES = "no answer from";
   private static final String COMES = "answers again";
-  private LogLines log;
+  private final LogLines log = new LogLines();
 
-  @Before
-  public void holdAGang() throws Exception {
+  private void holdAGang() throws Exception {
     start("n1");
     submit(1, 2);
     until(() -> service.calls("jobs:admitOrWait") >= 2);
-    log = new LogLines();
   }
 
   @After
@@ -34,6 +31,7 @@ public final class OutageTest extends WholeAdapter {
 
   @Test
   public void aServiceThatIsAwayAndBackIsTwoLines() throws Exception {
+    holdAGang();
     service.close();
     long undecided = Placewise.current().metrics.undecided.value();
     until(() -> Placewise.current().metrics.undecided.value() >= undecided + 25); // asked again in vain many times
@@ -44,8 +42,29 @@ public final class OutageTest extends WholeAdapter {
     assertTrue(service.calls("nodes") > 0);
   }
 
+  /** Each look whether it is back takes two seconds; the decide budget is spent once in each, by whoever comes first. */
+  @Test
+  public void whileAServiceHangsNewGangsDoNotWaitForIt() throws Exception {
+    configuration.set("placewise.decide-budget-ms", "300");
+    holdAGang();
+    service.hang();
+    until(() -> !log.with(GOES).isEmpty());
+    long before = service.calls("nodes");
+    long slow = 0;
+    for (int number = 2; service.calls("nodes") < before + 3; number++) {
+      Ask ask = submit(number, 2);
+      long asked = System.nanoTime();
+      until(() -> ask.accepts("a node"));
+      slow += System.nanoTime() - asked > 200_000_000 ? 1 : 0;
+      Thread.sleep(50);
+    }
+    assertTrue(slow + " new gangs were slow", slow <= 3);
+    assertTrue(!asks.get(0).accepts("a node")); // it was decided before
+  }
+
   @Test
   public void aServiceThatAnswersEverythingButQuestionsIsAway() throws Exception {
+    holdAGang();
     service.spoilAll("error");
     long asked = service.calls("jobs:admitOrWait");
     until(() -> service.calls("jobs:admitOrWait") >= asked + 5);

@@ -34,6 +34,7 @@ final class StubService implements AutoCloseable {
   private final Map<String, List<JsonNode>> bodies = new TreeMap<>();
   private final AtomicReference<String> fault = new AtomicReference<>("");
   private volatile String lasting = "";
+  private volatile boolean isHung;
   private volatile String node = "";
   private volatile String unreadable = "";
   private long bytes;
@@ -101,6 +102,11 @@ final class StubService implements AutoCloseable {
     lasting = how;
   }
 
+  /** No call is answered any more. */
+  void hang() {
+    isHung = true;
+  }
+
   boolean isSpoilt() {
     return fault.get().isEmpty();
   }
@@ -132,6 +138,9 @@ final class StubService implements AutoCloseable {
       calls.merge(name, 1L, Long::sum);
       bodies.computeIfAbsent(name, key -> new ArrayList<>()).add(asked);
       bytes += body.length + answer.length;
+    }
+    if (isHung) {
+      return;
     }
     if (how.equals("slow")) {
       pause();
