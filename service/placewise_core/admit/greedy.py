@@ -267,10 +267,7 @@ class GreedyAdmission(AdmissionPolicy):
         pool, running, whole = state.pool, state.view.jobs, state.whole
         left = iter(jobs)
         fitting = pool.fitting(left)
-        while backfill.needs_head or not state.context.needs_idle_gpus or pool.total_gpus:
-            job = next(left if backfill.needs_head else fitting, None)
-            if job is None:
-                return
+        while (job := next(left if backfill.needs_head else fitting, None)) is not None:
             if not backfill.needs_head and backfill.keeps_all_from(job, pool):
                 continue
             if job.id not in running and len(whole.options(job)):

@@ -45,10 +45,9 @@ def slot_of(queue: QueueState, now_s: float, settings: QueueSettings) -> int:
 class AdmitContext:
     """Inputs of one admission besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's.
     `slices` may be other than one only if the view is the request's own. `starts_only`: the caller reads the jobs that
-    start with shape and rank, so a plan may leave out all else. `needs_idle_gpus`: none of the jobs can start while no
-    GPU is idle. In `shapes` a policy notes, if `is_explaining`, which shapes fitted a job when it had its turn. In
-    `same_until_s` it may note, if none starts, before which point in time none of these jobs will, as long as the view
-    and the other queues' heads stay as they are."""
+    start with shape and rank, so a plan may leave out all else. In `shapes` a policy notes, if `is_explaining`, which
+    shapes fitted a job when it had its turn. In `same_until_s` it may note, if none starts, before which point in time
+    none of these jobs will, as long as the view and the other queues' heads stay as they are."""
 
     now_s: float
     slot: int
@@ -57,7 +56,6 @@ class AdmitContext:
     is_explaining: bool = False
     slices: Slices = ONE_SLICE
     starts_only: bool = False
-    needs_idle_gpus: bool = False
     exploration: AdmitExploration = NOT_EXPLORED
     shapes: dict[JobId, tuple[ShapeScore, ...]] = field(default_factory=dict)
     same_until_s: float = -math.inf
@@ -76,11 +74,13 @@ class AdmissionPolicy(Protocol):
 
     Pure: it returns the queue's next state instead of changing it; the caller commits that by compare-and-set and asks
     again if another replica was faster. Asking twice in one slot gives the same answer and moves Q and Z once.
-    `explores_itself`: it draws job by job as `context.exploration` says, or needs no exploration.
+    `explores_itself`: it draws job by job as `context.exploration` says, or needs no exploration. `passes_in_order`: it
+    tries the jobs in the order of the request and reads no other, so that a host may ask by turns (admit/turns.py).
     """
 
     name: str
     explores_itself: bool = False
+    passes_in_order: bool = False
 
     @property
     def stops_in_order(self) -> bool:

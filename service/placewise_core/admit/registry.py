@@ -46,3 +46,8 @@ def admission_policies(throughput: ThroughputModel) -> dict[str, AdmissionPolicy
     """One instance of each, by name, all with the same throughput model."""
     policies = [policy(throughput) for policy in _POLICIES]
     return {policy.name: policy for policy in policies}
+
+
+def passes_in_order(name: str) -> bool:
+    """True if a host may ask this policy by turns (admit/turns.py)."""
+    return any(policy.name == name and policy.passes_in_order for policy in _POLICIES)

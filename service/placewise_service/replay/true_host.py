@@ -5,9 +5,10 @@ policy is named. That is how the simulator asks its own policies, so that equal 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from operator import index
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -16,6 +17,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from placewise.v1.cluster_pb2 import DeleteClusterRequest, JobEvent, ReportJobEventsRequest, ReportNodesRequest
 from placewise.v1.decision_pb2 import Admission, AdmitOrWaitRequest, JobDecision, Outcome, PlaceRequest
 from placewise_client.aio import AsyncClient
+from placewise_core.admit.needs import own_gpus
+from placewise_core.admit.registry import passes_in_order
+from placewise_core.admit.turns import Turns
 from placewise_core.domain.job import Job, JobId, Shape
 from placewise_core.domain.truth import Moment, Progress, Truth
 from placewise_service.api.convert.convert_cluster import node
@@ -39,6 +43,7 @@ class TrueHost:
         self._progress: dict[str, tuple[float, Progress]] = {}  # of running jobs, and when they were that far
         self._reports: list[JobEvent] = []
         self._now_s = 0.0
+        self._gpus: dict[str, set[tuple[str, int]]] = {}  # that running jobs have, by node and index
         self._busy = 0
         self._questions = 0
         self._is_admitting = plan.admit_policy not in ("", "none")
@@ -102,6 +107,7 @@ class TrueHost:
         self.result.finish_s[index] = self._now_s
         self._change_busy(-self.result.gpus[index])
         self._progress.pop(end.job_id, None)
+        del self._gpus[end.job_id]
         self._refused.clear()
 
     async def _schedule(self) -> int:
@@ -110,29 +116,46 @@ class TrueHost:
         if not self._is_admitting:
             asked = [job for job in window if job.id not in self._refused]
             return await self._place(asked) if asked else 0
-        started = 0
-        for job, shape in await self._admitted(window):
+        queues: dict[str, list[int]] = {}
+        for place, job in enumerate(window):
+            queues.setdefault(job.queue, []).append(place)
+        if passes_in_order(self._plan.admit_policy) and all(map(own_gpus, window)):
+            return await self._start_by_turns(window, queues)
+        admissions = [
+            admission for queue, places in queues.items() for admission in await self._ask(queue, window, places)
+        ]
+        return await self._start_admitted(window, admissions)
+
+    async def _start_by_turns(self, window: Sequence[Job], queues: Mapping[str, Sequence[int]]) -> int:
+        """As long as a GPU is idle, each question follows the starts of the one before."""
+        started, turns = 0, Turns(queues, index)
+        while self._has_idle_gpu() and (turn := turns.take()) is not None:
+            admissions = await self._ask(turn.queue, window, queues[turn.queue][turn.first : turn.behind])
+            turns.end(turn, has_started=bool(admissions))
+            started += await self._start_admitted(window, admissions)
+            await self._report()
+        return started
+
+    def _has_idle_gpu(self) -> bool:
+        return len(set[tuple[str, int]]().union(*self._gpus.values())) < sum(
+            len(node.gpus) for node in self._truth.nodes
+        )
+
+    async def _start_admitted(self, window: Sequence[Job], admissions: Sequence[Admission]) -> int:
+        """Starts the jobs that AdmitOrWait let start and Place finds room for, by rank and then by arrival."""
+        places, started = {job.id: place for place, job in enumerate(window)}, 0
+        for admission in sorted(admissions, key=lambda found: (found.rank, places[JobId(found.job_id)])):
+            job = window[places[JobId(admission.job_id)]]
             if job.id not in self._refused:
+                shape = Shape(admission.nodes, admission.gpus_per_node) if admission.nodes else None
                 started += await self._place([job], shape)
         return started
 
-    async def _admitted(self, window: Sequence[Job]) -> list[tuple[Job, Shape | None]]:
-        """The jobs that AdmitOrWait lets start, over all queues, by rank and then by arrival."""
-        ranked: list[tuple[int, int, Job, Shape | None]] = []
-        places = {job.id: place for place, job in enumerate(window)}
-        for queue in dict.fromkeys(job.queue for job in window):
-            jobs = [job for job in window if job.queue == queue]
-            for admission in await self._ask(queue, jobs):
-                place = places[JobId(admission.job_id)]
-                shape = Shape(admission.nodes, admission.gpus_per_node) if admission.nodes else None
-                ranked.append((admission.rank, place, window[place], shape))
-        return [(job, shape) for _, _, job, shape in sorted(ranked, key=lambda entry: entry[:2])]
-
-    async def _ask(self, queue: str, jobs: Sequence[Job]) -> list[Admission]:
+    async def _ask(self, queue: str, window: Sequence[Job], places: Sequence[int]) -> list[Admission]:
         request = AdmitOrWaitRequest(
             cluster=self._plan.cluster,
             queue=queue,
-            jobs=[job_message(job, self._plan.base_time_s) for job in jobs],
+            jobs=[job_message(window[place], self._plan.base_time_s) for place in places],
             policy=self._plan.admit_policy,
             seed=self._seed(),
             now=self._now(),
@@ -170,6 +193,7 @@ class TrueHost:
     def _start(self, job: Job, decision: JobDecision, decision_id: str, shape: Shape | None) -> None:
         placed = [assignment(item, job) for item in decision.assignments]
         self._truth.start(job.id, placed, shape)
+        self._gpus[job.id] = {(item.node, gpu) for item in placed for gpu in item.gpu_indices}
         del self._waiting[job.id]
         self._note(JobEvent.STARTED, job.id, reservation_id=decision.reservation_id, decision_id=decision_id)
         run = self.result

@@ -5,13 +5,13 @@ A trace does not name the models of its jobs. `TraceMapping` states the assumpti
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
-from placewise_core.domain.job import Architecture, Job, JobId, Resources
+from placewise_core.domain.job import Architecture, Job, JobId, Priority, Resources
 from placewise_core.domain.traces import TraceJob, parse_trace, read_trace
 from placewise_training.sim.jobs import SimJob, elastic, gang
 from placewise_training.sim.speed.composed import ComposedSpeed
@@ -87,17 +87,13 @@ class TraceMapping:
             groups=gang(row.gpus, worker_demand=demand),
             batch_size=profile.local_batch * row.gpus,
             queue=row.queue,
+            priority=draw_priority(rng) if self.has_classes else Priority.NORMAL,
             submit_time_s=submit_s,
             params_millions=profile.params_millions,
         )
         made = sized(job, row.duration_s, truth, self.gpu_model, self.gpus_per_node, number)
-        return self._extended(made, row, rng) if self.is_elastic or self.has_classes else made
-
-    def _extended(self, made: SimJob, row: TraceJob, rng: np.random.Generator) -> SimJob:
         if self.has_classes:
-            priority = draw_priority(rng)
-            made.job = replace(made.job, priority=priority)
-            made.deadline_s = made.submit_time_s + EXPECTED_LATENCIES[priority] * made.job.single_gpu_s
+            made.deadline_s = submit_s + EXPECTED_LATENCIES[job.priority] * made.job.single_gpu_s
         if self.is_elastic:
             per_gpu = Resources(cpu_cores=self.cores_per_gpu, memory_gib=self.memory_gib_per_gpu)
             made.job = elastic(made.job, max(8, row.gpus), per_gpu)

@@ -27,3 +27,4 @@ class Fifo(FifoStrict):
     name = "fifo"
     backfills = True
     waits_with_view = True
+    passes_in_order = True

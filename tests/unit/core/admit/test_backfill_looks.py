@@ -53,7 +53,7 @@ def test_jobs_that_are_passed_over_unseen_would_not_have_started(monkeypatch: py
                 if is_close:
                     patched.setattr(Pool, "is_on_idle", lambda pool, asked: False)
                 settings, is_quick = QueueSettings(bound_s=BOUND_S), not is_close
-                context = AdmitContext(NOW_S, 0, settings, 0, starts_only=is_quick, needs_idle_gpus=is_quick)
+                context = AdmitContext(NOW_S, 0, settings, 0, starts_only=is_quick)
                 plan = POLICIES["fifo"].admit(jobs, view, queue_q, context)
             found.append((admitted(plan), plan.queue.head))
         assert found[0] == found[1], case

@@ -3,11 +3,13 @@
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
 from placewise_core.admit.head import renewed
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
+from placewise_core.admit.turns import Turns
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Admission, Verdict
 from placewise_core.domain.job import Shape
@@ -37,6 +39,7 @@ class Admitter:
         self._waits: dict[str, _Waits] = {}
         self._heads_changed = 0
         self._is_in_order = policy.stops_in_order
+        self._passes_in_order = policy.passes_in_order
         self._rng = np.random.default_rng(seed)
 
     def ask_all_again(self) -> None:
@@ -58,14 +61,19 @@ class Admitter:
         All queues are asked about the view as it is at first. But once no GPU is idle, no other job can start if each
         needs an idle GPU: none is tried, and queues that keep no state are asked no more once the first of all these
         jobs has taken every GPU. `has_gpu_jobs_in_order` says so, and that queues come in the order of their jobs'
-        numbers.
+        numbers. A policy that passes in order is then asked by turns (admit/turns.py).
         """
+        if has_gpu_jobs_in_order and self._passes_in_order:
+            yield from self._by_turns(queues, view, now_s)
+            return
         ranked: list[tuple[int, int, SimJob, Admission]] = []
         for name, jobs in queues:
             if name in self._blocked:
                 continue
-            new = self._new(name, jobs, view, now_s)
-            for job, admission in self._ask(name, new, view, now_s, has_gpu_jobs_in_order) if new else ():
+            first = self._waiting_on(name, view, now_s)
+            if first == len(jobs):
+                continue
+            for job, admission in self._ask(name, jobs[first:], first, view, now_s):
                 ranked.append((admission.rank, job.number, job, admission))
             if has_gpu_jobs_in_order and self._is_in_order and len(ranked) == 1 and _takes_all(ranked[0][3], view):
                 _, _, job, admission = ranked.pop()
@@ -77,20 +85,41 @@ class Admitter:
                 return
             yield shaped(job, admission)
 
-    def _new(self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float) -> list[SimJob]:
-        """Those that may start. The queue's head goes on being kept, as it would be if the others were asked about."""
+    def _by_turns(
+        self, waiting: Iterable[tuple[str, list[SimJob]]], view: ClusterView, now_s: float
+    ) -> Iterator[SimJob]:
+        """As long as a GPU is idle, each question is asked on the view with the starts before."""
+        if not view.usage.free_gpus.any():
+            return
+        queues = dict(waiting)
+        turns = Turns(queues, attrgetter("number"))
+        while (turn := turns.take()) is not None:
+            if not turn.first and (behind := self._waiting_on(turn.queue, view, now_s)):
+                turns.end(turn._replace(behind=behind), has_started=False)
+                continue
+            asked = queues[turn.queue][turn.first : turn.behind]
+            starts = self._ask(turn.queue, asked, turn.first, view, now_s)
+            turns.end(turn, has_started=bool(starts))
+            for job, admission in sorted(starts, key=lambda start: start[1].rank):
+                yield shaped(job, admission)
+            if starts and not view.usage.free_gpus.any():
+                return
+
+    def _waiting_on(self, name: str, view: ClusterView, now_s: float) -> int:
+        """How many of the queue's jobs, its first, wait on. Its head goes on, as if they were asked about."""
         waits = self._waits.get(name)
         if waits is None or now_s >= waits.until_s or waits.stamp != (view.usage.stamp, self._heads_changed):
             self._waits.pop(name, None)
-            return jobs
-        queue = self.queues[name]
-        head = queue.head and renewed(queue.head, view, now_s)
-        if head is not queue.head:
-            self._show(replace(queue, head=head), view)
-        return jobs[waits.jobs :]
+            return 0
+        known = view.heads.get(name)
+        if known is not None and known.job not in view.jobs:
+            head = renewed(known, view, now_s)
+            if head is not known:
+                self._show(replace(self.queues[name], head=head), view)
+        return waits.jobs
 
     def _ask(
-        self, name: str, jobs: list[SimJob], view: ClusterView, now_s: float, needs_idle_gpus: bool
+        self, name: str, jobs: list[SimJob], first: int, view: ClusterView, now_s: float
     ) -> list[tuple[SimJob, Admission]]:
         context = AdmitContext(
             now_s=now_s,
@@ -98,7 +127,6 @@ class Admitter:
             settings=self.settings,
             randomness=self._rng,
             starts_only=True,
-            needs_idle_gpus=needs_idle_gpus,
         )
         state = self.queues.get(name) or QueueState(queue=name)
         plan = self.policy.admit([job.job for job in jobs], view, state, context)
@@ -106,7 +134,7 @@ class Admitter:
             self._heads_changed += plan.queue.head is not state.head
             self._show(plan.queue, view)
         if not plan.admissions:
-            self._wait(name, len(jobs), view, context)
+            self._wait(name, first, len(jobs), view, context)
             return []
         admitted = {a.job_id: a for a in plan.admissions if a.verdict is Verdict.ADMIT}
         self._waits.pop(name, None)
@@ -115,15 +143,17 @@ class Admitter:
         found = ((job, admitted[job.job.id]) for job in jobs if job.job.id in admitted)
         return list(itertools.islice(found, len(admitted)))  # mostly the first alone
 
-    def _wait(self, name: str, jobs: int, view: ClusterView, context: AdmitContext) -> None:
-        """None of these jobs starts, which were asked about behind those that waited already."""
+    def _wait(self, name: str, first: int, jobs: int, view: ClusterView, context: AdmitContext) -> None:
+        """None of these jobs starts, which were asked about behind the `first` ones."""
         if self._is_in_order:
             self._blocked.add(name)
         elif context.same_until_s > context.now_s:
             waits = self._waits.get(name)
-            before, until_s = (waits.jobs, waits.until_s) if waits is not None else (0, context.same_until_s)
             stamp = (view.usage.stamp, self._heads_changed)
-            self._waits[name] = _Waits(before + jobs, min(until_s, context.same_until_s), stamp)
+            if not first:
+                self._waits[name] = _Waits(jobs, context.same_until_s, stamp)
+            elif waits is not None and (waits.jobs, waits.stamp) == (first, stamp):
+                waits.jobs, waits.until_s = first + jobs, min(waits.until_s, context.same_until_s)
         else:
             self._waits.pop(name, None)
 

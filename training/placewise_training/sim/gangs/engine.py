@@ -266,7 +266,7 @@ class Simulation:
 
     def _candidates(self) -> Iterable[SimJob]:
         if self.admitter is not None:
-            queues = [(name, self._with_lengths(jobs)) for name, jobs in self._window.by_queue()]
+            queues = ((name, self._with_lengths(jobs)) for name, jobs in self._window.by_queue())
             return self.admitter.admitted(
                 queues, self.view, self.now_s, has_gpu_jobs_in_order=self._window.has_gpu_jobs_in_order
             )

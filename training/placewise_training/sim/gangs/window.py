@@ -1,7 +1,7 @@
 """The waiting jobs that one request may hold, by queue. Kept from event to event; never decides."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count
 
 from placewise_core.admit.needs import own_gpus
@@ -14,7 +14,8 @@ class Window:
     def __init__(self, most: int) -> None:
         self._room = most
         self._places = count()
-        self._inside: dict[str, dict[str, tuple[int, SimJob]]] = {}  # by queue and id, with the place among all jobs
+        self._inside: dict[str, dict[str, SimJob]] = {}  # by queue and id
+        self._place: dict[str, int] = {}  # of those inside, among all jobs
         self._behind = OrderedDict[str, SimJob]()
         self._lists: dict[str, tuple[int, list[SimJob]]] = {}  # by queue, with the first place; of those unchanged
         self._without_gpus = set[str]()  # of those inside: jobs that may start while no GPU is idle
@@ -44,7 +45,7 @@ class Window:
             return
         queue = job.job.queue
         there = self._inside[queue]
-        del there[job.id]
+        del there[job.id], self._place[job.id]
         self._without_gpus.discard(job.id)
         self._lists.pop(queue, None)
         if not there:
@@ -55,7 +56,8 @@ class Window:
 
     def _let_in(self, job: SimJob) -> None:
         queue = job.job.queue
-        self._inside.setdefault(queue, {})[job.id] = next(self._places), job
+        self._inside.setdefault(queue, {})[job.id] = job
+        self._place[job.id] = next(self._places)
         if not own_gpus(job.job):
             self._without_gpus.add(job.id)
         self._lists.pop(queue, None)
@@ -66,14 +68,15 @@ class Window:
         """True if the jobs came in the order of their numbers, and none may start while no GPU is idle."""
         return self._is_by_number and not self._without_gpus
 
-    def by_queue(self) -> list[tuple[str, list[SimJob]]]:
+    def by_queue(self) -> Iterator[tuple[str, list[SimJob]]]:
         """The jobs of each queue in their order; the queue whose first job came first is the first. Do not write."""
         lists = self._lists
         for queue, there in self._inside.items():
             if queue not in lists:
-                entries = list(there.values())
-                lists[queue] = entries[0][0], [job for _, job in entries]
-        return [(queue, jobs) for queue, (_, jobs) in sorted(lists.items(), key=_first_place)]
+                jobs = list(there.values())
+                lists[queue] = self._place[jobs[0].id], jobs
+        for queue, (_, jobs) in sorted(lists.items(), key=_first_place):
+            yield queue, jobs
 
 
 def _first_place(entry: tuple[str, tuple[int, list[SimJob]]]) -> int:
