@@ -34,6 +34,43 @@ def test_every_row_names_its_test_or_none() -> None:
         assert "`tests/" in row.split("|")[4] or "missing" in row, row
 
 
+EQUATIONS = {"Proteus": 15, "QoS": 18, "Heat": 6, "LDWP": 10, "Harmony": 2}
+DRAWN = {  # figures and tables of each paper
+    "Proteus": ("Figures 1-5", "Table I"),
+    "QoS": ("Figures 1-7", "Tables 1-2"),
+    "Heat": ("Figures 1-3",),
+    "LDWP": ("Figures 1-13", "Tables 1-5"),
+    "Harmony": ("Figures 1-15", "Tables I-II"),
+}
+ROMAN = {"I": 1, "II": 2}
+
+
+def numbers(text: str) -> set[int]:
+    """ "1, 3 and 5–7": each of them."""
+    found = set[int]()
+    for first, last in re.findall(r"(\d+|I+)[a-f]?(?:[–-](\d+|I+))?", text):
+        begin, end = (ROMAN.get(each, 0) or int(each) for each in (first, last or first))
+        found |= set(range(begin, end + 1))
+    return found
+
+
+@pytest.mark.parametrize("paper", EQUATIONS)
+def test_every_equation_figure_and_table_of_a_paper_has_a_row(paper: str) -> None:
+    section = TEXT[TEXT.index(f"## {paper}") :].split("\n## ")[0]
+    items = [row.split("|")[1] for row in section.splitlines() if row.startswith("| ")]
+    equations = set[int]()
+    for item in items:
+        for listed in re.findall(r"\(\d+\)(?:(?:–| to )\(\d+\))?", item):
+            equations |= numbers(listed.replace("(", "").replace(")", "").replace(" to ", "–"))
+    assert set(range(1, EQUATIONS[paper] + 1)) <= equations
+    for kind, _, wanted in (each.partition(" ") for each in DRAWN[paper]):
+        there = set[int]()
+        for item in items:
+            for listed in re.findall(rf"{kind.rstrip('s')}s? ((?:[\dI]+[a-f]?(?:[–-][\dIa-f]+)?(?:, | and )?)+)", item):
+                there |= numbers(listed)
+        assert numbers(wanted) <= there, kind
+
+
 def test_every_policy_as_printed_stands_in_the_table() -> None:
     throughput = ThroughputModel(bundled("throughput.json"))
     names = {*admission_policies(throughput), *partition_policies(bundled("capability.json")), *subtask_schedulers()}

@@ -91,10 +91,10 @@ class SubtaskScheduler:
 
 
 class AsWritten(SubtaskRound):
-    """Algorithm 2 to the letter.
+    """Algorithm 2, for any number of cores and GPUs.
 
     In turns the GPU queue, while it has a place, takes the subtask with the largest speedup and an idle core the one
-    with the least, until the two ends meet; one slower on a GPU than on a core stays with the cores. Then the GPU with
+    with the least, until the two ends meet. Then the GPU with
     most room takes from the queue the subtask least similar to those on it: priority = 1 / mean cosine (6), and on an
     empty GPU the largest speedup.
     """
@@ -110,6 +110,10 @@ class AsWritten(SubtaskRound):
                 self.to_core(self.ready.pop(0))
             if len(self.ready) == before:
                 break
+
+    def wants_gpu(self, candidate: Ready) -> bool:
+        """Lines 10–12 take the largest speedup, whatever it is."""
+        return candidate.subtask.has_gpu_version and bool(self.units.gpus)
 
     def dispatch(self) -> None:
         """Lines 13–20, one subtask at a time: each one changes the comparison for the next."""

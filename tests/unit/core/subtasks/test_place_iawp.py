@@ -12,7 +12,7 @@ from placewise_core.domain.decision import JobDecision, Outcome, Reason
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, Subtask, SubtaskState
-from placewise_core.subtasks.iawp import AsWritten, IawpSettings, SubtaskScheduler
+from placewise_core.subtasks.iawp import AsWritten, IawpSettings, SubtaskScheduler, subtask_schedulers
 from placewise_core.subtasks.metrics import GPU_METRICS, KnownMetrics, column_scales, cosine, gpu_vector
 from placewise_core.view.view import ClusterView
 
@@ -173,8 +173,18 @@ def test_an_exclusive_gpu_takes_subtasks_of_one_job_only() -> None:
 
 
 def test_slower_on_a_gpu_stays_on_a_core() -> None:
-    (decision,) = assign(view_of([host(cores=2)]), pipeline(subtask("a", 0.4), subtask("b", 0.6)))
+    decide = subtask_schedulers()["iawp"].assign
+    jobs = [pipeline(subtask("a", 0.4), subtask("b", 0.6))]
+    (decision,) = decide(jobs, "n", view_of([host(cores=2)]), 0.0)
     assert units(decision) == {"a": "cpu0", "b": "cpu1"}
+
+
+def test_as_printed_the_gpu_queue_takes_the_largest_speedup_whatever_it_is() -> None:
+    """Lines 10 to 12 know no least speedup: nothing waits beside an idle GPU."""
+    waiting = pipeline(subtask("a", 0.5), subtask("b", 0.8), subtask("c", 0.9))
+    (decision,) = assign(view_of([host(cores=1)]), waiting)
+    assert (units(decision)["c"], units(decision)["a"]) == ("gpu0", "cpu0")
+    assert set(units(decision)) == {"a", "b", "c"}
 
 
 def test_a_node_without_the_unit_kind_can_never_take_it() -> None:
