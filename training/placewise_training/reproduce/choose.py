@@ -76,7 +76,7 @@ WORKLOADS: Mapping[str, Callable[[ComposedSpeed, int], Made]] = {
         for data in ("small", "large")
         for arrivals in ("dispersed", "concentrated")
     },
-    **{f"harmony {pattern}": _harmony(pattern) for pattern in ("uniform", "poisson")},
+    **{f"harmony {pattern}": _harmony(pattern) for pattern in ("uniform", "poisson", "google")},
     **{
         f"{trace} {form}": _trace(trace, is_elastic=form == "elastic")
         for trace in ("philly", "ms_itp")

@@ -131,3 +131,19 @@ async def test_rows_beyond_the_limit_are_not_learned_and_those_of_all_jobs_come_
         kinds = kinds_of(replace(unknown("a"), model="m1"))
         assert [durations.row(kind).get("count", 0.0) > 0 for kind in kinds] == [True, True, False, False]
         assert durations.row(kinds[0])["count"] == pytest.approx(4.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("settings", "passing"), [(ON, {"quick"}), (ClusterSettings(), set())])
+async def test_a_job_without_a_length_passes_the_head_only_by_a_learned_one(
+    settings: ClusterSettings, passing: set[str]
+) -> None:
+    """The gang can start when `runs` ends, in 1000 s: one who mostly ends before may go first."""
+    async with engine_with(settings, nodes=2, gpus=4) as (engine, clock):
+        for name, seconds in (("slow", 5_000.0), ("quick", 60.0)):
+            await ran(engine, clock, replace(unknown(f"{name}-before"), model=name), seconds)
+        await ask_place(engine, place(unknown("runs", workers=2, single_gpu_s=1_500.0)))
+        await answer_is_on_its_way()
+        gang = unknown("gang", workers=8, single_gpu_s=450.0)
+        jobs = (gang, *[replace(unknown(name), model=name) for name in ("slow", "quick")])
+        plan = (await ask_admit(engine, AdmitCommand(CLUSTER, "q", jobs, policy="fifo"))).plan
+        assert {each.job_id for each in plan.admissions if each.verdict is Verdict.ADMIT} == passing
