@@ -203,14 +203,15 @@ final class Asker implements AutoCloseable {
         areBooksDue = true;
       }
       host.reportNodes(service, reportBudgetMs());
-      if (areBooksDue) {
+      reporter.flush(service, REPORT_BUDGET_MS);
+      if (areBooksDue) { // a job that the service has not heard of yet would count as lost
         host.compareBooks(service, reportBudgetMs());
         areBooksDue = false;
+        reporter.flush(service, REPORT_BUDGET_MS);
       } else if (isIdle && clock.getAsLong() - checkedMs >= settings.resyncMs) {
         checkedMs = clock.getAsLong();
         host.recheckAll();
       }
-      reporter.flush(service, REPORT_BUDGET_MS);
       if (isIdle) { // else the questions tell
         succeeded();
       }

@@ -86,7 +86,7 @@ public final class SettingsTest {
       assertThrows(ServiceException.class, () -> asked(configuration));
       configuration.set("placewise.trust-store", store);
       asked(configuration);
-      assertEquals(Collections.singleton("yarn"), service.names());
+      assertEquals(Collections.singletonList("yarn"), service.names());
     }
   }
 

@@ -14,9 +14,9 @@ import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicReference;
@@ -30,7 +30,7 @@ import javax.net.ssl.SSLContext;
 final class StubService implements AutoCloseable {
   static final long SLOW_MS = 3_000;
   private final HttpServer server;
-  private final Map<String, Long> calls = new TreeMap<>();
+  private final Map<String, Long> calls = new LinkedHashMap<>();
   private final Map<String, List<JsonNode>> bodies = new TreeMap<>();
   private final AtomicReference<String> fault = new AtomicReference<>("");
   private volatile String lasting = "";
@@ -111,8 +111,9 @@ final class StubService implements AutoCloseable {
     return fault.get().isEmpty();
   }
 
-  synchronized Set<String> names() {
-    return calls.keySet();
+  /** Of the calls, in the order of the first of each. */
+  synchronized List<String> names() {
+    return new ArrayList<>(calls.keySet());
   }
 
   synchronized long calls(String name) {
