@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import signal
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -114,26 +115,50 @@ def test_twenty_gangs_and_service_killed(world: YarnWorld) -> None:
     assert set(world.yarn.used().values()) == {(0, 0, 0)}
 
 
+def waits_ms(results: list[Spec]) -> dict[str, int]:
+    """From ask to last container, by the gang's name."""
+    return {one["name"]: sum(wave["allocatedMs"] - wave["askedMs"] for wave in one["waves"]) for one in results}
+
+
 def test_gangs_go_on_when_the_service_does_not(record_property: Note) -> None:
-    """The service is killed and hangs, three times each, on a load that the bare cluster finishes."""
-    specs = mixed(40, random.Random(7), longest_s=1.0, every_ms=1500)
+    """The service is killed and hangs, three times each, on a load that the bare cluster finishes.
+
+    Gangs that were let go are compared with the same gangs on the bare cluster. The first ones of each run meet daemons
+    and a driver that have just started, and are left out of that.
+    """
+    specs = mixed(44, random.Random(7), longest_s=1.0, every_ms=1500)
+    cold = {one["name"] for one in specs[:4]}
     with yarn_world({"placewise.queues": ""}) as world:
-        control = account(world, Driver(world).start(specs).results(240))
-        assert len(control.waits_ms) == len(specs)
+        results = Driver(world).start(specs).results(240)
+        control = account(world, results)
+        alone_ms = waits_ms(results)
+    assert len(alone_ms) == len(specs)
     record_property("fault", f"without Placewise: {control}")
     for number in (signal.SIGKILL, signal.SIGSTOP):
         with yarn_world() as world:
-            found = stopped_three_times(world, specs, number)
-            record_property("fault", f"service {number.name}, 3 times: {found}")
-            assert len(found.waits_ms) == len(specs)
+            results = stopped_three_times(world, specs, number)
+            found, took_ms = account(world, results), waits_ms(results)
+            released = {one["name"] for one in results if f"{one['application']} wave 1" in found.let_go}
+            added_ms = {name: took_ms[name] - alone_ms[name] for name in released - cold}
+            middle = statistics.median(added_ms.values())
+            longest = ", ".join(
+                f"{name} {added_ms[name]:+}" for name in sorted(added_ms, key=added_ms.__getitem__)[-4:]
+            )
+            added = (
+                f"against the same gangs without Placewise: p50 {middle:+.0f} ms, longest {longest} (n {len(added_ms)})"
+            )
+            record_property("fault", f"service {number.name}, 3 times: {found}; {added}")
+            print(f"{number.name}: {found}; {added}")
+            assert len(took_ms) == len(specs)
             assert (found.elsewhere, found.never_decided) == ([], [])
             assert min(len(found.let_go), found.as_decided) >= 3
+            assert middle <= 100, added_ms  # the decide budget, which few of them may wait for
             wait_for(world.is_quiet, "the service to hear that all containers are over", 60)
             assert world.agrees()
 
 
-def stopped_three_times(world: YarnWorld, specs: list[Spec], number: signal.Signals) -> Account:
-    """The third time until all is over: then gangs that waited are let go as well."""
+def stopped_three_times(world: YarnWorld, specs: list[Spec], number: signal.Signals) -> list[Spec]:
+    """Results of the gangs. The third time until all is over: then gangs that waited are let go as well."""
     driver = Driver(world).start(specs)
     for turn in range(1, 4):
         wait_for(lambda n=7 * turn: len(driver.ended()) >= n, "gangs to end", 120)
@@ -144,7 +169,7 @@ def stopped_three_times(world: YarnWorld, specs: list[Spec], number: signal.Sign
             bring_back(world, number)
     results = driver.results(240)
     bring_back(world, number)
-    return account(world, results)
+    return results
 
 
 def bring_back(world: YarnWorld, number: signal.Signals) -> None:
