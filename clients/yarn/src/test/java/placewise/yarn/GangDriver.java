@@ -172,7 +172,9 @@ public final class GangDriver {
     ObjectNode outcome = JSON.createObjectNode().put("askedMs", System.currentTimeMillis());
     ArrayNode containers = outcome.putArray("containers");
     while (left > 0) {
-      for (Container container : poll(scheduler)) {
+      List<Container> handed = poll(scheduler);
+      outcome.put("allocatedMs", System.currentTimeMillis()); // without the launching, which a busy machine takes long for
+      for (Container container : handed) {
         List<ContainerRequest> open = wanted.get(container.getPriority().getPriority());
         if (open == null || open.isEmpty()) { // YARN may allocate one more than was asked for
           scheduler.releaseAssignedContainer(container.getId());
@@ -187,7 +189,6 @@ public final class GangDriver {
         left--;
       }
     }
-    outcome.put("allocatedMs", System.currentTimeMillis());
     while (!running.isEmpty()) {
       poll(scheduler).forEach(container -> scheduler.releaseAssignedContainer(container.getId()));
     }
