@@ -86,6 +86,16 @@ def number(value: Estimate, unit: str = "") -> str:
     return f"{mean}{half}{' ' + unit if unit else ''}"
 
 
+def points_against_each(results: Results, at: tuple[str, str], metric: str, method: str, others: Sequence[str]) -> str:
+    """The difference of a share to each of the others, in points. `at`: experiment and setting."""
+    found = {other: results.difference(*at, metric, method, other) for other in others}
+    shown = [
+        f"{100 * each.mean:+.1f} ± {half_width(100 * each.half_width)} points against {other}"
+        for other, each in found.items()
+    ]
+    return ", ".join(shown)
+
+
 def verdict_of(change: Estimate, at_most: float) -> ClaimVerdict:
     """For a change that should be negative: reproduced at `at_most` or below, partly if surely below 0."""
     if change.mean <= at_most and (change.high < 0 or change.count == 1):

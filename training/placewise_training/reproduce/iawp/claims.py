@@ -10,6 +10,7 @@ from placewise_training.reproduce.claims import (
     judge_change,
     number,
     percent,
+    points_against_each,
     verdict_of,
 )
 from placewise_training.reproduce.ldwp.runs import BASELINES, ECT, KINDS, OMITTED
@@ -140,7 +141,8 @@ def _gpu(method: str) -> Judge:
             f"use, {method} has {100 * used.mean:.0f} % and {best} {100 * theirs.mean:.0f} %; throughput is "
             f"{percent(more)}, and {percent(packed)} against {OMITTED[0]}."
         )
-        return Judgement(verdict, f"{100 * ours.mean:.0f} %; {100 * change.mean:+.1f} points against {best}", why)
+        each = points_against_each(results, ("use", _FIRST), "gpu", method, BASELINES)
+        return Judgement(verdict, f"{100 * ours.mean:.0f} %; {each}", why)
 
     return judge
 

@@ -18,6 +18,7 @@ from placewise_training.reproduce.claims import (
     judged_worst,
     number,
     percent,
+    points_against_each,
     verdict_by_low,
     verdict_of,
 )
@@ -150,7 +151,7 @@ def _utilisation(metric: str, level: float) -> _JudgeOf:
             verdict = ClaimVerdict.REPRODUCED if ours.mean >= level and change.low > 0 else ClaimVerdict.NOT
             if verdict is ClaimVerdict.NOT and change.low > 0:
                 verdict = ClaimVerdict.PARTLY
-            shown = f"{_share(ours)}; {100 * change.mean:+.1f} points against {best}, the best baseline"
+            shown = f"{_share(ours)}; {points_against_each(results, ('use', '11 nodes'), metric, method, BASELINES)}"
             why = (
                 f"{_beside(results, 'use', '11 nodes', metric, _share)}. Busy GPUs are no merit by "
                 "themselves: the same work keeps them busy longer one subtask at a time than shared."
@@ -176,13 +177,13 @@ def _balance(method: str) -> Callable[[Results], Judgement]:
         verdict = (
             ClaimVerdict.REPRODUCED if change.low > 0 else ClaimVerdict.PARTLY if change.high > 0 else ClaimVerdict.NOT
         )
-        theirs = results.estimate("tasks", most, best, "balance")
+        each = points_against_each(results, ("tasks", most), "balance", method, BASELINES)
         why = (
             f"At {most} tasks {_beside(results, 'tasks', most, 'balance', number)}. "
             "The degree follows the choice of nodes: PATS looks at the loads themselves, ECT at time "
             "to completion, which loads fast nodes more."
         )
-        return Judgement(verdict, f"{number(ours)}; {best} {number(theirs)}", why)
+        return Judgement(verdict, f"{number(ours)}; {each}", why)
 
     return judge
 
