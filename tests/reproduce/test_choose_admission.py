@@ -93,7 +93,7 @@ def test_a_run_keeps_the_bound_and_ends() -> None:
     made = run("qos 5 per hour", "unknown", "fifo", 90_000)
     assert made.jct_s > 0
     assert made.keeps_bound
-    assert len(WORKLOADS) == 13
+    assert len(WORKLOADS) == 14
 
 
 @pytest.mark.parametrize("policy", choose_pipelines.CANDIDATES)
