@@ -2,16 +2,18 @@
 
 The bridge's own code runs, from the JSON that slurmrestd sends to the answer of the service. The answers are recorded
 (tests/cases/slurm), with as many copies of a node and of a held job; each job has the 8 KB that slurmrestd sends.
-The service answers that all wait. Ratios are of processor time within one process.
+The service answers that all wait. Ratios are of processor time within one process, whose garbage collector is the
+bridge's. Each time is the least of five, as other processes on the machine only add to it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +30,7 @@ from placewise.v1.decision_pb2 import INSUFFICIENT_GPU, Admission, AdmitOrWaitRe
 from placewise_client import AsyncClient
 from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.adapter.native import AdapterSettings
+from placewise_client.adapter.process import settle_garbage_collector
 from placewise_slurm.http import JsonHttp
 from placewise_slurm.pokes import PokeListener
 from placewise_slurm.rest import SlurmRest
@@ -131,6 +134,11 @@ class Bridge:
         await self.loop.run_pass(full=True)
         return time.process_time() - before_s
 
+    async def whole_s(self) -> float:
+        """As `resync_s`, of a pass that reads everything again, as one does every five minutes."""
+        self.native._known._whole_at_s = float("-inf")
+        return await self.resync_s()
+
 
 async def measure(version: str, nodes: int, jobs: int) -> tuple[tuple[float, ...], str]:
     """Processor time of the first pass, of a later one and of one that reads everything again, and all in words."""
@@ -142,8 +150,7 @@ async def measure(version: str, nodes: int, jobs: int) -> tuple[tuple[float, ...
     resyncs_s = [await bridge.resync_s() for _ in range(ROUNDS)]
     calls, asked = bridge.slurm.calls.total() / ROUNDS, bridge.service.asked / ROUNDS
     sent_mb = bridge.slurm.sent_bytes / ROUNDS / 1e6
-    bridge.native._known._whole_at_s = float("-inf")  # as five minutes later
-    whole_s = await bridge.resync_s()
+    whole_s = min([await bridge.whole_s() for _ in range(ROUNDS)])
     words = (
         f"first look {first_s:.2f} s of processor, a resync {min(resyncs_s):.3f} s with {calls:.0f} requests, "
         f"{sent_mb:.2f} MB and {asked:.0f} jobs asked about; every five minutes {whole_s:.2f} s"
@@ -151,6 +158,17 @@ async def measure(version: str, nodes: int, jobs: int) -> tuple[tuple[float, ...
     return (first_s, min(resyncs_s), whole_s), words
 
 
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The garbage collector as the bridge has it."""
+    before = gc.get_threshold()
+    settle_garbage_collector()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize("version", ["v0.0.38", "v0.0.45"])
 def test_the_cost_grows_linearly_and_a_resync_takes_a_second_at_most(version: str, record_property: Note) -> None:
     found = {}
