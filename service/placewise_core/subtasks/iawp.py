@@ -94,9 +94,8 @@ class AsWritten(SubtaskRound):
     """Algorithm 2, for any number of cores and GPUs.
 
     In turns the GPU queue, while it has a place, takes the subtask with the largest speedup and an idle core the one
-    with the least, until the two ends meet. Then the GPU with
-    most room takes from the queue the subtask least similar to those on it: priority = 1 / mean cosine (6), and on an
-    empty GPU the largest speedup.
+    with the least, until the two ends meet. Then the GPU with most room takes from the queue the subtask least similar
+    to those on it: priority = 1 / mean cosine (6), and on an empty GPU the largest speedup.
     """
 
     def share_out(self) -> None:

@@ -23,7 +23,7 @@ _STATES = "jobs/state"
 _LAYOUT = "resources/{job_id}"
 _JOB = "job/{job_id}"
 # All that slurmrestd shows unasked, but without asking slurmctld first whether the cluster is in a federation: that
-# costs a quarter of the time of an answer.
+# took a fifth (26.05) to a third (24.11) of an answer's time.
 _LOCAL = "?flags=ALL&flags=DETAIL&flags=LOCAL"
 
 
