@@ -4,6 +4,7 @@ import json
 import math
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -429,3 +430,24 @@ def test_consolidation_and_shortest_first_are_in_every_table_of_methods() -> Non
             # The elastic papers place everything by consolidation: their plain one is FIFO.
             assert any(m.startswith("consolidate") or m in PLAIN for m in methods), name
             assert any("shortest first" in m for m in methods), name
+
+
+@pytest.mark.parametrize("name", registry.PAPERS)
+def test_every_claim_has_a_verdict_wherever_a_run_ends(name: str, tmp_path: Path) -> None:
+    """`--quick` and Ctrl-C end a run after any experiment: what is there is judged, the rest is not measured."""
+    options = {"variants": tmp_path} if name == registry.ABLATIONS else {}
+    real = registry.load(name, is_quick=True, **options)
+
+    def trial_of(each: Experiment) -> Experiment:
+        return replace(each, trial=lambda setting, method, seed: TrialOutcome({m.name: 1.0 for m in each.metrics}))
+
+    made = replace(real, experiments=tuple(trial_of(each) for each in real.experiments))
+    ends = 0
+
+    def keep(results: Results) -> None:
+        nonlocal ends
+        ends += 1
+        assert all(judged(claim, results).verdict for claim in made.claims)
+
+    keep(runner.run(made, range(1), keep=keep))
+    assert ends == len(made.experiments)

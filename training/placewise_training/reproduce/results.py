@@ -48,7 +48,10 @@ class Results:
         return estimate(list(self.values(experiment, setting, method, metric).values()))
 
     def change(self, experiment: str, settings: Sequence[str], metric: str, ours: str, theirs: str) -> Estimate:
-        """Relative change ours/theirs − 1, paired by seed; over several settings, the mean of a seed's changes."""
+        """Relative change ours/theirs − 1, paired by seed; over several settings, the mean of a seed's changes. Raises
+        KeyError without a setting, and if one was not run."""
+        if not settings:
+            raise KeyError(f"{experiment}: no setting was run")
         by_setting = [self._changes(experiment, setting, metric, ours, theirs) for setting in settings]
         common = set.intersection(*(set(changes) for changes in by_setting))
         return estimate([float(np.mean([changes[s] for changes in by_setting])) for s in sorted(common)])
