@@ -21,6 +21,7 @@ from placewise_core.policies.search import SpeedScorer
 from placewise_core.speed.linear_speed import linear_speed
 from placewise_core.view.view import ClusterView
 from placewise_models.bundle import Bundle
+from placewise_training.policy.printed.reward_model import Budget, Predictions, judged_as_printed
 from placewise_training.reproduce.design import NeedsBundleError, TrialOutcome
 from placewise_training.reproduce.harmony.runs import FIRST_SEED, Scenario
 from placewise_training.sim.arrivals import INTERVAL_S
@@ -31,12 +32,16 @@ from placewise_training.sim.jobs import SimJob, workers_of
 from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.speed.base import Footprint, NodeLoad, Part
 from placewise_training.sim.truths import make_truth
+from placewise_training.sim.workloads import HARMONY_MODELS
 
 REWARD_MODEL = "reward model"
+PRINTED_REWARD = "reward model as printed"
 NO_INTERFERENCE = "speed alone, no interference"
 PREDICTORS = ("lif-linear", "lif-quadratic", NO_INTERFERENCE, REWARD_MODEL)
 ALL, NEW, NEIGHBOURS = "all", "new jobs", "neighbours"
 SETTINGS = (ALL, NEW, NEIGHBOURS, "seq2seq", "ctc")
+LATER = "later jobs"
+PRINTED_SETTINGS = (ALL, "seq2seq", "ctc", LATER)
 WITHIN = 0.1
 
 
@@ -140,6 +145,22 @@ def speed_samples(jobs: int, seed: int, bundle: Bundle) -> tuple[SpeedSample, ..
     watcher.simulation = simulation
     simulation.run()
     return tuple(watcher.samples)
+
+
+@functools.cache
+def _printed(seed: int, budget: Budget) -> dict[str, Predictions]:
+    return judged_as_printed(make_truth("judge", FIRST_SEED + seed), FIRST_SEED + seed, budget)
+
+
+def printed_trial(setting: str, seed: int, budget: Budget) -> TrialOutcome:
+    """Of the reward model as printed, trained and judged by the paper's protocol; `setting` is one of PRINTED_SETTINGS.
+    LATER takes no sample of the same time as those that the net learned from."""
+    found = _printed(seed, budget)["later" if setting == LATER else "shuffled"]
+    is_chosen = np.ones(len(found.model), dtype=bool)
+    if setting in HARMONY_MODELS:
+        is_chosen = found.model == HARMONY_MODELS.index(setting)
+    error = found.error[is_chosen]
+    return TrialOutcome({"error": float(error.mean()), "within": float((error <= WITHIN).mean())})
 
 
 def prediction_trial(setting: str, method: str, seed: int, jobs: int, bundle: Bundle) -> TrialOutcome:
