@@ -49,6 +49,7 @@ from placewise_training.reproduce.harmony.runs import (
     run,
     shortest,
 )
+from placewise_training.reproduce.report import as_json
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
@@ -280,12 +281,18 @@ def test_each_figure_that_judges_a_claim_of_jct_has_ten_fresh_seeds(monkeypatch:
         return {"jct": 1.0, **{f"jct {model}": 1.0 for model in HARMONY_MODELS}}
 
     monkeypatch.setattr(harmony, "run", noted)
-    experiments = {experiment.key: experiment for experiment in harmony.paper(is_quick=False).experiments}
+    made = harmony.paper(is_quick=False)
+    experiments = {experiment.key: experiment for experiment in made.experiments}
+    told = {
+        e["key"]: e.get("first_seed") for e in as_json(made, Results(stopped="at once"), is_quick=False)["experiments"]
+    }
+    assert told["fig10"] is None, "they count from where the paper's experiments begin"
     for key in ("fresh", "fig11", "fig12", "fig14"):
         asked.clear()
         experiments[key].trial(experiments[key].settings[0], HARMONY, 0)
         assert {scenario.first_seed for scenario in asked} == {FRESH_SEED}, key
         assert experiments[key].least_seeds == 10, key
+        assert told[key] == FRESH_SEED, key
 
 
 def test_fresh_seeds_are_other_jobs() -> None:

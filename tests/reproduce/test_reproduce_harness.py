@@ -449,5 +449,6 @@ def test_every_claim_has_a_verdict_wherever_a_run_ends(name: str, tmp_path: Path
         ends += 1
         assert all(judged(claim, results).verdict for claim in made.claims)
 
+    keep(Results(stopped=runner.OUT_OF_TIME))
     keep(runner.run(made, range(1), keep=keep))
-    assert ends == len(made.experiments)
+    assert ends == len(made.experiments) + 1

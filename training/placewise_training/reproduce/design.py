@@ -57,7 +57,8 @@ class Experiment:
 
     `axis` is the title of the settings; with plot "lines" they are numbers. `theirs` holds numbers the paper prints,
     by (setting, method, metric), in the unit shown. `is_seeded` False: nothing random in it, one run is all.
-    `least_seeds`: it is run on so many seeds at least, however few the others have.
+    `least_seeds`: it is run on so many seeds at least, however few the others have. Seeds count from `first_seed`; 0
+    stands for where the paper's other experiments begin.
     """
 
     key: str
@@ -72,6 +73,7 @@ class Experiment:
     is_log_x: bool = False
     is_seeded: bool = True
     least_seeds: int = 0
+    first_seed: int = 0
     curve_axes: tuple[str, str] = ("", "")
     theirs: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     note: str = ""

@@ -59,6 +59,7 @@ def _experiment(experiment: Experiment, results: Results) -> Json:
         "plot": experiment.plot,
         "log_x": experiment.is_log_x,
         "note": experiment.note,
+        **({"first_seed": experiment.first_seed} if experiment.first_seed else {}),
         "curve_axes": list(experiment.curve_axes),
         "metrics": [_metric(metric) for metric in experiment.metrics],
         "settings": list(experiment.settings),

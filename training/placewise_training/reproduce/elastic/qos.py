@@ -243,7 +243,7 @@ def _against_best(metric: str, target: float, why: str, ours: str, *, is_lower_b
     """Change against the best baseline of each density; partly if it holds at some."""
 
     def judge(results: Results) -> Judgement:
-        settings = sorted({c[1] for c in results.runs if c[0] == "density"}, key=float)
+        settings = _densities(results)
         shown, verdicts = [], []
         for setting in settings:
             best = results.best("density", setting, metric, BASELINES, is_lower_better=is_lower_better)
@@ -256,8 +256,15 @@ def _against_best(metric: str, target: float, why: str, ours: str, *, is_lower_b
     return judge
 
 
+def _densities(results: Results) -> list[str]:
+    found = {setting for experiment, setting, _ in results.runs if experiment == "density"}
+    if not found:
+        raise KeyError("density: none was run")
+    return sorted(found, key=float)
+
+
 def _falls(results: Results) -> Judgement:
-    settings = sorted({c[1] for c in results.runs if c[0] == "density"}, key=float)
+    settings = _densities(results)
     rates = {m: [results.estimate("density", s, m, "qos_rate").mean for s in settings] for m in _ALL}
     falling = [m for m, r in rates.items() if r[-1] < r[0]]
     shown = f"from {settings[0]} to {settings[-1]} per hour it falls for {len(falling)} of {len(rates)} strategies; "
@@ -267,7 +274,7 @@ def _falls(results: Results) -> Judgement:
 
 
 def _best_two(results: Results) -> Judgement:
-    settings = sorted({c[1] for c in results.runs if c[0] == "density"}, key=float)
+    settings = _densities(results)
     means = {m: np.mean([results.estimate("density", s, m, "qos_rate").mean for s in settings]) for m in BASELINES}
     ranked = sorted(BASELINES, key=lambda m: -means[m])
     shown = ", ".join(f"{m} {100 * means[m]:.0f} %" for m in ranked)
@@ -290,7 +297,7 @@ def _rate(results: Results, setting: str, method: str) -> str:
 
 
 def _fastest_alone(results: Results) -> Judgement:
-    settings = sorted({c[1] for c in results.runs if c[0] == "density"}, key=float)
+    settings = _densities(results)
     best = {s: results.best("density", s, "execution", _ALL) for s in settings}
     shown = ", ".join(
         f"{s}/h: {best[s]} (tetris-perf {number(results.estimate('density', s, 'tetris-perf', 'execution'))}, "
@@ -341,7 +348,7 @@ def _shares_matter(ours: str) -> Judge:
 
 def _overhead(ours: str) -> Judge:
     def judge(results: Results) -> Judgement:
-        settings = sorted({c[1] for c in results.runs if c[0] == "density"}, key=float)
+        settings = _densities(results)
         spent = results.estimate("density", settings[-1], ours, "decide_ms")
         base = results.estimate("density", settings[-1], "tetris-cer", "decide_ms")
         shown = f"{number(spent, 'ms')} of CPU per job at {settings[-1]}/h (tetris-cer {number(base, 'ms')})"

@@ -205,7 +205,10 @@ def _claims() -> list[Claim]:
 
 
 def _no_printed_variants(results: Results) -> Judgement:
-    why = "No variants of the net as printed were trained: these are variants of ours."
+    why = (
+        "No variants of the net as printed were trained: these are variants of ours. The net as printed has not "
+        "learned at its whole budget (docs/policy.md): its variants would compare nets that have not learned."
+    )
     return Judgement(ClaimVerdict.NOT_MEASURED, "–", why)
 
 

@@ -146,7 +146,7 @@ def _experiments(base: Scenario, is_quick: bool, bundle: Bundle) -> list[Experim
 
 def _on_ten_seeds(experiment: Experiment, is_quick: bool) -> Experiment:
     """One that judges a claim about the learned policy: ten seeds, which count from FRESH_SEED."""
-    return replace(experiment, least_seeds=0 if is_quick else 10)
+    return replace(experiment, least_seeds=0 if is_quick else 10, first_seed=FRESH_SEED)
 
 
 def _sweeps_beyond(base: Scenario, is_quick: bool, bundle: Bundle) -> list[Experiment]:
