@@ -1,5 +1,6 @@
 """`placewise train harmony-paper`: a small run, its learning rule, its export, and the bundle that serves it."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from placewise_training.policy.printed.card import card
 from placewise_training.policy.printed.export import export_harmony_paper
 from placewise_training.policy.printed.net import PaperPolicy
 from placewise_training.policy.printed.rollouts import Interval, Step, simulate, situation
-from placewise_training.policy.printed.train import Args, collate, samples_of, train
+from placewise_training.policy.printed.train import CHECKPOINT, REPORT, Args, collate, load_net, samples_of, train
 
 SMALL = {"tasks": 60, "simulations": 1, "jobs": 6, "width": 16, "layers": 1, "validation_simulations": 1}
 
@@ -103,3 +104,16 @@ def test_a_net_with_another_input_column_is_refused(run: Path, tmp_path: Path, m
     content = (folder / HARMONY_PAPER_MODEL).read_bytes()
     with pytest.raises(ModelError, match="other columns"):
         HarmonyPaperRuntime.opened(content)
+
+
+def test_a_run_that_is_ended_early_leaves_the_best_net_so_far(tmp_path: Path) -> None:
+    def stopped(title: str, done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    args = Args(out=tmp_path, **{**SMALL, "tasks": 400, "validate_every": 1})  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        train(args, stopped)
+    report = json.loads((tmp_path / REPORT).read_text())
+    assert 0 < report["tasks"] < 400
+    assert load_net(tmp_path / CHECKPOINT).shape["nodes"] == args.nodes

@@ -122,17 +122,23 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
             run.rounds += 1
             if run.rounds % args.validate_every == 0 or run.tasks >= args.tasks:
                 losses["validation"] = _validated(args, run, yardsticks)
+                _keep(args, run, _report(args, run, time.perf_counter() - began))
             for name, value in losses.items():
                 write(f"harmony-paper/{name}", value, run.tasks)
             show(f"training, JCT {run.best:.3f} × consolidate's", min(run.tasks, args.tasks), args.tasks)
     if log is not None:
         _learn_log(args, run, log)
-    torch.save({"shape": run.policy.shape, "policy": run.best_state}, args.out / CHECKPOINT)
     report = _report(args, run, time.perf_counter() - began)
     if log is not None:
         report["log"] = log_report(args.log, log, log_pi_of(before), log_pi_of(run.policy))
-    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    _keep(args, run, report)
     return report
+
+
+def _keep(args: Args, run: _Run, report: dict[str, Any]) -> None:
+    """The best net so far, so that a run that is ended early leaves one."""
+    torch.save({"shape": run.policy.shape, "policy": run.best_state}, args.out / CHECKPOINT)
+    (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
 
 
 def load_net(checkpoint: Path) -> PaperPolicy:
