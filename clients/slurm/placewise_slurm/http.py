@@ -29,7 +29,11 @@ class TransportError(Exception):
 
 
 class NoJsonError(TransportError):
-    """The answer is no JSON: a proxy's own, most likely."""
+    """The answer is no JSON: a proxy's own, most likely. `status` is its HTTP status."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 @dataclass(slots=True)
@@ -137,4 +141,4 @@ class JsonHttp:
             return json.loads(answer.body)
         except ValueError as error:
             problem = f"HTTP {answer.status}, no JSON: {answer.body[:80]!r}"
-            raise NoJsonError(f"{method} {path} at {self.address}: {problem}") from error
+            raise NoJsonError(answer.status, f"{method} {path} at {self.address}: {problem}") from error

@@ -31,7 +31,7 @@ from placewise_slurm import gres, hostlist
 from placewise_slurm.http import TransportError
 from placewise_slurm.pokes import Hints, PokeListener
 from placewise_slurm.records import SlurmJob, SlurmNode
-from placewise_slurm.rest import RefusedError, SlurmRest
+from placewise_slurm.rest import NoVersionError, RefusedError, SlurmRest
 from placewise_slurm.rest.known import KnownJobs
 from placewise_slurm.translate import SiteNames, gpus_per_node, gpus_per_task, key, stage, to_job, to_native, to_node
 from placewise_slurm.versions import Update
@@ -104,6 +104,7 @@ class SlurmScheduler:
         return await self.pokes.wait(min(limits_s))
 
     async def observe(self, full: bool) -> HostState:
+        """Raises NoVersionError, too: a bridge that waited for a version would hold jobs that nobody releases."""
         hints = self.pokes.take()
         self._missing += len(hints.passed_by)
         is_complete = full or not self._has_looked
@@ -115,6 +116,8 @@ class SlurmScheduler:
                 if is_certain and not self._late_looks:
                     return self._state(found, found)
             return await self._look_at_all(is_complete, are_announced=bool(hints.passed_by) or not self._has_looked)
+        except NoVersionError:
+            raise
         except TransportError as error:
             self._has_looked = False  # the hints are lost: look at everything
             raise HostUnreachableError(str(error)) from error

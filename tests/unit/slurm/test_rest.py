@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,57 @@ async def test_the_bridge_does_not_listen_before_a_version_is_agreed_on(slurm: F
         raw = {"adapter": {"cluster": "c"}, "slurm": {"rest": f"unix:{slurm.socket}"}, "hooks": hooks}
         with pytest.raises(NoVersionError):
             await run_bridge(config.parse(raw))
+
+
+async def ends_of(slurm: FakeSlurm, happens: Callable[[], Awaitable[object]]) -> None:
+    """Runs a bridge with the slurmrestd, has something happen, and returns as the bridge ends."""
+    raw = {
+        "adapter": {"cluster": "c", "resync_s": 0.1, "retry_s": 0.1},
+        "slurm": {"rest": f"unix:{slurm.socket}"},
+        "hooks": {"listen_port": 0, "shares_dir": ""},
+        "metrics": {"port": 0},
+    }
+    bridge = asyncio.ensure_future(run_bridge(config.parse(raw)))
+    await asyncio.sleep(0.3)
+    assert not bridge.done(), "it bridges, or waits for slurmrestd"
+    await happens()
+    async with asyncio.timeout(5):
+        await bridge
+
+
+async def test_a_slurmrestd_that_comes_late_with_no_version_that_fits_ends_the_bridge(slurm: FakeSlurm) -> None:
+    await slurm.stop()
+    slurm.version = "v0.0.46"
+    with pytest.raises(NoVersionError, match=r"serves v0\.0\.46"):
+        await ends_of(slurm, slurm.start)
+
+
+async def test_a_slurmrestd_that_is_replaced_by_one_whose_version_does_not_fit_ends_the_bridge(
+    slurm: FakeSlurm,
+) -> None:
+    async def replaced() -> None:
+        slurm.version = "v0.0.46"
+
+    with pytest.raises(NoVersionError, match=r"serves v0\.0\.46"):
+        await ends_of(slurm, replaced)
+
+
+@pytest.mark.parametrize(("status", "is_away"), [(502, True), (404, False)])
+async def test_a_proxy_whose_slurmrestd_is_away_is_no_missing_version(
+    tmp_path: Path, status: int, is_away: bool
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status} Proxy\r\nContent-Length: 6\r\n\r\n<html>".encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, tmp_path / "proxy.sock"):
+        rest = SlurmRest(JsonHttp(f"unix:{tmp_path / 'proxy.sock'}"))
+        with pytest.raises(TransportError) as raised:
+            await rest.agree()
+        await rest.http.close()
+    assert isinstance(raised.value, NoVersionError) is not is_away
 
 
 def test_a_missing_version_ends_the_bridge_with_one_line(

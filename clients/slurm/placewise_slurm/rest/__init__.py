@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 from placewise_slurm.http import JsonHttp, NoJsonError, TransportError
@@ -69,7 +70,9 @@ class SlurmRest:
         """Asks slurmrestd for its versions, and speaks the wanted one from now on. Raises NoVersionError."""
         try:
             reply = await self.http.request("GET", "/openapi/v3")
-        except NoJsonError:
+        except NoJsonError as error:
+            if not self.wanted and error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise  # of a proxy while slurmrestd is away: which versions it serves is not known yet
             reply = {}
         served = _versions(reply)
         if self.wanted and not served:  # a proxy that lets the paths of slurmctld through alone
