@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.callers.features import EXTENDER, GATES, OWN, SLURM, VOLCANO, WAYS, YARN
 from tests.contract.adapters import (
     test_adapter_skeleton,
+    test_gates_conformance,
     test_kubernetes_conformance,
     test_slurm_adapter,
     test_volcano_conformance,
@@ -18,15 +20,15 @@ from tests.contract.adapters.suite import yarn_cases
 
 ROOT = Path(__file__).parents[3]
 CASES = frozenset(name for name in dir(AdapterConformance) if name.startswith("test_"))
-SUITES = (
-    test_adapter_skeleton.TestMemoryHost,
-    test_slurm_adapter.TestSlurm2205,
-    test_slurm_adapter.TestSlurm2311,
-    test_slurm_adapter.TestSlurm2605,
-    test_kubernetes_conformance.TestExtender,
-    test_kubernetes_conformance.TestOwnScheduler,
-    test_volcano_conformance.TestVolcano,
-)
+# By column of docs/callers.md; that of YARN is yarn_cases.
+SUITES_OF: Mapping[str, tuple[type[AdapterConformance], ...]] = {
+    SLURM: (test_slurm_adapter.TestSlurm2205, test_slurm_adapter.TestSlurm2311, test_slurm_adapter.TestSlurm2605),
+    EXTENDER: (test_kubernetes_conformance.TestExtender,),
+    OWN: (test_kubernetes_conformance.TestOwnScheduler,),
+    GATES: (test_gates_conformance.TestGates,),
+    VOLCANO: (test_volcano_conformance.TestVolcano,),
+}
+SUITES = (test_adapter_skeleton.TestMemoryHost, *(suite for suites in SUITES_OF.values() for suite in suites))
 # Folders of clients/ whose adapters the suites above or yarn_cases are of; `python` is the SDK.
 FOLDERS = {"kubernetes", "python", "slurm", "yarn"}
 
@@ -41,6 +43,10 @@ def lacking(shown: Mapping[str, object], not_here: Mapping[str, str]) -> set[str
 def test_a_python_adapter_runs_every_case_or_says_why_not(suite: type[AdapterConformance]) -> None:
     shown = {name: suite for name in CASES - suite.not_here.keys() if callable(getattr(suite, name, None))}
     assert lacking(shown, suite.not_here) == set()
+
+
+def test_every_column_of_the_table_has_its_suite() -> None:
+    assert {*SUITES_OF, YARN} == set(WAYS)
 
 
 def test_the_yarn_adapter_shows_every_case_or_says_why_not() -> None:

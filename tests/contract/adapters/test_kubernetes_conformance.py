@@ -22,6 +22,7 @@ from placewise_client.adapter.loop import AdapterLoop
 from placewise_client.adapter.native import AdapterSettings, Applied, End, NativeJob, Placement, Stage
 from placewise_kubernetes.faces.extender import Extender
 from placewise_kubernetes.gang.book import UID_LENGTH
+from placewise_kubernetes.gang.gates.opening import GateRules
 from placewise_kubernetes.gang.spec import GangRules
 from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import names
@@ -63,6 +64,7 @@ class KubernetesScheduler:
     """A cluster whose scheduler takes the first node that fits, after asking the extender as kube-scheduler does."""
 
     host_type: ClassVar[type[RecordedHost]] = RecordedHost
+    gates: ClassVar = GateRules()
 
     def __init__(self, scheduler: str) -> None:
         self.changes: list[tuple[str, str]] = []
@@ -78,8 +80,8 @@ class KubernetesScheduler:
     def restart(self) -> None:
         """A new life of the native layer."""
         self.stop()
-        reader = NodeReader(self.rules.gpu_resources)
-        self.native = self.host_type(cast(KubeClient, self.kube), self.rules, reader)
+        reader = NodeReader(self.rules.gpu_resources, is_whole=self.rules.is_whole)
+        self.native = self.host_type(cast(KubeClient, self.kube), self.rules, reader, gates=self.gates)
         self.native.changes = self.changes
         self._watching = asyncio.ensure_future(self.native.run())
 
@@ -117,14 +119,20 @@ class KubernetesScheduler:
 
     async def run_scheduler(self) -> None:
         await self.kube.seen()
-        extender = Extender(self.native, fail_open_s=0.0, is_open_failing=False)
         for path, document in list(self.kube.pods.items()):
-            is_pending = document["status"]["phase"] == "Pending" and not document["spec"].get("nodeName")
-            if is_pending and document["spec"]["schedulerName"] == "default-scheduler":
-                answer = await extender.filter({"Pod": document, "NodeNames": self._feasible(document)})
-                if answer["NodeNames"]:
-                    self.kube.bind(path, answer["NodeNames"][0], {})
+            spec = document["spec"]
+            is_pending = document["status"]["phase"] == "Pending" and not spec.get("nodeName")
+            if is_pending and spec["schedulerName"] == "default-scheduler" and not spec.get("schedulingGates"):
+                nodes = await self._offered(document)
+                if nodes:
+                    self.kube.bind(path, nodes[0], {})
         await self.kube.seen()
+
+    async def _offered(self, document: dict[str, Any]) -> list[str]:
+        """Nodes for a pod, the best one first."""
+        extender = Extender(self.native, fail_open_s=0.0, is_open_failing=False)
+        answer = await extender.filter({"Pod": document, "NodeNames": self._feasible(document)})
+        return cast(list[str], answer["NodeNames"])
 
     async def end(self, key: str, end: End) -> None:
         for path in self._paths[key]:
@@ -153,6 +161,9 @@ class KubernetesScheduler:
         await self.end(key, End.CANCELLED)
         for document in documents:
             del document["metadata"]["uid"], document["spec"]["nodeName"], document["status"]
+            document["spec"].pop("affinity", None)
+            for note in (names.NODE, names.DECISION, names.GPU_INDICES):
+                document["metadata"]["annotations"].pop(note, None)
         return await self._made(key.split("/")[1], [self.kube.add_pod(document) for document in documents])
 
     async def forget(self, key: str) -> None:

@@ -1,4 +1,4 @@
-"""A Kubernetes API in memory for the adapter's tests: pods, nodes, watches, bindings, patches. No admission.
+"""A Kubernetes API in memory for the adapter's tests: pods, nodes, watches, bindings, patches, one admission policy.
 
 `FakeKube` stands in for `KubeClient`. Watches are queues, so a test knows when everything has been seen.
 """
@@ -11,6 +11,7 @@ import itertools
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.client import OPENED, KubeError, KubeUnreachableError
 
 Document = dict[str, Any]
@@ -37,9 +38,11 @@ class FakeKube:
         self.posted: list[str] = []
         self.is_reachable = True
         self.refusals = 0
-        """So many of the next Bindings are refused."""
+        """So many of the next Bindings, or openings of a gate, are refused."""
         self.answers_to_lose = 0
-        """So many of the next Bindings are made, and their answers lost."""
+        """So many of the next Bindings, or openings of a gate, are made, and their answers lost."""
+        self.has_gates = False
+        """The chart's admission policy: a new pod with our label gets our gate."""
         self._queues: list[tuple[str, asyncio.Queue[tuple[str, Document] | None]]] = []
         self._version = itertools.count(1)
         self._last_version: dict[str, int] = {}
@@ -91,8 +94,15 @@ class FakeKube:
         self._check()
         self.patches.append((path, dict(body)))
         document = self._found(path.removesuffix("/status"))
-        document["metadata"].setdefault("annotations", {}).update(body.get("metadata", {}).get("annotations", {}))
+        metadata = body.get("metadata", {})
+        _check_uid(document, metadata)
+        if "spec" in body:
+            self._refuse()
+            _merge_spec(document["spec"], body["spec"])
+        _annotate(document, metadata.get("annotations", {}))
         self._tell(PODS, "MODIFIED", document)
+        if "spec" in body:
+            self._lose_answer()
         return document
 
     # --- a test's actions --------------------------------------------------------------------------------------------
@@ -103,6 +113,8 @@ class FakeKube:
         document["metadata"] = {"uid": uid} | document["metadata"] | {"creationTimestamp": "2026-11-21T00:00:00Z"}
         document["metadata"].setdefault("namespace", "default")
         document.setdefault("status", {"phase": "Pending"})
+        if self.has_gates and names.JOB in document["metadata"].get("labels", {}):
+            document["spec"]["schedulingGates"] = [{"name": names.GATE}]
         self.pods[_path(document)] = document
         self._tell(PODS, "ADDED", document)
         return document
@@ -154,8 +166,7 @@ class FakeKube:
 
     def bind(self, path: str, node: str, metadata: Mapping[str, Any]) -> None:
         document = self._found(path)
-        if document["metadata"]["uid"] != metadata.get("uid", document["metadata"]["uid"]):
-            raise KubeError(409, "Conflict", "uid")
+        _check_uid(document, metadata)
         if document["spec"].get("nodeName"):
             raise KubeError(409, "Conflict", "already assigned")
         document["spec"]["nodeName"] = node
@@ -175,10 +186,16 @@ class FakeKube:
             await asyncio.gather(*(queue.join() for _, queue in self._queues))
 
     def _bind_for(self, path: str, body: Mapping[str, Any]) -> None:
+        self._refuse()
+        self.bind(path, body["target"]["name"], body["metadata"])
+        self._lose_answer()
+
+    def _refuse(self) -> None:
         if self.refusals:
             self.refusals -= 1
             raise KubeError(403, "Forbidden", "a policy of the cluster")
-        self.bind(path, body["target"]["name"], body["metadata"])
+
+    def _lose_answer(self) -> None:
         if self.answers_to_lose:
             self.answers_to_lose -= 1
             raise KubeUnreachableError("the answer is lost")
@@ -199,6 +216,24 @@ class FakeKube:
     def _check(self) -> None:
         if not self.is_reachable:
             raise KubeUnreachableError("no route")
+
+
+def _check_uid(document: Document, metadata: Mapping[str, Any]) -> None:
+    if metadata.get("uid") not in (None, document["metadata"].get("uid")):
+        raise KubeError(409, "Conflict", "uid")
+
+
+def _annotate(document: Document, annotations: Mapping[str, str | None]) -> None:
+    """None takes one away."""
+    merged = document["metadata"].setdefault("annotations", {}) | annotations
+    document["metadata"]["annotations"] = {name: value for name, value in merged.items() if value is not None}
+
+
+def _merge_spec(spec: Document, changes: Mapping[str, Any]) -> None:
+    """As a strategic merge patch that takes gates away and sets the affinity."""
+    gone = {gate["name"] for gate in changes["schedulingGates"] if gate["$patch"] == "delete"}
+    spec["schedulingGates"] = [gate for gate in spec.get("schedulingGates", ()) if gate["name"] not in gone]
+    spec |= {name: value for name, value in changes.items() if name == "affinity"}
 
 
 def _path(document: Document) -> str:

@@ -71,6 +71,10 @@ def test_types_of_single_gpus_are_indices() -> None:
         ("shard:2(0/4,0/4,2/4,-/4,10/20)", (2, 4)),
         ("gpu:2(IDX:0-1),shard:h100:1(0/4,0/4,0/4,1/4)", (0, 1, 3)),
         ("gpu:1(IDX:2),nic:1(IDX:0)", (2,)),
+        ("gpu:1g.10gb:1(IDX:0)", (0,)),  # a part of a GPU by MIG: Slurm numbers the parts, not the GPUs
+        ("mps:50(IDX:1)", (1,)),
+        ("mps:50(0/100,50/100)", (1,)),
+        ("mps:h100:50(0/100,50/100,0/100)", (1,)),
         ("", ()),
     ],
 )

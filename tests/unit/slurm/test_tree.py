@@ -22,6 +22,23 @@ def test_mounts_of_a_tree_are_found_the_deepest_first() -> None:
     assert [str(point) for point in found] == ["/cache/24.11/tmp", "/cache/24.11/dev/a b", "/cache/24.11/dev"]
 
 
+def test_to_unmount_is_umount_alone_the_deepest_first_and_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    root = slurm_tree.folder("24.11")
+    precious = [root / "tmp" / "precious", root / "dev" / "a b" / "pts"]
+    for path in precious:
+        path.parent.mkdir(parents=True)
+        path.write_text("kept")
+    commands: list[list[str]] = []
+    monkeypatch.setattr(slurm_tree, "_table", lambda: TABLE.format(root=root))
+    monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
+    assert main("unmount", "24.11") == 0
+    assert commands == [["umount", f"{root}/{name}"] for name in ("tmp", "dev/a b", "dev")]
+    assert [path.read_text() for path in precious] == ["kept", "kept"]
+
+
 def test_a_tree_is_not_deleted_while_something_is_mounted_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
