@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tests.e2e.hosts.decision_log import Places
 from tests.e2e.slurm.slurm_cluster import SlurmCluster
@@ -88,14 +88,17 @@ def slurm_holds(world: SlurmWorld) -> dict[str, Held]:
     """By node, the allocations of the jobs that run there. The nodes' own records kept the GPUs of jobs that had
     left a lost node, beside 0 cores (22.05)."""
     found: dict[str, Counter[str]] = {}
-    for line in world.slurm.run("scontrol", "-o", "-d", "show", "job").splitlines():
-        if not _RUNS.search(line):
-            continue
-        for nodes, cores, mib, gres in _ALLOCATED.findall(line):
-            held = {"gpus": sum(map(int, _GPUS.findall(gres))), "cores": len(cores_of(cores)), "mib": int(mib)}
-            for node in world.slurm.expand(nodes):
-                found.setdefault(node, Counter()).update(held)
+    for node, cores, mib, gres in allocations(world):
+        held = {"gpus": sum(map(int, _GPUS.findall(gres))), "cores": len(cores_of(cores)), "mib": int(mib)}
+        found.setdefault(node, Counter()).update(held)
     return {node: (held["gpus"], held["cores"], held["mib"]) for node, held in found.items()}
+
+
+def allocations(world: SlurmWorld) -> Iterator[tuple[str, str, str, str]]:
+    """Node, cores, MiB and generic resources of every job that runs there, in Slurm's own words."""
+    for line in world.slurm.run("scontrol", "-o", "-d", "show", "job").splitlines():
+        for nodes, cores, mib, gres in _ALLOCATED.findall(line) if _RUNS.search(line) else ():
+            yield from ((node, cores, mib, gres) for node in world.slurm.expand(nodes))
 
 
 def cores_of(ranges: str) -> list[int]:

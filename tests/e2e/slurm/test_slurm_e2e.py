@@ -152,10 +152,12 @@ def test_service_killed_midway(world: SlurmWorld, client: Client, record_propert
     assert checked == 60 - len(left)
     assert len(lost) <= 5, "more than one flush interval (50 ms) of decisions is gone"
     wait_until_quiet(world, client)
-    found = world.log().account(ran(world, jobs))
-    record_property("gangs", f"service killed midway: {found}")
-    print(f"\nservice killed midway: {found}")
-    assert found.elsewhere == []
+    log = world.log()
+    found, doubled = log.account(ran(world, jobs)), log.doubled()
+    words = f"service killed midway: {len(doubled)} doubled; {found}"
+    record_property("gangs", words)
+    print(f"\n{words}")
+    assert (found.elsewhere, doubled) == ([], [])
 
 
 def test_faults(world: SlurmWorld, client: Client, record_property: Note) -> None:
@@ -431,7 +433,7 @@ def test_a_dry_run_agrees_seldom(record_property: Note) -> None:
         assert len(log.dry) >= 15
         # A job that nobody holds may run before the bridge has asked.
         assert len(found.let_go) + len(found.never_decided) == found.total == 60
-        assert agreed < 18
+        assert agreed < 0.3 * len(log.dry)
 
 
 def test_dry_run_only_says_what_it_would_do(capsys: pytest.CaptureFixture[str]) -> None:

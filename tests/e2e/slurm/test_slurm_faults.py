@@ -77,6 +77,10 @@ class Faults:
     def state(self, job_id: int) -> str:
         return self.world.slurm.jobs()[job_id]["JobState"]
 
+    def unanswered(self) -> int:
+        """How often Slurm has not answered the bridge."""
+        return self.world.bridge_log().count("the host scheduler does not answer")
+
     def check(self) -> None:
         """The books agree, on the long gang at least."""
         check_books(self.world, self.client, least_gpus=4 * _NODES)
@@ -166,14 +170,18 @@ def test_a_daemon_of_slurms(name: str, daemon: str, faults: Faults) -> None:
     held = [faults.submit(_NODES, 8) for _ in range(2)]
     for _ in range(_TIMES):
         time.sleep(6)  # slurmctld writes its state five seconds after a change at the latest
+        before = faults.unanswered()
         if name == "killed":
             slurm.kill(daemon)
-            time.sleep(1)
-            (slurm.start_controller if daemon == "slurmctld" else slurm.start_rest)()
         else:
             slurm.signal(daemon, signal.SIGSTOP)
-            time.sleep(6)  # longer than the bridge waits for an answer
+        if daemon == "slurmrestd":
+            faults.submit(1, 2)
+        faults.until(lambda before=before: faults.unanswered() > before, f"the bridge to meet {daemon} {name}")  # type: ignore[misc]
+        if name == "hung":
             slurm.signal(daemon, signal.SIGCONT)
+        else:
+            (slurm.start_controller if daemon == "slurmctld" else slurm.start_rest)()
         faults.check()
         faults.submit(1, 2)
         faults.check()
@@ -225,4 +233,8 @@ def test_jobs_cancelled_shrunk_and_queued_again_while_gangs_wait(faults: Faults)
         slurm.run("scontrol", "update", f"jobid={shrunk}", "numnodes=1", gpus)
         slurm.run("scontrol", "requeue", str(requeued))
         faults.check()
+        jobs = slurm.jobs()
+        assert jobs[cancelled]["JobState"] == "CANCELLED"
+        assert jobs[shrunk]["NumNodes"].partition("-")[0] == "1"  # of a job that waits it says "1-1"
+        assert jobs[requeued]["Restarts"] == "1"
     faults.close("held jobs cancelled and shrunk, running ones queued again")

@@ -17,11 +17,13 @@ from pathlib import Path
 import pytest
 from tests.e2e.slurm.slurm_accounting import NoAccountingError, missing
 from tests.e2e.slurm.slurm_cluster import SlurmCluster, running
+from tests.e2e.slurm.slurm_gangs import allocations
 from tests.e2e.slurm.slurm_release import Release
 from tests.e2e.slurm.slurm_world import SlurmWorld, slurm_world
 
 from placewise.v1.cluster_pb2 import RunningJob
 from placewise_client import Client
+from placewise_slurm.gres import allocated_indices
 from placewise_slurm.http import JsonHttp
 from placewise_slurm.rest import NoVersionError, SlurmRest
 from placewise_slurm.rest.known import KnownJobs
@@ -104,6 +106,14 @@ def taken(world: SlurmWorld, client: Client) -> Counter[str]:
     return found
 
 
+def given(world: SlurmWorld) -> Counter[str]:
+    """The same, as Slurm has them: a GPU counts if a job has a share of it."""
+    found = Counter[str]()
+    for node, _, _, gres in allocations(world):
+        found[node] += len(allocated_indices(gres))
+    return found
+
+
 def test_arrays_heterogeneous_jobs_and_parts_of_gpus_stay_slurms_and_are_counted() -> None:
     with slurm_world(nodes=4, shards=32) as world, Client(f"127.0.0.1:{world.grpc_port}") as client:
         slurm, work = world.slurm, "sleep 25"
@@ -124,7 +134,9 @@ def test_arrays_heterogeneous_jobs_and_parts_of_gpus_stay_slurms_and_are_counted
             20,
         )
         assert world.decisions() == {}
-        assert sum(taken(world, client).values()) == 3 + 3 + 2 + 1 + 8 + 1, slurm.run("scontrol", "-d", "show", "job")
+        in_use = given(world)
+        assert sum(in_use.values()) == 3 + 3 + 2 + 1 + 8 + 1, slurm.run("scontrol", "-d", "show", "job")
+        assert taken(world, client) == in_use
         fitting = slurm.submit("true", "-N1", "--gres=gpu:8")
         world.wait_until_done([fitting], 60)
         assert str(fitting) in world.decisions()
@@ -188,4 +200,6 @@ def test_nothing_is_reserved_for_a_job_beyond_a_limit_of_its_qos() -> None:
             assert {job["JobState"] for job in jobs.values()} == {"COMPLETED"}
             print(f"\njob {second}: QOSMaxJobsPerUserLimit, nothing reserved", end="")
     except NoAccountingError as error:
+        if "PLACEWISE_TEST_REQUIRE_SCHEDULERS" in os.environ:
+            raise
         pytest.skip(f"no accounting: {error}")
