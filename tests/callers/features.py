@@ -35,6 +35,7 @@ _RULES = "e2e.slurm.test_slurm_rules."
 _SLURM_FAULTS = "e2e.slurm.test_slurm_faults."
 _MODES = "e2e.kubernetes.test_kubernetes_modes."
 _DECIDED = "e2e.kubernetes.test_kubernetes_decided."
+_LATENCY = "e2e.kubernetes.test_kubernetes_latency."
 _GATES = "e2e.kubernetes.gates.test_kubernetes_gates."
 _ON_SLURM = "contract.adapters.test_slurm_adapter.TestSlurm2605."
 _VOLCANO = "contract.adapters.test_volcano_conformance.TestVolcano."
@@ -56,6 +57,25 @@ _ROLES = f"{_DECIDED}test_mixed_gangs_run_as_decided"
 _GATED = f"{_GATES}test_gangs_are_bound_where_they_were_decided"
 _OPEN = f"{_MODES}test_without_the_service_gangs_are_bound_all_the_same"
 _TAKEN_UP = f"{_MODES}test_a_killed_adapter_takes_up_what_it_had_decided"
+
+SUITES: Mapping[str, str] = {
+    SLURM: "slurm",
+    EXTENDER: "kubernetes",
+    OWN: "kubernetes",
+    GATES: "kubernetes",
+    VOLCANO: "volcano",
+    YARN: "yarn",
+}
+"""How the names of the suites begin that run a real scheduler."""
+FIGURES_OF: Mapping[str, tuple[str, ...]] = {
+    SLURM: ("e2e.slurm.", "bench.test_slurm_scale."),
+    EXTENDER: (f"{_ROLES}[extender", f"{_DECIDED}test_a_dry_run_agrees_seldom", _LATENCY),
+    OWN: (f"{_ROLES}[own", _LATENCY),
+    GATES: ("e2e.kubernetes.gates.",),
+    VOLCANO: (),
+    YARN: ("e2e.yarn.",),
+}
+"""How the names of the tests begin whose figures are of an adapter."""
 
 FEATURES: Mapping[str, Mapping[str, Cell]] = {
     "when": {

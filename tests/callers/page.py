@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.callers.features import FEATURES, WAYS, Cell
-from tests.callers.record import FAILED, PASSED, outcome_of
+from tests.callers.features import FEATURES, FIGURES_OF, SUITES, WAYS, Cell
+from tests.callers.record import FAILED, PASSED, other_commits, outcome_of, skipped_of
 from tests.callers.record import PATH as RECORD
 
 PATH = Path(__file__).parents[2] / "docs" / "callers.md"
-NOT_RUN = "not run"
+NOT_RUN, NO_FIGURE = "not run", "no figure"
+_THREE_TIMES = "3 times"
 
 _HEAD = """\
 # Schedulers that call Placewise
@@ -33,7 +34,7 @@ _FIGURES = {
     ),
     "fault": (
         "Faults",
-        "Each was hit three times. After each the service counts the GPUs, cores and memory that the scheduler counts. "
+        "After each of Slurm's the service counts the GPUs, cores and memory that Slurm counts. "
         "Doubled, by the decision log: a GPU that was given to a gang while another ran on it, and a gang that started "
         "by two decisions.",
     ),
@@ -44,15 +45,19 @@ _FIGURES = {
 
 def text(record: Mapping[str, Any]) -> str:
     """The page."""
-    parts = [_HEAD, "## Abilities\n", _table(("", *WAYS), _features(record)), *_runs(record)]
+    parts = [_HEAD, *_commits(record), "## Abilities\n", _table(("", *WAYS), _features(record)), *_runs(record)]
     for key, (heading, words) in _FIGURES.items():
-        rows = list(_figures(record, key))
-        parts += [
-            f"## {heading}\n",
-            words + "\n",
-            _table(("suite", "test", "figure"), rows or [(NOT_RUN, "", "")]),
-        ]
+        rows = [*_figures(record, key), *_without_figure(record, key)]
+        hits = _hits(record) if key == "fault" else ""
+        parts += [f"## {heading}\n", f"{hits}{words}\n", _table(("suite", "test", "figure"), rows)]
     return "\n".join(parts)
+
+
+def _commits(record: Mapping[str, Any]) -> Iterator[str]:
+    most, others = other_commits(record)
+    if others:
+        named = ", ".join(f"{name} `{commit}`" for name, commit in others.items())
+        yield f"Most suites ran at commit `{most}`; these suites are of other commits: {named}.\n"
 
 
 def _features(record: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -63,8 +68,10 @@ def _features(record: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 def _cell(record: Mapping[str, Any], cell: Cell) -> str:
     if not cell.tests:
         return cell.words
-    outcome = outcome_of(record, cell.tests)
-    return cell.words if outcome == PASSED else f"**{FAILED}**: {cell.words}" if outcome == FAILED else NOT_RUN
+    outcome, skipped = outcome_of(record, cell.tests), skipped_of(record, cell.tests)
+    if outcome == PASSED:
+        return f"{cell.words} ({NOT_RUN} by {', '.join(skipped)})" if skipped else cell.words
+    return f"**{FAILED}**: {cell.words}" if outcome == FAILED else NOT_RUN
 
 
 def _runs(record: Mapping[str, Any]) -> list[str]:
@@ -79,8 +86,15 @@ def _runs(record: Mapping[str, Any]) -> list[str]:
         priority = f", at nice {suite['nice']}" if suite.get("nice") else ""
         load = f"{suite['load_average']} on {suite['cores']} cores, {suite['stolen_pct']} % stolen{priority}"
         rows.append((name, ", ".join(suite["versions"]), ran, suite["date"], f"`{suite['commit']}`", load))
+    absent = dict.fromkeys(suite for way, suite in SUITES.items() if not _suites_of(record, way))
+    rows += [(suite, "", NOT_RUN, "", "", "") for suite in absent]
     head = ("suite", "version", "passed / failed / skipped", "date", "commit", "load")
     return ["## The last run\n", _table(head, rows), *_troubles(record)]
+
+
+def _suites_of(record: Mapping[str, Any], way: str) -> list[str]:
+    """Suites that ran the adapter with a real scheduler."""
+    return [name for name, suite in record["suites"].items() if name.startswith(SUITES[way]) and suite["tests"]]
 
 
 def _troubles(record: Mapping[str, Any]) -> Iterator[str]:
@@ -98,6 +112,23 @@ def _figures(record: Mapping[str, Any], key: str) -> Iterator[Sequence[str]]:
                 test, bracket, case = entry["test"].partition("[")
                 words = test.rpartition(".test_")[2].replace("_", " ")
                 yield name, f"{words} {bracket}{case}".strip(), entry["figure"]
+
+
+def _without_figure(record: Mapping[str, Any], key: str) -> Iterator[Sequence[str]]:
+    tests = [entry["test"] for suite in record["suites"].values() for entry in suite["figures"] if entry["of"] == key]
+    for way in WAYS:
+        if not any(test.startswith(FIGURES_OF[way]) for test in tests):
+            yield way, "", NO_FIGURE if _suites_of(record, way) else NOT_RUN
+
+
+def _hits(record: Mapping[str, Any]) -> str:
+    """The suites that recorded three hits of every fault."""
+    figures = {
+        name: [entry["figure"] for entry in suite["figures"] if entry["of"] == "fault"]
+        for name, suite in record["suites"].items()
+    }
+    thrice = [name for name, of in figures.items() if of and all(_THREE_TIMES in figure for figure in of)]
+    return f"Each was hit three times by {', '.join(thrice)}. " if thrice else ""
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -64,6 +64,25 @@ def outcome_of(record: Mapping[str, Any], tests: tuple[str, ...]) -> str:
     return PASSED if all(PASSED in outcomes for outcomes in worst) else ""
 
 
+def skipped_of(record: Mapping[str, Any], tests: tuple[str, ...]) -> list[str]:
+    """Suites, each with the case's parameters, in which one of the tests was skipped."""
+    found = [
+        f"{suite} {bracket}{case}".strip()
+        for suite, ran in record["suites"].items()
+        for name, outcome in ran["tests"].items()
+        for _, bracket, case in [name.partition("[")]
+        if outcome == SKIPPED and any(is_of(name, test) for test in tests)
+    ]
+    return sorted(set(found))
+
+
+def other_commits(record: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """The commit of most suites, and the commits of the suites of another."""
+    commits = {name: suite["commit"] for name, suite in record["suites"].items()}
+    most = Counter(commits.values()).most_common(1)[0][0] if commits else ""
+    return most, {name: commit for name, commit in commits.items() if commit != most}
+
+
 def _name(case: ET.Element) -> str:
     """Without "tests."."""
     return f"{case.attrib['classname']}.{case.attrib['name']}".removeprefix("tests.")

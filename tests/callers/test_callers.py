@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.callers import page, record
-from tests.callers.features import FEATURES, WAYS
+from tests.callers.features import EXTENDER, FEATURES, GATES, OWN, VOLCANO, WAYS
 
 TESTS = Path(__file__).parents[1]
 CELLS = [(feature, way, cell) for feature, cells in FEATURES.items() for way, cell in cells.items()]
@@ -88,6 +89,73 @@ def test_the_page_has_versions_counts_and_figures(tmp_path: Path) -> None:
     assert "| slurm-24.11 | Slurm 24.11.5 | 1 / 0 / 1 | 2026-11-26 | `abc` | 1.0 on 2 cores, 0.0 % stolen |" in text
     assert "* slurm-24.11: 1 skipped: no accounting" in text
     assert "| slurm-24.11 | every gang runs where the service said | 160 of 160 as decided |" in text
+
+
+EVERY_GANG = "e2e.slurm.test_slurm_e2e.test_every_gang_runs_where_the_service_said"
+
+
+def suite_of(commit: str = "abc", outcomes: Mapping[str, str] | None = None, **figures: str) -> dict[str, Any]:
+    return {
+        **MACHINE,
+        "versions": [],
+        "date": "2026-11-26",
+        "commit": commit,
+        "counts": {"passed": 1, "failed": 0, "skipped": 0},
+        "failed": [],
+        "skipped_for": {},
+        "tests": dict(outcomes or {EVERY_GANG: "passed"}),
+        "figures": [{"of": of.replace("_", " "), "figure": value, "test": EVERY_GANG} for of, value in figures.items()],
+    }
+
+
+def section(text: str, heading: str) -> str:
+    return text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+
+
+def test_a_scheduler_that_was_not_run_has_its_row() -> None:
+    text = page.text({"suites": {"slurm-24.11": suite_of()}})
+    for name in ("kubernetes", "volcano", "yarn"):
+        assert f"| {name} |  | not run |  |  |  |" in section(text, "The last run")
+    assert "| slurm |" not in text
+
+
+@pytest.mark.parametrize(
+    ("heading", "key"), [("Gangs", "gangs"), ("Faults", "fault"), ("Added time", "added_time"), ("Scale", "scale")]
+)
+def test_an_adapter_without_a_figure_is_named_in_each_section(heading: str, key: str) -> None:
+    suites = {"slurm-24.11": suite_of(**{key: "a figure"}), "yarn": suite_of()}
+    rows = section(page.text({"suites": suites}), heading)
+    assert "| a figure |" in rows
+    assert "| Slurm |" not in rows
+    assert "| YARN |  | no figure |" in rows
+    for way in (EXTENDER, OWN, GATES, VOLCANO):
+        assert f"| {way} |  | not run |" in rows
+
+
+def test_hit_three_times_is_said_only_of_suites_that_record_it() -> None:
+    suites = {"slurm-24.11": suite_of(fault="killed, 3 times each"), "yarn": suite_of(fault="killed")}
+    assert "Each was hit three times by slurm-24.11. " in section(page.text({"suites": suites}), "Faults")
+    assert "three times" not in page.text({"suites": {"yarn": suites["yarn"]}})
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "shown"),
+    [
+        ({EVERY_GANG: "skipped"}, "slurm-22.05"),
+        ({f"{EVERY_GANG}[a]": "passed", f"{EVERY_GANG}[b]": "skipped"}, "slurm-22.05 [b]"),
+    ],
+)
+def test_a_cell_names_the_release_or_parameters_that_were_skipped(outcomes: dict[str, str], shown: str) -> None:
+    suites = {"slurm-24.11": suite_of(), "slurm-22.05": suite_of(outcomes=outcomes)}
+    text = page.text({"suites": suites})
+    assert f"| when | held by the submit hook, released by an update (not run by {shown}) |" in text
+
+
+def test_a_record_of_several_commits_says_so_in_its_head() -> None:
+    suites = {"slurm-24.11": suite_of(), "slurm-22.05": suite_of(), "scale": suite_of("old"), "yarn": suite_of("older")}
+    head = page.text({"suites": suites}).partition("## ")[0]
+    assert "Most suites ran at commit `abc`; these suites are of other commits: scale `old`, yarn `older`." in head
+    assert "other commits" not in page.text({"suites": {"slurm-24.11": suite_of(), "slurm-22.05": suite_of()}})
 
 
 def test_a_cell_of_some_parameters_asks_for_no_others() -> None:
