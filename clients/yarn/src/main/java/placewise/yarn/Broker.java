@@ -139,8 +139,12 @@ final class Broker {
     }
     for (Gang gang : byPartition.values()) {
       boolean isWhole = gang.size() >= attempt.app.tags.gang() || gang.wave > 1;
-      gang.stage = isWhole ? Gang.Stage.WAITING : Gang.Stage.INCOMPLETE;
-      gang.explain(isWhole ? "asking Placewise" : "waiting for the rest of its gang");
+      if (isWhole) {
+        gang.await(clock.getAsLong());
+      } else {
+        gang.stage = Gang.Stage.INCOMPLETE;
+        gang.explain("waiting for the rest of its gang");
+      }
     }
   }
 
@@ -262,7 +266,7 @@ final class Broker {
     if (gang.stage == Gang.Stage.INCOMPLETE && now - gang.bornMs >= settings.gangTimeoutMs) {
       LOG.warn("Placewise: gang {} is asked as it stands, with {} containers: the rest of its declared size did not"
           + " come in time", gang.id(), gang.size());
-      gang.stage = Gang.Stage.WAITING;
+      gang.await(now);
     }
   }
 
@@ -348,7 +352,7 @@ final class Broker {
   synchronized void releaseUnasked(String why, boolean isAll) {
     long latest = clock.getAsLong() - 2 * settings.decideBudgetMs;
     unheld.removeIf(gang -> !gang.isHeldBack() || gang.isHeld());
-    failed(unheld.stream().filter(gang -> isAll && !gang.isInFlight || gang.bornMs < latest && gang.askedMs < latest)
+    failed(unheld.stream().filter(gang -> isAll && !gang.isInFlight || gang.isUnheardSince(latest))
         .collect(Collectors.toList()), why);
   }
 

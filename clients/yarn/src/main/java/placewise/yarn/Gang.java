@@ -58,6 +58,7 @@ final class Gang {
   int withdrawals;
   boolean wasAnswered;
   boolean isInFlight;
+  private long waitsSinceMs;
   long askedMs = Long.MIN_VALUE / 2;
   long askedStamp = -1;
   long failingSinceMs = -1;
@@ -127,6 +128,18 @@ final class Gang {
 
   boolean isDue(long nowMs, long stamp, long retryMs) {
     return !wasAnswered || failingSinceMs >= 0 || askedStamp < stamp || nowMs - askedMs >= retryMs;
+  }
+
+  /** The service is to be asked about it. */
+  void await(long nowMs) {
+    stage = Stage.WAITING;
+    waitsSinceMs = nowMs;
+    explain("asking Placewise");
+  }
+
+  /** Whether it waits since before then, and was not asked about since. */
+  boolean isUnheardSince(long ms) {
+    return waitsSinceMs < ms && askedMs < ms;
   }
 
   /** A question about it is on its way. */

@@ -111,6 +111,26 @@ public final class BrokerTest {
   }
 
   @Test
+  public void aGangThatWasIncompleteForLongIsAskedBeforeItIsLetGo() {
+    broker = new Broker(settings, reporter, metrics, () -> now, () -> {});
+    AppFacts app = new AppFacts(Fakes.app(Collections.singletonMap("placewise.gang", "4")));
+    for (int number = 2; number <= 3; number++) {
+      broker.asksChanged(Fakes.attempt(number), app, Collections.singleton(Fakes.ask(Fakes.attempt(number), 2, false)));
+    }
+    now += settings.gangTimeoutMs - 1;
+    broker.asksChanged(Fakes.attempt(2), app, Collections.singleton(Fakes.ask(Fakes.attempt(2), 2, false))); // its rest
+    assertEquals(4, theGang().size());
+    now += 1;
+    List<Gang> gangs = broker.due().values().iterator().next();
+    assertEquals(2, gangs.size());
+    broker.releaseUnasked("the service did not answer in time", false);
+    gangs.forEach(gang -> assertEquals(Gang.Stage.WAITING, gang.stage));
+    now += 2 * settings.decideBudgetMs + 1;
+    broker.releaseUnasked("the service did not answer in time", false);
+    gangs.forEach(gang -> assertEquals(Gang.Stage.RELEASED, gang.stage));
+  }
+
+  @Test
   public void anApplicationIsToldWhyItsGangWaits() {
     Gang gang = theGang();
     broker.waits(gang, gang.id(), "INSUFFICIENT_GPU", "decision");
