@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
-from tests.contract.adapters.suite.adapter_world import SETTINGS
 from tests.contract.adapters.test_kubernetes_conformance import (
     RULES,
     KubernetesConformance,
@@ -15,7 +14,7 @@ from tests.contract.adapters.test_kubernetes_conformance import (
     KubernetesWorld,
 )
 
-from placewise_client.adapter.native import End, Stage
+from placewise_client.adapter.native import End
 from placewise_kubernetes.gang.gates.opening import GateRules
 
 
@@ -63,20 +62,10 @@ class TestGates(KubernetesConformance):
         host.stop()
         await host.native.writer.drain()
 
-    async def test_service_away_releases_after_the_configured_time(self, world: KubernetesWorld) -> None:  # type: ignore[override]
+    async def taken_after_release(self, world: KubernetesWorld, key: str) -> None:  # type: ignore[override]
         """A gate goes at the next look, and only then does the scheduler take the pod."""
-        await world.server.stop()
-        key = await world.host.submit(2, 2)
-        await world.step()
-        world.clock.advance(SETTINGS.release_after_s - 1)
-        await world.step()
-        assert await world.host.stage(key) is Stage.WAITING
-        world.clock.advance(2)
-        await world.step()
-        assert world.host.changes == [("release", key)]
         assert await world.host.where(key) == []
         await world.step()
-        assert len(await world.host.where(key)) == 2
 
     async def test_what_somebody_took_since_the_decision_is_not_used_twice(self, world: KubernetesWorld) -> None:  # type: ignore[override]
         """With the first gang of some rules nodes are told of again; here the service hangs, so one comes before."""

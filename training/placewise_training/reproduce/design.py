@@ -57,8 +57,8 @@ class Experiment:
 
     `axis` is the title of the settings; with plot "lines" they are numbers. `theirs` holds numbers the paper prints,
     by (setting, method, metric), in the unit shown. `is_seeded` False: nothing random in it, one run is all.
-    `least_seeds`: it is run on so many seeds at least, however few the others have. Seeds count from `first_seed`; 0
-    stands for where the paper's other experiments begin.
+    `least_seeds`: it is run on so many seeds at least, however few the others have. Seeds count from `first_seed`; with
+    0, from the first seed of the paper's other experiments.
     """
 
     key: str
