@@ -64,8 +64,9 @@ def test_mixed_gangs_run_as_decided_under_contention(world: YarnWorld, record_pr
     found = drive(world, mixed(60, random.Random(20)))
     beside.results(60)
     record_property("gangs", found)
-    assert (found.elsewhere, found.let_go, found.never_decided) == ([], [], [])
+    assert found.as_decided == found.total == 60, found
     wait_for(world.is_quiet, "the service to hear that all containers are over", 30)
+    assert world.started_twice() == []
 
 
 def test_waves_are_questions_of_their_own(world: YarnWorld) -> None:
@@ -133,6 +134,7 @@ def test_gangs_go_on_when_the_service_does_not(record_property: Note) -> None:
         control = account(world, results)
         alone_ms = waits_ms(results)
     assert len(alone_ms) == len(specs)
+    assert len(control.never_decided) == control.total == len(specs), control
     record_property("fault", f"without Placewise: {control}")
     for number in (signal.SIGKILL, signal.SIGSTOP):
         with yarn_world() as world:
@@ -155,6 +157,7 @@ def test_gangs_go_on_when_the_service_does_not(record_property: Note) -> None:
             assert middle <= 100, added_ms  # the decide budget, which few of them may wait for
             wait_for(world.is_quiet, "the service to hear that all containers are over", 60)
             assert world.agrees()
+            assert world.started_twice() == []
 
 
 def stopped_three_times(world: YarnWorld, specs: list[Spec], number: signal.Signals) -> list[Spec]:

@@ -32,6 +32,15 @@ _SHELL = (
     "com.sun.jersey:jersey-client:1.19.4",
     "com.sun.jersey:jersey-core:1.19.4",
 )
+MAPREDUCE = PROJECT / "target" / "mapreduce"
+_MAPREDUCE = [
+    *(
+        f"org.apache.hadoop:hadoop-mapreduce-client-{part}:3.5.0"
+        for part in ("app", "common", "core", "jobclient", "shuffle")
+    ),
+    "org.apache.hadoop:hadoop-mapreduce-client-jobclient:3.5.0:jar:tests",  # a job whose tasks sleep
+    "io.netty:netty-codec-http:4.1.130.Final",
+]
 _NOT_FETCHED = ("Could not transfer", "could not be resolved", "Cannot access", "Unknown host")
 
 
@@ -70,6 +79,14 @@ def build() -> None:
             _maven("dependency:copy", f"-Dartifact={artefact}", f"-DoutputDirectory={SHELL}")
         (HADOOP / ".complete").touch()
     _maven("package")
+
+
+def fetch_mapreduce() -> None:
+    """MapReduce, for the one test that needs it. Raises MissingError."""
+    if not (MAPREDUCE / ".complete").exists():
+        for artefact in _MAPREDUCE:
+            _maven("dependency:copy", f"-Dartifact={artefact}", f"-DoutputDirectory={MAPREDUCE}")
+        (MAPREDUCE / ".complete").touch()
 
 
 def main() -> int:

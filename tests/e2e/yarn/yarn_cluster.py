@@ -54,7 +54,8 @@ def send(method: str, url: str, body: Mapping[str, object]) -> Any:
         return json.load(answer)
 
 
-def _write(path: Path, properties: Mapping[str, object]) -> None:
+def write_properties(path: Path, properties: Mapping[str, object]) -> None:
+    """A file of Hadoop's configuration."""
     lines = [
         f"<property><name>{name}</name><value>{escape(str(value))}</value></property>"
         for name, value in properties.items()
@@ -64,12 +65,14 @@ def _write(path: Path, properties: Mapping[str, object]) -> None:
 
 @dataclass
 class YarnCluster:
-    """Daemons, configuration and logs under `root`. `ports` are PORTS free ones and that of the nodes.
+    """Daemons, configuration and logs under `root`. `ports` are PORTS free ones and that of the nodes. NODE_CLASSES are
+    further parts of the nodes' class path.
 
     `settings` are further properties of yarn-site.xml, `scheduler` of capacity-scheduler.xml.
     """
 
     PORTS: ClassVar[int] = 5
+    NODE_CLASSES: ClassVar[Sequence[str]] = ()
 
     root: Path
     ports: Sequence[int]
@@ -109,11 +112,15 @@ class YarnCluster:
     def _write_configuration(self, name: str, site: Mapping[str, object], resources: Mapping[str, int]) -> None:
         folder = self.configuration(name)
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "core-site.xml", {"fs.defaultFS": "file:///", "hadoop.tmp.dir": self.root / "tmp" / name})
-        _write(folder / "yarn-site.xml", site)
-        _write(folder / "resource-types.xml", {"yarn.resource-types": "yarn.io/gpu"})
-        _write(folder / "node-resources.xml", {f"yarn.nodemanager.resource-type.{k}": v for k, v in resources.items()})
-        _write(folder / "capacity-scheduler.xml", {**self._queues(), **self.scheduler})
+        write_properties(
+            folder / "core-site.xml", {"fs.defaultFS": "file:///", "hadoop.tmp.dir": self.root / "tmp" / name}
+        )
+        write_properties(folder / "yarn-site.xml", site)
+        write_properties(folder / "resource-types.xml", {"yarn.resource-types": "yarn.io/gpu"})
+        write_properties(
+            folder / "node-resources.xml", {f"yarn.nodemanager.resource-type.{k}": v for k, v in resources.items()}
+        )
+        write_properties(folder / "capacity-scheduler.xml", {**self._queues(), **self.scheduler})
         (folder / "log4j.properties").write_text(_LOG4J)
 
     def _queues(self) -> dict[str, object]:
@@ -187,7 +194,7 @@ class YarnCluster:
         self._spawn("rm", [*self.java("rm", [JAR, f"{HADOOP}/*"], 256), RM])
 
     def start_node(self, node: str) -> None:
-        self._spawn(node, [*self.java(node, [JAR, f"{HADOOP}/*"], 256), _NM])
+        self._spawn(node, [*self.java(node, [JAR, f"{HADOOP}/*", *self.NODE_CLASSES], 256), _NM])
 
     def start(self) -> None:
         """Raises TimeoutError if not every node is running in time."""

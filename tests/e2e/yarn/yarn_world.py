@@ -149,6 +149,10 @@ class YarnWorld:
         """Gangs all of whose containers were bound to the decision."""
         return set(_RUNS.findall(self.yarn.log("rm")))
 
+    def started_twice(self) -> list[str]:
+        """Gangs that ran as decided more than once."""
+        return [gang for gang, count in Counter(_RUNS.findall(self.yarn.log("rm"))).items() if count > 1]
+
     def decided_nodes(self, decision: str, gang: str) -> Counter[str] | None:
         """Containers per node, as the service's own record of the decision has them. None without a record: a service
         that is killed loses those it has not written out yet."""
@@ -176,11 +180,14 @@ class YarnWorld:
     def agrees(self) -> bool:
         """Whether the service counts on every node what YARN counts; a lost node has nothing."""
         held, used, nothing = self.held(), self.yarn.used(), (0, 0, 0)
-        return all(held.get(node, nothing) == used.get(node, nothing) for node in {*held, *used})
+        return bool(held and used) and all(
+            held.get(node, nothing) == used.get(node, nothing) for node in {*held, *used}
+        )
 
     def is_quiet(self) -> bool:
-        """Nothing is held at the service."""
-        return not self.cluster().get("jobs")
+        """Nothing is held at the service, which knows nodes."""
+        cluster = self.cluster()
+        return bool(cluster.get("nodes")) and not cluster.get("jobs")
 
     # --- applications -------------------------------------------------------------------------------------------------
 

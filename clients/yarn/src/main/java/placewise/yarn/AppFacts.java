@@ -1,17 +1,24 @@
 package placewise.yarn;
 
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.attempt.RMAppAttempt;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.ApplicationSchedulingConfig;
 
 /** What the questions of one application have in common. */
 final class AppFacts {
+  private static final Set<String> BY_CONTAINER = new HashSet<>(Arrays.asList("SPARK", "MAPREDUCE"));
   final String user;
   final long submitMs;
   final Tags tags;
   /** The class that the application names for the placement of its asks; "" for the cluster's. */
   final String allocator;
+  /** Whether each container is a gang of its own: a part of those that it asks for together is of use, too. */
+  final boolean isByContainer;
   private final RMApp app;
 
   AppFacts(RMApp app) {
@@ -23,6 +30,8 @@ final class AppFacts {
     String named = properties == null ? null
         : properties.get(ApplicationSchedulingConfig.ENV_APPLICATION_PLACEMENT_TYPE_CLASS);
     allocator = named == null ? "" : named;
+    String type = app.getApplicationType() == null ? "" : app.getApplicationType().toUpperCase(Locale.ROOT);
+    isByContainer = BY_CONTAINER.contains(type) && tags.gang() == 0 && !tags.isDivisible();
   }
 
   /** The queue now: an application can be moved. */

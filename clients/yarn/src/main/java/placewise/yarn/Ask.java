@@ -1,6 +1,7 @@
 package placewise.yarn;
 
 import java.util.ArrayDeque;
+import java.util.Collections;
 import java.util.Deque;
 import java.util.HashMap;
 import java.util.Map;
@@ -113,6 +114,11 @@ final class Ask {
   /** The gate: whether a container may go to this node now. */
   synchronized boolean accepts(String node) {
     return !isManaged || isDryRun || open > 0 || grants.containsKey(node);
+  }
+
+  /** Containers that were granted to the gang and that YARN has not allocated. */
+  synchronized int untaken(Gang gang) {
+    return grants.values().stream().mapToInt(gangs -> Collections.frequency(gangs, gang)).sum();
   }
 
   synchronized boolean hasGrants() {

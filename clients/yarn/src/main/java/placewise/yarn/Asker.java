@@ -241,8 +241,10 @@ final class Asker implements AutoCloseable {
   private void ask(String queueAndLabel, List<Gang> gangs) {
     int depth = Math.min(gangs.size(), settings.depth);
     List<Gang> allowed = new ArrayList<>();
+    Gang head = gangs.get(0);
+    Limits limits = host.limits(queueAndLabel.substring(queueAndLabel.indexOf('\u0000') + 1));
     for (Gang gang : gangs.subList(0, depth)) {
-      String limit = host.limit(gang);
+      String limit = host.limit(gang, head, limits);
       if (limit.isEmpty()) {
         allowed.add(gang);
       } else {
@@ -262,7 +264,7 @@ final class Asker implements AutoCloseable {
       return;
     }
     try {
-      put(queueAndLabel.substring(0, queueAndLabel.indexOf('\u0000')), sent);
+      put(queueAndLabel.substring(0, queueAndLabel.indexOf('\u0000')), sent, head);
     } catch (ServiceException error) {
       if (!error.isRefusal()) {
         failed(error);
@@ -282,7 +284,7 @@ final class Asker implements AutoCloseable {
     gangs.forEach(gang -> broker.waits(gang, gang.id(), "behind gangs that wait", ""));
   }
 
-  private void put(String queue, List<Gang> gangs) throws ServiceException {
+  private void put(String queue, List<Gang> gangs, Gang head) throws ServiceException {
     Map<Gang, String> ids = new LinkedHashMap<>();
     Map<Gang, Map<Ask, Integer>> counts = new HashMap<>();
     JsonNode question;
@@ -303,7 +305,7 @@ final class Asker implements AutoCloseable {
     ServiceException unusable = null;
     for (Gang gang : gangs) {
       try {
-        read(gang, ids.get(gang), counts.get(gang), answer);
+        read(gang, ids.get(gang), counts.get(gang), answer, head);
       } catch (ServiceException error) {
         unusable = error;
       }
@@ -314,7 +316,7 @@ final class Asker implements AutoCloseable {
     succeeded();
   }
 
-  private void read(Gang gang, String id, Map<Ask, Integer> counts, JsonNode answer) throws ServiceException {
+  private void read(Gang gang, String id, Map<Ask, Integer> counts, JsonNode answer, Gang head) throws ServiceException {
     JsonNode admission = Answer.of(answer.path("admissions"), id);
     String decisionId = answer.path("meta").path("decisionId").asText();
     if (admission == null) {
@@ -322,10 +324,12 @@ final class Asker implements AutoCloseable {
     }
     if (!"ADMIT".equals(admission.path("verdict").asText())) {
       JsonNode blockers = admission.path("blockers");
-      if (settings.isUnshapeableReleased && Answer.isUnshapeable(blockers)) {
+      if (!Answer.isUnshapeable(blockers)) {
+        broker.waits(gang, id, Answer.reasons(blockers), decisionId);
+      } else if (settings.isUnshapeableReleased) {
         broker.impossible(gang, id, Answer.reasons(blockers), true);
       } else {
-        broker.waits(gang, id, Answer.reasons(blockers), decisionId);
+        broker.waitsInVain(gang, id, Answer.reasons(blockers), decisionId);
       }
       return;
     }
@@ -338,6 +342,11 @@ final class Asker implements AutoCloseable {
     switch (decision.path("outcome").asText()) {
       case "PLACED":
         Answer.Placed where = Answer.placed(gang, counts, decision, placeId, host.nodeNames());
+        String limit = host.limitNow(gang, head);
+        if (!limit.isEmpty()) { // of the gangs of one answer, the first ones may have taken what the queue had left
+          broker.givesBack(gang, id, where, limit);
+          break;
+        }
         split(gang, id, where);
         if (broker.granted(gang, id, where)) {
           host.nudge(where);

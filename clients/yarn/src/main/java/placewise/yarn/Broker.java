@@ -126,7 +126,11 @@ final class Broker {
     gang.isInFlight = false;
   }
 
-  private void form(ApplicationAttemptId id, Attempt attempt) {
+  /** Gangs of what no question covers yet. */
+  private Collection<Gang> form(ApplicationAttemptId id, Attempt attempt) {
+    if (attempt.app.isByContainer) {
+      return formEach(id, attempt);
+    }
     Map<String, Gang> byPartition = new TreeMap<>();
     for (Ask ask : attempt.asks) {
       int need = ask.need();
@@ -146,6 +150,22 @@ final class Broker {
         gang.explain("waiting for the rest of its gang");
       }
     }
+    return byPartition.values();
+  }
+
+  /** A gang for each container. */
+  private Collection<Gang> formEach(ApplicationAttemptId id, Attempt attempt) {
+    List<Gang> formed = new ArrayList<>();
+    for (Ask ask : attempt.asks) {
+      for (int need = ask.isManaged() ? ask.need() : 0; need > 0; need--) {
+        Gang gang = create(id, attempt);
+        gang.counts.put(ask, 1);
+        ask.addAsked(1);
+        gang.await(clock.getAsLong());
+        formed.add(gang);
+      }
+    }
+    return formed;
   }
 
   private Gang incomplete(ApplicationAttemptId id, Attempt attempt, String label) {
@@ -154,6 +174,10 @@ final class Broker {
         return gang;
       }
     }
+    return create(id, attempt);
+  }
+
+  private Gang create(ApplicationAttemptId id, Attempt attempt) {
     Gang gang = new Gang(id, attempt.app, ++attempt.waves, run, clock.getAsLong());
     gang.blacklist = attempt.blacklist;
     attempt.gangs.add(gang);
@@ -300,12 +324,32 @@ final class Broker {
     return true;
   }
 
+  /** The service has a place for the gang, and YARN would not allocate it: the place is free again. */
+  synchronized void givesBack(Gang gang, String jobId, Answer.Placed placed, String why) {
+    reporter.cancelled(jobId, placed.decisionId, placed.reservationId, why);
+    waits(gang, jobId, why, placed.decisionId);
+    if (gang.stage == Gang.Stage.WAITING && gang.id().equals(jobId)) {
+      gang.epoch++;
+    }
+    changed();
+  }
+
   /** The service holds the gang back. */
   synchronized void waits(Gang gang, String jobId, String why, String decisionId) {
+    waits(gang, jobId, why, decisionId, false);
+  }
+
+  /** The service holds the gang back, and would do so in an empty cluster. */
+  synchronized void waitsInVain(Gang gang, String jobId, String why, String decisionId) {
+    waits(gang, jobId, why, decisionId, true);
+  }
+
+  private void waits(Gang gang, String jobId, String why, String decisionId, boolean fitsNowhere) {
     if (gang.stage != Gang.Stage.WAITING || !gang.id().equals(jobId)) {
       return;
     }
     gang.answered();
+    gang.fitsNowhere = fitsNowhere;
     if (settings.isDryRun) {
       LOG.info("Placewise dry run: gang {} would wait: {}, decision {}", jobId, why, decisionId);
       open(gang, "dry run");
@@ -322,7 +366,7 @@ final class Broker {
   synchronized void impossible(Gang gang, String jobId, String why, boolean isReleased) {
     String reason = "impossible here: " + why;
     if (!isReleased) {
-      waits(gang, jobId, reason, "");
+      waitsInVain(gang, jobId, reason, "");
     } else if (gang.stage == Gang.Stage.WAITING && gang.id().equals(jobId)) {
       gang.answered();
       release(gang, reason);
@@ -391,9 +435,8 @@ final class Broker {
   private void askAnew(Gang gang, String why, boolean isLate) {
     Attempt attempt = attempts.get(gang.attempt);
     dissolve(attempt, gang, why);
-    form(gang.attempt, attempt);
-    for (Gang next : attempt.gangs) {
-      if (next.stage == Gang.Stage.WAITING && next.withdrawals == 0) {
+    for (Gang next : form(gang.attempt, attempt)) {
+      if (next.stage == Gang.Stage.WAITING) {
         next.backOff(gang.withdrawals + 1, isLate, clock.getAsLong());
       }
     }
@@ -480,6 +523,16 @@ final class Broker {
   synchronized Map<String, Gang> running() {
     return select(gang -> gang.stage == Gang.Stage.RUNNING || gang.stage == Gang.Stage.GRANTED).stream()
         .collect(Collectors.toMap(Gang::id, gang -> gang));
+  }
+
+  /** What YARN has still to allocate of granted gangs. */
+  synchronized List<Claim> granted() {
+    return select(gang -> gang.stage == Gang.Stage.GRANTED).stream().map(Gang::claim).collect(Collectors.toList());
+  }
+
+  /** What YARN has to allocate of this one; null once it has no containers to ask for. */
+  synchronized Claim claim(Gang gang) {
+    return gang.counts.isEmpty() ? null : gang.claim();
   }
 
   /** What keeps each application that has gangs from running as decided; "" if nothing does. */

@@ -16,6 +16,8 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.util.resource.Resources;
 
 /** Containers that are decided together. Guarded by the Broker's monitor. Times are milliseconds of its clock. */
 final class Gang {
@@ -58,6 +60,8 @@ final class Gang {
   int withdrawals;
   boolean wasAnswered;
   boolean isInFlight;
+  /** The service has found no place for it in the empty cluster: nothing is kept free for it. */
+  boolean fitsNowhere;
   private long waitsSinceMs;
   long askedMs = Long.MIN_VALUE / 2;
   long askedStamp = -1;
@@ -107,6 +111,18 @@ final class Gang {
     return counts.values().stream().mapToInt(Integer::intValue).sum();
   }
 
+  Claim claim() {
+    Resource wanted = Resources.createResource(0, 0);
+    Resource largest = Resources.none();
+    for (Map.Entry<Ask, Integer> part : counts.entrySet()) {
+      Resource each = part.getKey().resource();
+      int left = stage == Stage.GRANTED ? part.getKey().untaken(this) : part.getValue();
+      Resources.addTo(wanted, Resources.multiply(each, left));
+      largest = Resources.componentwiseMax(largest, each);
+    }
+    return new Claim(this, wanted, largest);
+  }
+
   /** Node label of the gang's asks; asks of one call with different labels are different gangs. */
   String partition() {
     return counts.keySet().iterator().next().partition();
@@ -151,6 +167,7 @@ final class Gang {
 
   void answered() {
     isInFlight = false;
+    fitsNowhere = false;
     wasAnswered = true;
     failingSinceMs = -1;
   }

@@ -81,12 +81,33 @@ final class Host {
     books.compare(service, budgetMs);
   }
 
-  /** Why YARN would not allocate the gang now, or "". */
-  String limit(Gang gang) {
-    if (!isLabelled(gang)) {
-      return "the service does not know its blacklist yet";
+  /** YARN's for gangs of this node label, beside those that are granted. */
+  Limits limits(String label) {
+    Limits limits = new Limits(context.getScheduler(), label);
+    placewise.broker.granted().forEach(limits::add);
+    return limits;
+  }
+
+  /** Why YARN would not allocate the gang now, or "". Those that are looked at after the `head` leave it its room. */
+  String limit(Gang gang, Gang head, Limits limits) {
+    Claim claim = placewise.broker.claim(gang);
+    if (claim == null) {
+      return "";
     }
-    return Limits.passed(gang, context.getScheduler());
+    String passed = limits.passed(claim);
+    if (gang == head) {
+      limits.keepFor(claim);
+    }
+    return isLabelled(gang) ? passed : "the service does not know its blacklist yet";
+  }
+
+  /** The same once more, as other gangs may have been granted. */
+  String limitNow(Gang gang, Gang head) {
+    Limits limits = limits(gang.partition());
+    if (gang != head) {
+      limit(head, head, limits);
+    }
+    return limit(gang, head, limits);
   }
 
   /** Whether the last report of the nodes says which of them the application refuses. */

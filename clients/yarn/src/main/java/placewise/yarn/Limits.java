@@ -1,5 +1,7 @@
 package placewise.yarn;
 
+import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
@@ -11,60 +13,103 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.UsersMan
 import org.apache.hadoop.yarn.util.resource.ResourceCalculator;
 import org.apache.hadoop.yarn.util.resource.Resources;
 
-/** Whether YARN would allocate a gang now: what it would hold back must not be reserved. */
+/** Whether YARN would allocate the gangs of one question now: what it would hold back must not be reserved. */
 final class Limits {
   private static final double ROUNDING = 1e-6; // the quotient is a float, and the product loses its fraction
+  private final ResourceScheduler scheduler;
+  private final ResourceCalculator calculator;
+  private final String label;
+  /** What gangs before the next one will take, by the path of each queue above them. */
+  private final Map<String, Resource> ofQueue = new HashMap<>();
+  /** The same by leaf queue and user. */
+  private final Map<List<String>, Resource> ofUser = new HashMap<>();
 
-  private Limits() {}
+  Limits(ResourceScheduler scheduler, String label) {
+    this.scheduler = scheduler;
+    this.label = label;
+    calculator = scheduler.getResourceCalculator();
+  }
+
+  private AbstractLeafQueue leaf(Claim claim) {
+    CSQueue queue = scheduler instanceof CapacityScheduler
+        ? ((CapacityScheduler) scheduler).getQueue(claim.queue) : null;
+    return queue instanceof AbstractLeafQueue ? (AbstractLeafQueue) queue : null;
+  }
+
+  /** The claim comes before those that are looked at later. */
+  void add(Claim claim) {
+    CSQueue leaf = leaf(claim);
+    if (leaf == null || !claim.label.equals(label)) {
+      return;
+    }
+    for (CSQueue one = leaf; one != null; one = one.getParent()) {
+      ofQueue.merge(one.getQueuePath(), claim.wanted, Resources::add);
+    }
+    ofUser.merge(claim.userOf(leaf.getQueuePath()), claim.wanted, Resources::add);
+  }
+
+  /**
+   * The same for the first gang of a queue while it waits: else smaller ones behind it could hold the queue at its maximum
+   * for ever. Nothing is kept for a gang that YARN would not allocate in an empty queue, or whose user is at the limit.
+   */
+  void keepFor(Claim head) {
+    AbstractLeafQueue leaf = leaf(head);
+    if (leaf != null && head.isKept && fullQueue(head, leaf, true) == null && !isUserAtLimit(head, leaf)) {
+      add(head);
+    }
+  }
 
   /** The limit that the gang would pass, or "". */
-  static String passed(Gang gang, ResourceScheduler scheduler) {
-    if (!(scheduler instanceof CapacityScheduler)) {
+  String passed(Claim claim) {
+    AbstractLeafQueue leaf = leaf(claim);
+    if (leaf == null) {
       return "";
     }
-    CSQueue queue = ((CapacityScheduler) scheduler).getQueue(gang.app.queue());
-    if (!(queue instanceof AbstractLeafQueue)) {
-      return "";
+    CSQueue full = fullQueue(claim, leaf, false);
+    if (full != null) {
+      return "queue " + full.getQueuePath() + " is at its maximum";
     }
-    ResourceCalculator calculator = scheduler.getResourceCalculator();
-    Resource wanted = Resources.createResource(0, 0);
-    Resource largest = Resources.createResource(0, 0);
-    for (Map.Entry<Ask, Integer> part : gang.counts.entrySet()) {
-      Resource each = part.getKey().resource();
-      Resources.addTo(wanted, Resources.multiply(each, part.getValue()));
-      largest = Resources.componentwiseMax(largest, each);
-    }
-    String label = gang.partition();
-    Resource whole = ((CapacityScheduler) scheduler).getRootQueue().getEffectiveMaxCapacity(label);
-    for (CSQueue one = queue; one != null; one = one.getParent()) {
-      Resource used = one.getQueueResourceUsage().getUsed(label);
+    return isUserAtLimit(claim, leaf) ? "user " + claim.user + " is at the limit in queue " + leaf.getQueuePath() : "";
+  }
+
+  private Resource whole() {
+    return ((CapacityScheduler) scheduler).getRootQueue().getEffectiveMaxCapacity(label);
+  }
+
+  /** The queue, this one or one above it, that has no room for the claim, or null; `isEmpty`: if it had nothing else. */
+  private CSQueue fullQueue(Claim claim, CSQueue leaf, boolean isEmpty) {
+    for (CSQueue one = leaf; one != null; one = one.getParent()) {
+      Resource used = isEmpty ? Resources.none()
+          : Resources.add(one.getQueueResourceUsage().getUsed(label), before(ofQueue, one.getQueuePath()));
       Resource most = one.getEffectiveMaxCapacity(label);
       // A full cluster is no limit: the service decides who waits for room, and who comes first.
-      boolean isLimit = !Resources.fitsIn(calculator, whole, most);
-      if (isLimit && !Resources.fitsIn(calculator, Resources.add(used, wanted), most)) {
-        return "queue " + one.getQueuePath() + " is at its maximum";
+      boolean isLimit = !Resources.fitsIn(calculator, whole(), most);
+      if (isLimit && !Resources.fitsIn(calculator, Resources.add(used, claim.wanted), most)) {
+        return one;
       }
     }
-    return isUserAtLimit(gang, (AbstractLeafQueue) queue, scheduler, whole, Resources.subtract(wanted, largest))
-        ? "user " + gang.app.user + " is at the limit in queue " + queue.getQueuePath() : "";
+    return null;
+  }
+
+  private static <T> Resource before(Map<T, Resource> of, T key) {
+    return of.getOrDefault(key, Resources.none());
   }
 
   /** YARN lets a user's last container pass the limit; so does this. */
-  private static boolean isUserAtLimit(Gang gang, AbstractLeafQueue queue, ResourceScheduler scheduler,
-      Resource whole, Resource wanted) {
-    UsersManager.User user = queue.getUser(gang.app.user);
+  private boolean isUserAtLimit(Claim claim, AbstractLeafQueue queue) {
+    UsersManager.User user = queue.getUser(claim.user);
     if (user == null) {
       return false;
     }
-    String label = gang.partition();
+    Resource wanted = Resources.subtract(claim.wanted, claim.largest);
     Resource cluster = scheduler.getClusterResource();
-    Resource now = queue.getResourceLimitForAllUsers(gang.app.user, cluster, label,
+    Resource now = queue.getResourceLimitForAllUsers(claim.user, cluster, label,
         SchedulingMode.RESPECT_PARTITION_EXCLUSIVITY);
-    Resource most = userLimit(now, queue.getQueueResourceUsage().getUsed(label), wanted,
-        queue.getEffectiveCapacity(label), queue.getUserLimitFactor(), scheduler.getResourceCalculator(), cluster);
-    return !Resources.fitsIn(scheduler.getResourceCalculator(), whole, most)
-        && Resources.greaterThan(scheduler.getResourceCalculator(), cluster,
-        Resources.add(user.getUsed(label), wanted), most);
+    Resource most = userLimit(now, queue.getQueueResourceUsage().getUsed(label),
+        Resources.add(before(ofQueue, queue.getQueuePath()), wanted), queue.getEffectiveCapacity(label),
+        queue.getUserLimitFactor(), calculator, cluster);
+    Resource then = Resources.add(Resources.add(user.getUsed(label), before(ofUser, claim.userOf(queue.getQueuePath()))), wanted);
+    return !Resources.fitsIn(calculator, whole(), most) && Resources.greaterThan(calculator, cluster, then, most);
   }
 
   /**

@@ -8,8 +8,10 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
@@ -150,6 +152,35 @@ public final class BrokerTest {
     broker.withdrawOverdue((blacklist, node) -> true);
     now += settings.retryMs + 1; // its back-off
     staysHeldForAWhile(theGang());
+  }
+
+  @Test
+  public void aGangThatIsWithdrawnAgainAndAgainIsAskedAboutEverMoreSeldom() {
+    for (long pauseMs : new long[] {1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000}) {
+      granted();
+      now += settings.startTimeoutMs + 1;
+      broker.withdrawOverdue((blacklist, node) -> true);
+      now += pauseMs - 1;
+      assertTrue(broker.due().isEmpty());
+      now += 1;
+      assertEquals(2, theGang().size());
+    }
+  }
+
+  @Test
+  public void aQuestionSaysWhatTheTagsSay() {
+    Map<String, String> properties = new HashMap<>();
+    properties.put("placewise.model", "resnet-50");
+    properties.put("placewise.epochs", "90");
+    properties.put("placewise.batch", "256");
+    properties.put("placewise.samples", "1281167");
+    Gang gang = new Gang(attempt, new AppFacts(Fakes.app(properties)), 1, "run", now);
+    gang.counts.put(ask, 2);
+    JsonNode job = Questions.job(gang, "root.gpu");
+    assertEquals("resnet-50", job.path("model").asText());
+    assertEquals(90, job.path("totalEpochs").asDouble(), 0);
+    assertEquals(256, job.path("batchSize").asInt());
+    assertEquals("1281167", job.path("datasetSize").asText());
   }
 
   @Test

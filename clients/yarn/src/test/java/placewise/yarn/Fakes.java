@@ -1,6 +1,7 @@
 package placewise.yarn;
 
 import java.lang.reflect.Proxy;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
@@ -8,6 +9,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Supplier;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.ha.HAServiceProtocol.HAServiceState;
+import org.apache.hadoop.yarn.LocalConfigurationProvider;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.NodeId;
@@ -19,15 +21,21 @@ import org.apache.hadoop.yarn.event.Dispatcher;
 import org.apache.hadoop.yarn.event.Event;
 import org.apache.hadoop.yarn.event.EventHandler;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContextImpl;
+import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceLimits;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacitySchedulerConfiguration;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
 /** Parts of a ResourceManager that answer a few methods by name, and null to every other. */
 final class Fakes {
+  private static final Resource SIZE = Resource.newInstance(1_024, 8);
+
   private Fakes() {}
 
   static ApplicationAttemptId attempt(int number) {
@@ -39,7 +47,12 @@ final class Fakes {
   }
 
   static RMApp app(Map<String, String> schedulingProperties, int priority) {
+    return app("YARN", schedulingProperties, priority);
+  }
+
+  static RMApp app(String type, Map<String, String> schedulingProperties, int priority) {
     Map<String, Object> answers = new HashMap<>();
+    answers.put("getApplicationType", type);
     answers.put("getApplicationPriority", Priority.newInstance(priority));
     answers.put("getUser", "ann");
     answers.put("getQueue", "root.gpu");
@@ -67,9 +80,15 @@ final class Fakes {
   /** An active ResourceManager with these nodes. `handler` gets the events for the scheduler. */
   static RMContext activeContext(Configuration configuration, ResourceScheduler scheduler, EventHandler<Event<?>> handler,
       String... nodes) {
+    return activeContext(configuration, scheduler, handler,
+        Arrays.stream(nodes).map(Fakes::node).toArray(RMNode[]::new));
+  }
+
+  static RMContext activeContext(Configuration configuration, ResourceScheduler scheduler, EventHandler<Event<?>> handler,
+      RMNode... nodes) {
     ConcurrentHashMap<NodeId, RMNode> known = new ConcurrentHashMap<>();
-    for (String name : nodes) {
-      known.put(NodeId.newInstance(name, 1), node(name));
+    for (RMNode node : nodes) {
+      known.put(node.getNodeID(), node);
     }
     Map<String, Object> answers = new HashMap<>();
     answers.put("getYarnConfiguration", configuration);
@@ -81,13 +100,38 @@ final class Fakes {
     return answering(RMContext.class, answers);
   }
 
+  /** YARN's own, whose cluster is one node as large as those of `node`. */
+  static CapacityScheduler scheduler(CapacitySchedulerConfiguration configuration) throws Exception {
+    RMContextImpl context = new RMContextImpl();
+    context.setConfigurationProvider(new LocalConfigurationProvider());
+    RMNodeLabelsManager labels = new RMNodeLabelsManager();
+    labels.init(configuration);
+    labels.activateNode(NodeId.newInstance("n1", 1), SIZE);
+    context.setNodeLabelManager(labels);
+    CapacityScheduler scheduler = new CapacityScheduler() {
+      @Override
+      public Resource getClusterResource() { // that of the nodes that have registered
+        return SIZE;
+      }
+    };
+    scheduler.setConf(configuration);
+    scheduler.setRMContext(context);
+    scheduler.init(configuration);
+    scheduler.getRootQueue().updateClusterResource(SIZE, new ResourceLimits(SIZE));
+    return scheduler;
+  }
+
   static RMNode node(String name) {
+    return node(name, NodeState.RUNNING);
+  }
+
+  static RMNode node(String name, NodeState state) {
     Map<String, Object> answers = new HashMap<>();
     answers.put("getNodeID", NodeId.newInstance(name, 1));
     answers.put("getHostName", name);
     answers.put("getRackName", "/default-rack");
-    answers.put("getState", NodeState.RUNNING);
-    answers.put("getTotalCapability", Resource.newInstance(1_024, 8));
+    answers.put("getState", state);
+    answers.put("getTotalCapability", SIZE);
     return answering(RMNode.class, answers);
   }
 

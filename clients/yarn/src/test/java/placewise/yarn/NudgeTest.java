@@ -5,9 +5,6 @@ import static org.junit.Assert.assertEquals;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
-import org.apache.hadoop.yarn.LocalConfigurationProvider;
-import org.apache.hadoop.yarn.server.resourcemanager.RMContextImpl;
-import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacitySchedulerConfiguration;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeUpdateSchedulerEvent;
@@ -25,16 +22,7 @@ public final class NudgeTest extends WholeAdapter {
     if (!asynchronous.isEmpty()) {
       own.set(CapacitySchedulerConfiguration.SCHEDULE_ASYNCHRONOUSLY_ENABLE, asynchronous);
     }
-    RMContextImpl context = new RMContextImpl();
-    context.setConfigurationProvider(new LocalConfigurationProvider());
-    RMNodeLabelsManager labels = new RMNodeLabelsManager();
-    labels.init(own);
-    context.setNodeLabelManager(labels);
-    CapacityScheduler scheduler = new CapacityScheduler();
-    scheduler.setConf(own);
-    scheduler.setRMContext(context);
-    scheduler.init(own);
-    return scheduler;
+    return Fakes.scheduler(own);
   }
 
   private void gangGoesToN2(String asynchronous) throws Exception {
@@ -53,6 +41,15 @@ public final class NudgeTest extends WholeAdapter {
   public void aSynchronousSchedulerIsNudgedOncePerContainer() throws Exception {
     gangGoesToN2("false");
     until(() -> nudges.size() == 3);
+  }
+
+  @Test
+  public void aDecisionNudgesSixtyFourTimesAtMost() throws Exception {
+    service.placeOn("n2");
+    start(Fakes.activeContext(configuration, scheduler("false"), nudges::add, "n1", "n2"));
+    until(submit(1, 70)::hasGrants);
+    until(submit(2, 1)::hasGrants);
+    until(() -> nudges.size() == 64 + 1);
   }
 
   @Test

@@ -17,7 +17,10 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
 import java.util.TreeMap;
+import java.util.TreeSet;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.Stream;
@@ -32,6 +35,7 @@ final class StubService implements AutoCloseable {
   private final HttpServer server;
   private final Map<String, Long> calls = new LinkedHashMap<>();
   private final Map<String, List<JsonNode>> bodies = new TreeMap<>();
+  private final Set<String> authorizations = new TreeSet<>();
   private final AtomicReference<String> fault = new AtomicReference<>("");
   private volatile String lasting = "";
   private volatile boolean isHung;
@@ -92,6 +96,11 @@ final class StubService implements AutoCloseable {
     return new ArrayList<>(bodies.getOrDefault(name, Collections.emptyList()));
   }
 
+  /** What the calls say of who they are; "" for nothing. */
+  synchronized Set<String> authorizations() {
+    return new TreeSet<>(authorizations);
+  }
+
   /** The next answer to a question is an error ("error"), comes after SLOW_MS ("slow"), or never ("lost"). */
   void spoilNext(String how) {
     fault.set(how);
@@ -137,6 +146,7 @@ final class StubService implements AutoCloseable {
     byte[] answer = ServiceClient.JSON.writeValueAsBytes(isQuestion ? decided(asked) : ServiceClient.JSON.createObjectNode());
     synchronized (this) {
       calls.merge(name, 1L, Long::sum);
+      authorizations.add(Objects.toString(exchange.getRequestHeaders().getFirst("Authorization"), ""));
       bodies.computeIfAbsent(name, key -> new ArrayList<>()).add(asked);
       bytes += body.length + answer.length;
     }

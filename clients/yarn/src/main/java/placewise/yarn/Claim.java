@@ -1,0 +1,31 @@
+package placewise.yarn;
+
+import java.util.Arrays;
+import java.util.List;
+import org.apache.hadoop.yarn.api.records.Resource;
+
+/** What YARN has still to allocate of a gang. It stays as it was when it was made. */
+final class Claim {
+  final String queue;
+  final String user;
+  final String label;
+  final Resource wanted;
+  /** The largest amounts of any of its containers. */
+  final Resource largest;
+  /** Whether room is kept for it while it waits. */
+  final boolean isKept;
+
+  Claim(Gang gang, Resource wanted, Resource largest) {
+    queue = gang.app.queue();
+    user = gang.app.user;
+    label = gang.partition();
+    this.wanted = wanted;
+    this.largest = largest;
+    isKept = gang.stage == Gang.Stage.WAITING && !gang.fitsNowhere;
+  }
+
+  /** Its user in a leaf queue of this path. */
+  List<String> userOf(String path) {
+    return Arrays.asList(path, user);
+  }
+}
