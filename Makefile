@@ -103,13 +103,14 @@ e2e-kubernetes: install ## A real apiserver, etcd and kube-scheduler with fake n
 
 # 75: YARN cannot be had here. That is said, and is a failure where PLACEWISE_TEST_REQUIRE_SCHEDULERS asks for it.
 # PYTEST_ADDOPTS="-k twenty" runs the short form alone.
+# YARN_TESTS="-k twenty" runs some of them, PLACEWISE_TEST_HADOOP=3.4.2 the same jar on another release.
 e2e-yarn: install ## A real YARN of one ResourceManager and four NodeManagers; JDK and Maven from Debian where missing
 	$(BIN)/python -m tests.e2e.packages java,javac,mvn openjdk-17-jdk-headless maven
 	reason=$$($(BIN)/python -m tests.e2e.yarn.yarn_artefacts) || { code=$$?; echo "$$reason"; \
 	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: $$reason"; exit 0; }; \
-	$(BIN)/pytest -m e2e_heavy -s tests/e2e/yarn/test_yarn_*.py
+	$(BIN)/pytest -m e2e_heavy -s $(YARN_TESTS) tests/e2e/yarn/test_yarn_*.py
 
-# ONLY="contract scale" runs some of the suites. An hour and more: it is not part of .ci/run, which has one lane of each.
+# ONLY="contract scale" runs some of the suites. Two hours and more: it is not part of .ci/run, which has one lane of each.
 e2e-all: install ## Every scheduler and release; writes docs/callers.json and docs/callers.md
 	$(BIN)/python -m tests.callers.run_all $(ONLY)
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import random
 import signal
 import statistics
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR
 from tests.e2e.yarn.yarn_cluster import wait_for
 from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account, mixed
-from tests.e2e.yarn.yarn_world import MARKS, YarnWorld, yarn_world
+from tests.e2e.yarn.yarn_world import ALLOCATOR, MARKS, YarnWorld, yarn_world
 
 pytestmark = MARKS
 # On a shared machine an answer can take longer than the default of 100 ms, which the tests of faults use.
@@ -45,6 +47,21 @@ def test_distributed_shells_run_where_the_service_said(world: YarnWorld) -> None
         check_gang(world, application)
     assert world.released() == {}
     wait_for(world.is_quiet, "the service to hear that all containers are over", 30)
+
+
+def test_the_doctor_finds_nothing_and_undo_is_two_properties(world: YarnWorld) -> None:
+    command = [*world.yarn.java("rm", [JAR, f"{HADOOP}/*"], 128), "placewise.yarn.Doctor"]
+    told = subprocess.run(command, cwd=world.root, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert "no problem found" in told
+    world.yarn.kill("rm")
+    before = len(world.yarn.log("rm"))
+    undone = ("yarn.resourcemanager.application-master-service.processors", ALLOCATOR)
+    world.yarn.settings = {name: value for name, value in world.yarn.settings.items() if name not in undone}
+    world.yarn.write()
+    world.yarn.start_rm()
+    wait_for(lambda: world.yarn.running_nodes() == 4, "four NodeManagers to return", 60)
+    assert world.submit_shell(containers=2, gpus=2).wait(timeout=180) == 0
+    assert "Placewise" not in world.yarn.log("rm")[before:]
 
 
 def drive(world: YarnWorld, specs: list[Spec], timeout_s: float = 240, name: str = "driver") -> Account:

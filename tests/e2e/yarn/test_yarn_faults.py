@@ -6,6 +6,7 @@ After each fault the service's account of GPUs, cores and memory by node must be
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import signal
 from collections import Counter
@@ -258,8 +259,10 @@ def test_application_killed_while_held(world: YarnWorld) -> None:
     by_name = {app["name"]: name for name, app in applications.items()}
     told = [app["diagnostics"] for app in applications.values() if app["name"].startswith("held-")]
     assert len(told) == _TIMES + 1
-    assert [text for text in told if not text.startswith("Placewise: 32 GPUs short")] == []
+    reason = "Placewise: 32 GPUs short"
+    assert [text for text in told if not text.startswith(reason)] == []
     assert "Placewise" not in applications[by_name["long"]]["diagnostics"]
+    wait_for(lambda: reason in activities(world, by_name["held-0"]), "app-activities to say why", 30)
     world.yarn.kill_applications([by_name[f"held-{n}"] for n in range(_TIMES)])
     wait_for(lambda: sum("error" in result for result in held.ended()) == _TIMES, "their masters to hear of it", 60)
     check_books(world, gpus=32)
@@ -268,3 +271,8 @@ def test_application_killed_while_held(world: YarnWorld) -> None:
     assert account(world, long.results(60)).as_decided == 1
     assert len(world.as_decided()) == 2
     check_end(world)
+
+
+def activities(world: YarnWorld, application: str) -> str:
+    """The scheduler's own record of why an application gets nothing. Each call has it write down the next seconds."""
+    return json.dumps(world.yarn.get(f"scheduler/app-activities/{application}?maxTime=10"))

@@ -6,6 +6,7 @@ Nothing is reserved for a gang that YARN would not allocate now: the service hol
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from tests.e2e.yarn.yarn_cluster import send, wait_for
 from tests.e2e.yarn.yarn_gangs import Driver, Spec, account
@@ -79,6 +80,24 @@ def test_an_urgent_latecomer_goes_first() -> None:
         names = {app: facts["name"] for app, facts in world.yarn.applications().items()}
         order = [names[application] for application in world.decisions()]
         assert order[:2] == ["long", "urgent"]
+
+
+def test_a_gang_with_a_range_starts_on_the_idle_gpus() -> None:
+    """One GPU of each node is idle: four of its eight containers start, the others once there is room."""
+    with yarn_world(_SETTINGS, _QUEUES) as world:
+        drivers = [run(world, "long", [gang("long", 4, 7, 25)], 1)]
+        elastic = run(world, "elastic", [gang("elastic", 8, 1, 0.5, tags=["placewise.min-gpus=2"])], 2)
+        assert sum(gpus for gpus, *_ in world.yarn.used().values()) == 32
+        (result,) = elastic.results(120)
+        decided = [
+            world.decided_nodes(decision, name) or Counter()
+            for name, decision in world.decisions()[result["application"]]
+        ]
+        ran = Counter(container["node"] for container in result["waves"][0]["containers"])
+        assert decided[0] == Counter(["n1", "n2", "n3", "n4"])
+        assert ran == sum(decided, Counter())
+        assert world.released() == {}
+        check_all(world, drivers)
 
 
 def test_two_partitions_are_decided_apart() -> None:

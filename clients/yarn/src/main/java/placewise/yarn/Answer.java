@@ -46,6 +46,11 @@ final class Answer {
       this.reservationId = reservationId;
     }
 
+    /** Containers. */
+    int size() {
+      return byAsk.values().stream().mapToInt(List::size).sum();
+    }
+
     /** Nodes without repeats. */
     Collection<String> nodes() {
       Collection<String> nodes = new LinkedHashSet<>();
@@ -64,13 +69,17 @@ final class Answer {
     return null;
   }
 
-  /** Throws ServiceException if the decision does not fit the gang. Tasks are named worker-0 … in the gang's order. */
-  static Placed placed(Gang gang, Map<Ask, Integer> counts, JsonNode decision, String decisionId,
+  /**
+   * Throws ServiceException if the decision does not fit the gang, which starts with `fewest` containers at least. Tasks
+   * are named worker-0 … in the gang's order.
+   */
+  static Placed placed(Map<Ask, Integer> counts, int fewest, JsonNode decision, String decisionId,
       Collection<String> known) throws ServiceException {
     JsonNode assignments = decision.path("assignments");
-    int size = counts.values().stream().mapToInt(Integer::intValue).sum();
-    if (!assignments.isArray() || assignments.size() != size) {
-      throw new ServiceException(0, "a place for " + assignments.size() + " of " + size + " containers");
+    int asked = counts.values().stream().mapToInt(Integer::intValue).sum();
+    int size = assignments.size();
+    if (!assignments.isArray() || size > asked || size < fewest) {
+      throw new ServiceException(0, "a place for " + size + " of " + asked + " containers");
     }
     Task[] tasks = new Task[size];
     for (JsonNode assignment : assignments) {
@@ -86,7 +95,7 @@ final class Answer {
     int next = 0;
     for (Map.Entry<Ask, Integer> part : counts.entrySet()) {
       List<String> of = new ArrayList<>();
-      for (int i = 0; i < part.getValue(); i++) {
+      for (int i = 0; i < part.getValue() && next < size; i++) {
         of.add(tasks[next++].node);
       }
       placed.byAsk.put(part.getKey(), of);

@@ -341,8 +341,9 @@ final class Asker implements AutoCloseable {
     String placeId = placed.path("meta").path("decisionId").asText(decisionId);
     switch (decision.path("outcome").asText()) {
       case "PLACED":
-        Answer.Placed where = Answer.placed(gang, counts, decision, placeId, host.nodeNames());
-        String limit = host.limitNow(gang, head);
+        Answer.Placed where = Answer.placed(counts, Gang.fewest(gang.app.tags, counts), decision, placeId,
+            host.nodeNames());
+        String limit = host.limitNow(gang, head, where.size());
         if (!limit.isEmpty()) { // of the gangs of one answer, the first ones may have taken what the queue had left
           broker.givesBack(gang, id, where, limit);
           break;

@@ -317,11 +317,23 @@ final class Broker {
       open(gang, "dry run");
       return false;
     }
+    leaveOut(gang, gang.size() - placed.size());
     gang.grant(placed, clock.getAsLong());
     metrics.admitted.incr();
     LOG.info("Placewise: gang {} of {} containers goes to {}, decision {}", jobId, gang.size(), placed.nodes(),
         placed.decisionId);
     return true;
+  }
+
+  /** An elastic gang starts with fewer containers. The others are another question. */
+  private void leaveOut(Gang gang, int count) {
+    if (count > 0) {
+      Ask ask = gang.counts.keySet().iterator().next();
+      gang.counts.merge(ask, -count, Integer::sum);
+      ask.addAsked(-count);
+      form(gang.attempt, attempts.get(gang.attempt));
+      wake.run();
+    }
   }
 
   /** The service has a place for the gang, and YARN would not allocate it: the place is free again. */
@@ -527,12 +539,19 @@ final class Broker {
 
   /** What YARN has still to allocate of granted gangs. */
   synchronized List<Claim> granted() {
-    return select(gang -> gang.stage == Gang.Stage.GRANTED).stream().map(Gang::claim).collect(Collectors.toList());
+    return select(gang -> gang.stage == Gang.Stage.GRANTED).stream()
+        .map(gang -> gang.claim(gang.size())).collect(Collectors.toList());
   }
 
-  /** What YARN has to allocate of this one; null once it has no containers to ask for. */
-  synchronized Claim claim(Gang gang) {
-    return gang.counts.isEmpty() ? null : gang.claim();
+  /** What YARN has to allocate of so many of its containers at most; null once it has none to ask for. */
+  synchronized Claim claim(Gang gang, int most) {
+    return gang.counts.isEmpty() ? null : gang.claim(most);
+  }
+
+  /** What YARN has to allocate of this one: of all containers, or of the fewest; null once it has none to ask for. */
+  synchronized Claim nextClaim(Gang gang, boolean isShort) {
+    gang.isShort = isShort && gang.fewest() < gang.size();
+    return claim(gang, gang.isShort ? gang.fewest() : gang.size());
   }
 
   /** What keeps each application that has gangs from running as decided; "" if nothing does. */

@@ -62,6 +62,8 @@ final class Gang {
   boolean isInFlight;
   /** The service has found no place for it in the empty cluster: nothing is kept free for it. */
   boolean fitsNowhere;
+  /** Whether the next question is about its fewest containers alone: YARN would not allocate all of them. */
+  boolean isShort;
   private long waitsSinceMs;
   long askedMs = Long.MIN_VALUE / 2;
   long askedStamp = -1;
@@ -111,12 +113,26 @@ final class Gang {
     return counts.values().stream().mapToInt(Integer::intValue).sum();
   }
 
-  Claim claim() {
+  int fewest() {
+    return fewest(app.tags, counts);
+  }
+
+  /** Of so many containers of each ask, those with which a gang may start: not all only of one ask for single GPUs. */
+  static int fewest(Tags tags, Map<Ask, Integer> counts) {
+    int size = counts.values().stream().mapToInt(Integer::intValue).sum();
+    int few = tags.fewestGpus();
+    boolean isElastic = few > 0 && few < size && counts.size() == 1
+        && Questions.gpus(counts.keySet().iterator().next().resource()) == 1;
+    return isElastic ? few : size;
+  }
+
+  /** `most`: of the containers of an elastic gang that is not granted yet. */
+  Claim claim(int most) {
     Resource wanted = Resources.createResource(0, 0);
     Resource largest = Resources.none();
     for (Map.Entry<Ask, Integer> part : counts.entrySet()) {
       Resource each = part.getKey().resource();
-      int left = stage == Stage.GRANTED ? part.getKey().untaken(this) : part.getValue();
+      int left = stage == Stage.GRANTED ? part.getKey().untaken(this) : Math.min(most, part.getValue());
       Resources.addTo(wanted, Resources.multiply(each, left));
       largest = Resources.componentwiseMax(largest, each);
     }

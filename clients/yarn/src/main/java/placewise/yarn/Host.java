@@ -90,7 +90,10 @@ final class Host {
 
   /** Why YARN would not allocate the gang now, or "". Those that are looked at after the `head` leave it its room. */
   String limit(Gang gang, Gang head, Limits limits) {
-    Claim claim = placewise.broker.claim(gang);
+    Claim claim = placewise.broker.nextClaim(gang, false);
+    if (claim != null && !limits.passed(claim).isEmpty()) {
+      claim = placewise.broker.nextClaim(gang, true);
+    }
     if (claim == null) {
       return "";
     }
@@ -101,13 +104,15 @@ final class Host {
     return isLabelled(gang) ? passed : "the service does not know its blacklist yet";
   }
 
-  /** The same once more, as other gangs may have been granted. */
-  String limitNow(Gang gang, Gang head) {
+  /** The same of so many containers once the service has decided: other gangs of its answer may have been granted. */
+  String limitNow(Gang gang, Gang head, int containers) {
     Limits limits = limits(gang.partition());
-    if (gang != head) {
-      limit(head, head, limits);
+    Claim first = gang == head ? null : placewise.broker.claim(head, Integer.MAX_VALUE);
+    if (first != null) {
+      limits.keepFor(first);
     }
-    return limit(gang, head, limits);
+    Claim claim = placewise.broker.claim(gang, containers);
+    return claim == null ? "" : limits.passed(claim);
   }
 
   /** Whether the last report of the nodes says which of them the application refuses. */

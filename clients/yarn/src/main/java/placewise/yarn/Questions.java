@@ -79,9 +79,14 @@ final class Questions {
     job.put("datasetSize", Long.toString((long) tags.number("samples")));
     job.put("iterations", tags.number("iterations"));
     job.put("singleGpuSeconds", tags.number("gpu-seconds"));
+    boolean isElastic = !gang.isShort && gang.fewest() < gang.size();
+    if (isElastic) { // its group is the pattern of one worker
+      job.putObject("elastic").put("minGpus", gang.fewest()).put("maxGpus", gang.size());
+    }
     ArrayNode groups = job.putArray("groups");
     for (Map.Entry<Ask, Integer> part : gang.counts.entrySet()) {
-      ObjectNode group = groups.addObject().put("role", "WORKER").put("count", part.getValue());
+      int count = isElastic ? 1 : gang.isShort ? gang.fewest() : part.getValue();
+      ObjectNode group = groups.addObject().put("role", "WORKER").put("count", count);
       group.set("demand", resources(part.getKey().resource()));
       ObjectNode selector = group.putObject("nodeSelector");
       selector.put(PARTITION_LABEL, labelOf(part.getKey().partition()));

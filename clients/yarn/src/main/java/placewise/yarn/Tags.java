@@ -56,7 +56,16 @@ final class Tags {
 
   /** Declared number of containers of the first gang; 0 if none. */
   int gang() {
-    double count = number("gang");
+    return count("gang");
+  }
+
+  /** GPUs with which a gang may start that asks for more; 0 if it needs all of them. */
+  int fewestGpus() {
+    return count("min-gpus");
+  }
+
+  private int count(String name) {
+    double count = number(name);
     return count == Math.rint(count) && count <= MOST_TASKS ? (int) count : 0;
   }
 

@@ -31,6 +31,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.Capacity
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacitySchedulerConfiguration;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+import org.apache.hadoop.yarn.util.resource.DominantResourceCalculator;
 
 /** Parts of a ResourceManager that answer a few methods by name, and null to every other. */
 final class Fakes {
@@ -102,6 +103,7 @@ final class Fakes {
 
   /** YARN's own, whose cluster is one node as large as those of `node`. */
   static CapacityScheduler scheduler(CapacitySchedulerConfiguration configuration) throws Exception {
+    configuration.set("yarn.scheduler.capacity.resource-calculator", DominantResourceCalculator.class.getName());
     RMContextImpl context = new RMContextImpl();
     context.setConfigurationProvider(new LocalConfigurationProvider());
     RMNodeLabelsManager labels = new RMNodeLabelsManager();

@@ -12,8 +12,6 @@ import org.junit.Test;
 public final class QueueLimitsTest extends WholeAdapter {
   private void start(int maximum) throws Exception {
     CapacitySchedulerConfiguration own = new CapacitySchedulerConfiguration();
-    own.set("yarn.scheduler.capacity.resource-calculator",
-        "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator");
     own.set("yarn.scheduler.capacity.root.queues", "gpu,other");
     own.set("yarn.scheduler.capacity.root.gpu.capacity", "25");
     own.set("yarn.scheduler.capacity.root.gpu.maximum-capacity", Integer.toString(maximum));
