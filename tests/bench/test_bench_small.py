@@ -25,6 +25,7 @@ def test_a_benchmark_measures_service_and_echo_in_one_run(rpc: str, capfd: pytes
     assert figures["rps_ratio"] == pytest.approx(figures["rps"] / figures["echo_rps"])
 
 
+@pytest.mark.slow
 def test_learned_policies_are_measured_one_by_one_and_in_batches(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_redis_that_is_killed_breaks_no_promise(capfd: pytest.CaptureFixture[s
     assert code in (0, 5)  # 5: recovery took longer than the limit, which a busy machine may cause
 
 
+@pytest.mark.slow
 def test_a_shadow_is_measured_where_few_gangs_fit(capfd: pytest.CaptureFixture[str]) -> None:
     few = ["--nodes", "8", "--jobs", "4", "--tasks", "8", "--turns", "1", "--seconds", "1", "--concurrency", "16"]
     assert invoke(["bench", "shadow", *few, "--json"]) in (0, Exit.NEGATIVE)

@@ -21,6 +21,7 @@ from tests.e2e.machine import processor_times, stolen_pct
 ROOT = Path(__file__).parents[2]
 _PYTEST = [sys.executable, "-m", "pytest", "-q"]
 _OTHER_HADOOPS = {f"yarn-{release}": release for release in ("3.4.2", "3.4.3")}
+OF_SOME_TESTS = {*_OTHER_HADOOPS, "yarn-scale"}
 SUITES = {
     "contract": [*_PYTEST, "tests/contract/adapters"],
     "scale": [*_PYTEST, "-m", "e2e_heavy", "tests/bench/test_slurm_scale.py"],

@@ -85,7 +85,13 @@ def test_gae_is_its_definition() -> None:
 
 @pytest.mark.parametrize(
     ("method", "technique"),
-    [("ppo", {}), ("actor-critic", {}), ("actor-critic", {"value": False}), ("actor-critic", {"replay": 0})],
+    [
+        ("ppo", {}),
+        *(
+            pytest.param("actor-critic", technique, marks=pytest.mark.slow)
+            for technique in ({}, {"value": False}, {"replay": 0})
+        ),
+    ],
 )
 def test_a_toy_problem_is_solved(method: str, technique: dict[str, Any]) -> None:
     torch.manual_seed(1)

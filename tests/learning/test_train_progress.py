@@ -90,7 +90,12 @@ def test_every_trainer_is_run_here() -> None:
     assert set(RUNS) == {command.name for command in train_app.registered_commands} - {ALL} - others
 
 
-@pytest.mark.parametrize("trainer", RUNS)
+_SLOW = {"sharing", "reward"}
+
+
+@pytest.mark.parametrize(
+    "trainer", [pytest.param(trainer, marks=pytest.mark.slow if trainer in _SLOW else ()) for trainer in RUNS]
+)
 def test_a_trainer_shows_on_a_terminal_how_far_it_is(
     trainer: str, tmp_path: Path, moved: dict[str, list[tuple[float, float]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

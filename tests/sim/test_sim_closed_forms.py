@@ -67,6 +67,7 @@ def fifo_waits_s(jobs: list[SimJob], servers: int) -> list[float]:
     return waits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.6), (4, 0.7), (8, 0.8)])
 def test_mm_c_waiting_time(servers: int, load: float) -> None:
     mean_s = 10.0

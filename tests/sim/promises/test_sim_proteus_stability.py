@@ -98,6 +98,7 @@ def loaded(policy: AdmissionPolicy, seed: int) -> Trace:
     return run(policy, settings, per_slot, slots, seed, max_gpus=8, work_s=work_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("policy", [Proteus, ProteusQos, ProteusQosSavable])
 def test_at_95_percent_of_capacity_the_backlog_is_at_most_ten_of_the_longest_job(
