@@ -20,7 +20,10 @@ from tests.e2e.machine import processor_times, stolen_pct
 
 ROOT = Path(__file__).parents[2]
 _PYTEST = [sys.executable, "-m", "pytest", "-q"]
-_OTHER_HADOOPS = {f"yarn-{release}": release for release in ("3.4.2", "3.4.3")}
+_OTHER_HADOOPS = {
+    f"yarn-{release}": [f"PLACEWISE_TEST_HADOOP={release}", "YARN_TESTS=-k 'twenty or manager_killed'"]
+    for release in ("3.4.2", "3.4.3")
+}
 OF_SOME_TESTS = {*_OTHER_HADOOPS, "yarn-scale"}
 SUITES = {
     "contract": [*_PYTEST, "tests/contract/adapters"],
@@ -28,7 +31,7 @@ SUITES = {
     **{f"slurm-{release}": ["make", "e2e-slurm", f"SLURM={release}"] for release in ("22.05", "24.11", "26.05")},
     "kubernetes": ["make", "e2e-kubernetes"],
     "yarn": ["make", "e2e-yarn"],
-    **{name: ["make", "e2e-yarn", "YARN_TESTS=-k 'twenty or manager_killed'"] for name in _OTHER_HADOOPS},
+    **{name: ["make", "e2e-yarn", *variables] for name, variables in _OTHER_HADOOPS.items()},
     "yarn-scale": [*_PYTEST, "-m", "e2e_heavy", "tests/bench/test_yarn_scale.py"],
 }
 
@@ -39,7 +42,7 @@ def run(name: str) -> record.Json:
         path = Path(folder) / "junit.xml"
         options = f"{os.environ.get('PYTEST_ADDOPTS', '')} -o junit_family=xunit1 --junitxml={path}"
         before = processor_times()
-        environment = {**os.environ, "PYTEST_ADDOPTS": options, "PLACEWISE_TEST_HADOOP": _OTHER_HADOOPS.get(name, "")}
+        environment = {**os.environ, "PYTEST_ADDOPTS": options}
         code = subprocess.run(SUITES[name], cwd=ROOT, env=environment, check=False).returncode
         machine = {
             "commit": _git("rev-parse", "--short=8", "HEAD")

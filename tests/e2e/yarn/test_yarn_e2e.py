@@ -102,7 +102,7 @@ def test_a_dry_run_holds_nothing_and_agrees_seldom(record_property: Note) -> Non
         found = account(world, results)
         agreed = sum(ran_as_logged(world, result["application"]) for result in results)
         placed = len(world.dry_decisions())  # the others would have waited
-        words = f"dry run: {found}; {agreed} ran where the service would have put them, of {placed} with a place"
+        words = f"dry run: {found}; {agreed} ran on the nodes of their decision, of {placed} with a place"
         record_property("gangs", words)
         print(words)
         assert placed >= 15

@@ -239,10 +239,14 @@ final class Asker implements AutoCloseable {
   }
 
   private void ask(String queueAndLabel, List<Gang> gangs) {
+    ask(queueAndLabel, gangs, gangs.get(0));
+  }
+
+  /** `head`: the first gang of the queue, which these are, or some behind it. */
+  private void ask(String queueAndLabel, List<Gang> gangs, Gang head) {
     int depth = Math.min(gangs.size(), settings.depth);
     List<Gang> allowed = new ArrayList<>();
-    Gang head = gangs.get(0);
-    Limits limits = host.limits(queueAndLabel.substring(queueAndLabel.indexOf('\u0000') + 1));
+    Limits limits = host.limits(queueAndLabel.substring(queueAndLabel.indexOf('\u0000') + 1), gangs.get(0), head);
     for (Gang gang : gangs.subList(0, depth)) {
       String limit = host.limit(gang, head, limits);
       if (limit.isEmpty()) {
@@ -272,7 +276,7 @@ final class Asker implements AutoCloseable {
         return;
       }
       if (sent.size() > 1) {
-        sent.forEach(gang -> ask(queueAndLabel, Collections.singletonList(gang)));
+        sent.forEach(gang -> ask(queueAndLabel, Collections.singletonList(gang), head));
       } else {
         broker.impossible(sent.get(0), sent.get(0).id(), error.getMessage(), settings.isNoFitReleased);
       }

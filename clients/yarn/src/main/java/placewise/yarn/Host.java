@@ -81,10 +81,14 @@ final class Host {
     books.compare(service, budgetMs);
   }
 
-  /** YARN's for gangs of this node label, beside those that are granted. */
-  Limits limits(String label) {
+  /** YARN's for this gang and those behind it, beside what is granted and, if it is another, the head's part. */
+  Limits limits(String label, Gang gang, Gang head) {
     Limits limits = new Limits(context.getScheduler(), label);
     placewise.broker.granted().forEach(limits::add);
+    Claim first = gang == head ? null : placewise.broker.claim(head, Integer.MAX_VALUE);
+    if (first != null) {
+      limits.keepFor(first);
+    }
     return limits;
   }
 
@@ -106,13 +110,8 @@ final class Host {
 
   /** The same of so many containers once the service has decided: other gangs of its answer may have been granted. */
   String limitNow(Gang gang, Gang head, int containers) {
-    Limits limits = limits(gang.partition());
-    Claim first = gang == head ? null : placewise.broker.claim(head, Integer.MAX_VALUE);
-    if (first != null) {
-      limits.keepFor(first);
-    }
     Claim claim = placewise.broker.claim(gang, containers);
-    return claim == null ? "" : limits.passed(claim);
+    return claim == null ? "" : limits(claim.label, gang, head).passed(claim);
   }
 
   /** Whether the last report of the nodes says which of them the application refuses. */

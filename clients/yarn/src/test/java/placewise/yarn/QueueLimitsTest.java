@@ -2,6 +2,7 @@ package placewise.yarn;
 
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
 
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.AbstractLeafQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
@@ -64,6 +65,20 @@ public final class QueueLimitsTest extends WholeAdapter {
     submitTogether(1, 2, 1);
     until(() -> asks.get(1).reason().equals("queue root.gpu is at its maximum"));
     until(() -> service.bodies("jobs:admitOrWait").stream().anyMatch(question -> question.path("jobs").size() == 2));
+  }
+
+  @Test
+  public void theFirstGangKeepsItsPartWhenOneOfAQuestionCannotBeRead() throws Exception {
+    service.placeOn("n1");
+    service.hold(Fakes.attempt(1).toString());
+    start(25);
+    synchronized (Placewise.current().broker) {
+      submitTogether(1, 1, 1, 1);
+      service.refuse(Placewise.current().broker.due().values().iterator().next().get(3).id());
+    }
+    until(() -> asks.get(3).reason().equals("queue root.gpu is at its maximum")); // the last that is asked about alone
+    assertTrue(asks.get(1).hasGrants());
+    assertFalse(asks.get(2).hasGrants());
   }
 
   @Test

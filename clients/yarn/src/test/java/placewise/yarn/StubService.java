@@ -41,6 +41,7 @@ final class StubService implements AutoCloseable {
   private volatile boolean isHung;
   private volatile String node = "";
   private volatile String unreadable = "";
+  private volatile String held = "";
   private long bytes;
 
   /** Listens on this port of loopback; 0 takes a free one. */
@@ -84,6 +85,11 @@ final class StubService implements AutoCloseable {
    */
   void placeOn(String name) {
     node = name;
+  }
+
+  /** Gangs with this in their id wait, whatever becomes of the others. */
+  void hold(String id) {
+    held = id;
   }
 
   /** What names this job or node is refused with status 400. */
@@ -186,8 +192,9 @@ final class StubService implements AutoCloseable {
     for (JsonNode job : question.path("jobs")) {
       String id = job.path("id").asText();
       boolean hasShape = !where.equals("NO_SHAPE");
+      boolean isHeld = where.isEmpty() || !held.isEmpty() && id.contains(held);
       ObjectNode admission = admissions.addObject().put("jobId", id);
-      admission.put("verdict", where.isEmpty() || !hasShape ? "WAIT" : "ADMIT");
+      admission.put("verdict", isHeld || !hasShape ? "WAIT" : "ADMIT");
       if (!hasShape) {
         admission.putArray("blockers").addObject().put("reason", "NO_FEASIBLE_SHAPE").put("message", "no shape fits");
         continue;
