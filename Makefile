@@ -57,9 +57,11 @@ run: $(SERVING) ## Start the service on its embedded Redis, with a sample cluste
 	$(BIN)/placewise serve --demo
 
 # Lint runs beside the first tests, as it takes one core for a minute; its output comes last.
+# In the order of the folders, not by the number of tests in a file: the files of few and long tests would come last, and
+# one processor would wait for the other.
 test: install ## Lint, types, import contracts, and every test but the slow and the heavy end-to-end ones
 	output=$$(mktemp); $(MAKE) --no-print-directory lint stubs-check > $$output 2>&1 & lint=$$!; \
-	  $(BIN)/pytest -m "not e2e_heavy and not slow" --numprocesses auto --maxprocesses 4 --dist loadfile; tests=$$?; \
+	  $(BIN)/pytest -m "not e2e_heavy and not slow" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder; tests=$$?; \
 	  wait $$lint; linted=$$?; cat $$output; rm $$output; exit $$((tests + linted))
 
 test-slow: install ## The tests that take long: trainings from logs, gates, rounds of retraining, memory of large logs

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -216,19 +216,20 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_port_that_is_taken_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
+    for folder in ("one", "GRPC1", "GRPC2", "REST1", "REST2"):
+        (tmp_path / folder).mkdir()
     with service(tmp_path / "one") as running:
         running.wait_for("ready")
         [ports] = running.events("listening")
-        for name, workers in (("GRPC", "1"), ("GRPC", "2"), ("REST", "1"), ("REST", "2")):
-            taken = {
-                f"PLACEWISE_SERVER__{name}_PORT": str(ports[f"{name.lower()}_port"]),
-                "PLACEWISE_SERVER__WORKERS": workers,
-            }
-            with service(tmp_path / "two", **taken) as second:
+        with ExitStack() as stack:
+            refused = {}
+            for name, workers in (("GRPC", "1"), ("GRPC", "2"), ("REST", "1"), ("REST", "2")):
+                port = str(ports[f"{name.lower()}_port"])
+                taken = {f"PLACEWISE_SERVER__{name}_PORT": port, "PLACEWISE_SERVER__WORKERS": workers}
+                refused[name, workers] = port, stack.enter_context(service(tmp_path / f"{name}{workers}", **taken))
+            for port, second in refused.values():
                 assert exit_code(second.process) == 1
-                assert str(ports[f"{name.lower()}_port"]) in second.events("cannot start")[0]["reason"]
+                assert port in second.events("cannot start")[0]["reason"]
 
 
 def test_tls_and_tokens_together(tmp_path: Path) -> None:

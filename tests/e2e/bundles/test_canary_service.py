@@ -105,8 +105,7 @@ async def test_a_canary_that_turns_bad_ends_everywhere_and_a_good_one_is_promote
             answers = Answers((client, other), slow="next")
             async with answers.asking():
                 began_s = time.time()
-                await command(capsys, "canary", "next", "-c", CLUSTER, "--share", 0.5, "--target", one.target)
-                change = await rolled_back(capsys, two.target)
+                change = await ended_by_its_jobs(capsys, one.target, two.target)
                 assert change["bundle"] == "next"
                 assert change["reason"].startswith("slow job: ")
                 assert answers.bundles_since(began_s) == [{DEFAULT_BUNDLE, "next"}, {DEFAULT_BUNDLE, "next"}]
@@ -117,6 +116,17 @@ async def test_a_canary_that_turns_bad_ends_everywhere_and_a_good_one_is_promote
                 promotion_took_s = await settled(answers, "next", time.time())
             print(f"verdict to both services: {took_s:.2f} s; promotion: {promotion_took_s:.2f} s")
             assert max(took_s, promotion_took_s) < FOLLOWS_S
+
+
+async def ended_by_its_jobs(capsys: pytest.CaptureFixture[str], one: str, two: str) -> dict[str, Any]:
+    """Starts the canary and waits for a verdict; again, up to three times, if its decisions were slow. Both bundles
+    hold the same nets, but on a busy machine the guard of latency may be the first to end it."""
+    for _ in range(3):
+        await command(capsys, "canary", "next", "-c", CLUSTER, "--share", 0.5, "--target", one)
+        change = await rolled_back(capsys, two)
+        if not change["reason"].startswith("slow decision: "):
+            break
+    return change
 
 
 async def rolled_back(capsys: pytest.CaptureFixture[str], target: str) -> dict[str, Any]:
