@@ -48,6 +48,14 @@ class Priority(enum.StrEnum):
     NORMAL = "NORMAL"
 
 
+class KeepTogether(enum.StrEnum):
+    """The set of nodes that must hold a whole gang. In a RACK, a node without a rack is one of its own."""
+
+    NONE = "NONE"
+    NODE = "NODE"
+    RACK = "RACK"
+
+
 class SubtaskState(enum.StrEnum):
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -140,7 +148,9 @@ class Shape:
 
 @frozen
 class Job:
-    """One job: a gang of tasks, or a job whose shape admission chooses (no groups), or a pipeline of subtasks."""
+    """One job: a gang of tasks, or a job whose shape admission chooses (no groups), or a pipeline of subtasks.
+
+    `exclusive_network`: while it spans several nodes, no other job that does has a task on one of them."""
 
     id: JobId
     model: str = ""
@@ -161,6 +171,8 @@ class Job:
     shape: Shape | None = None
     attained_gpu_s: float = 0.0
     user: str = ""
+    keep_together: KeepTogether = KeepTogether.NONE
+    exclusive_network: bool = False
 
     @property
     def task_count(self) -> int:
@@ -175,6 +187,11 @@ class Job:
     def is_rigid(self) -> bool:
         """True if the submitter fixed the shape: admission decides when, not how many."""
         return bool(self.groups) and self.elastic is None
+
+    @property
+    def has_wish(self) -> bool:
+        """True if it says of which nodes its gang must be, or beside whom."""
+        return self.keep_together is not KeepTogether.NONE or self.exclusive_network
 
     @property
     def is_speed_in_epochs(self) -> bool:

@@ -9,6 +9,7 @@ from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.domain.job import Role, TaskGroup
 from placewise_core.gang.actions import decode_action
 from placewise_core.gang.gang import Gang
+from placewise_core.view.domains import Domains
 
 _ROLES = (Role.WORKER, Role.PARAMETER_SERVER)
 
@@ -58,6 +59,8 @@ class Candidates:
         for role, waiting_groups in self._waiting.items():
             if waiting_groups:
                 self._begin(role)
+        if gang.domains is not None and self.at is self.rows:
+            self._close_parts(gang.domains)
 
     def is_stuck(self) -> bool:
         """True if no action is possible."""
@@ -74,12 +77,15 @@ class Candidates:
         """Places the task of the action. If the GPUs of the node turn out too slow to share, returns False and masks
         the action from then on. Raises ValueError for an action the mask does not allow."""
         role, c = decode_action(action, len(self.rows))
+        is_divided = self.gang.domains is not None
         if not self.mask[action]:
             raise ValueError(f"action {action} is masked")
         turn, m = self.turns[role], int(self.rows[c])
         if not self.gang.take(turn.group, m):
             turn.mask[c] = self.mask[action] = False
             return False
+        if is_divided:  # the first task has chosen the domain
+            self._narrow(self.gang.usable[self.at])
         self.left[role] -= 1
         if not self.gang.remaining:
             self.turns.clear()
@@ -96,6 +102,20 @@ class Candidates:
             self._waiting[role].remove(turn.group)
             self._begin(role)
         return True
+
+    def _close_parts(self, domains: Domains) -> None:
+        """Masks the domains of whose nodes too few are candidates."""
+        of = domains.of[self.rows]
+        for turn in list(self.turns.values()):
+            holds = np.bincount(of, turn.slots, domains.count) >= turn.group.count
+            self._narrow(holds[of])
+
+    def _narrow(self, mask: BoolArray) -> None:
+        """Masks the candidates outside of `mask` (C,)."""
+        for role, turn in self.turns.items():
+            turn.mask &= mask
+            turn.slots *= mask
+            self.mask[self._half(role)] = turn.mask
 
     def close_intolerant(self) -> None:
         """Masks the nodes whose GPUs are too slow to share with the next task, as `take` would one by one."""

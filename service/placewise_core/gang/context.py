@@ -20,7 +20,8 @@ class PlaceContext:
     may be other than one only if the view is the decision's own. `barred`: (M,) nodes that the heads of queues keep
     from the job (heads.py); None for none. `first_offers` is the business of gang.py alone; in `notes` a policy keeps,
     under itself, results that serve it again within the request. `given` has the proposals for one job, by policy
-    (explore.asked_once); None if every question is a new one.
+    (explore.asked_once); None if every question is a new one. `heeds_together` and `heeds_network`: whether the wishes
+    of those names (domains.py) bind the gang; why.py asks without them.
     """
 
     now_s: float
@@ -34,6 +35,8 @@ class PlaceContext:
     first_offers: Any = field(default=None, compare=False, repr=False)
     notes: dict[object, Any] = field(default_factory=dict, compare=False, repr=False)
     given: dict[object, Any] | None = field(default=None, compare=False, repr=False)
+    heeds_together: bool = True
+    heeds_network: bool = True
 
     @property
     def rng(self) -> np.random.Generator:

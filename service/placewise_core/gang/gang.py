@@ -15,12 +15,16 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import Job, NodeId, Role, TaskGroup
 from placewise_core.gang.context import PlaceContext
-from placewise_core.gang.gpus import pick_gpus, takers
-from placewise_core.gang.offer import NodeLeft, Offer, open_gpus, slots_on
-from placewise_core.view.slots import whole_tasks
+from placewise_core.gang.gpus import pick_gpus, takers, tolerant_gpus
+from placewise_core.gang.offer import NodeLeft, Offer, best_fit, open_gpus, slots_on
+from placewise_core.view.domains import Domains, domains_of
+from placewise_core.view.nodes import whole_gpus
+from placewise_core.view.slots import may_share, whole_tasks
 from placewise_core.view.usage import tenant_of
 from placewise_core.view.view import GPUS, ClusterView
 
+_MOST_OPEN = 32  # domains that are found to hold a gang of unequal groups, the roomiest first: bounds the time
+_MOST_TRIED = 256  # domains that best fit is tried in for that
 _COUNTED_SINGLY = 6  # nodes with room up to which asking one by one is faster than counting all
 _ROLE_NAMES = {Role.WORKER: "worker", Role.PARAMETER_SERVER: "ps"}
 
@@ -39,7 +43,9 @@ class Wanted:
 
 
 class Gang:
-    """`placed`: (group, node) of each task so far · `left`: the nodes that have its tasks, as these leave them."""
+    """`placed`: (group, node) of each task so far · `left`: the nodes that have its tasks, as these leave them ·
+    usable (M,): the nodes that may have tasks; do not write · `domains`: those that the gang may still choose among, by
+    its first task; None once it has, and if all nodes will do."""
 
     def __init__(self, job: Job, view: ClusterView, context: PlaceContext, *, looks_at_gpus: bool = False) -> None:
         """`looks_at_gpus`: the caller will ask for each GPU's tenants; else they are counted only if the gang needs
@@ -53,6 +59,8 @@ class Gang:
         self._begun: dict[int, int] = {}  # by group's id, tasks placed
         self._first = first = _first_of(job, view, context)
         self._names, self._wanted, self.remaining = first.names, first.wanted, first.task_count
+        self.usable, self.domains = first.usable, first.domains
+        self.kept = -1  # a node of the domain that the gang is kept to
         self._looks_at_gpus = looks_at_gpus or first.looks_at_gpus
 
     def wanted(self, group: TaskGroup) -> Wanted | None:
@@ -83,12 +91,24 @@ class Gang:
         """The name of the group's next task. Raises IndexError if none is left."""
         return self._names[id(group)][self._begun.get(id(group), 0)]
 
-    # -- what nodes offer ---------------------------------------------------------------------------------------
+    def keep_to(self, m: int) -> "Gang":
+        """Keeps a gang of which nothing is placed to the domain of node m. The gang."""
+        if self.domains is not None:
+            self.usable = self.usable & self.domains.around(m)
+            self.domains, self.kept = None, m
+        return self
+
+    def alike(self) -> "Gang":
+        """The same gang with nothing placed, kept to the same domain."""
+        other = Gang(self.job, self.view, self.context)
+        return other if self.kept < 0 else other.keep_to(self.kept)
 
     @property
-    def usable(self) -> BoolArray:
-        """(M,) do not write."""
-        return self._first.usable
+    def most_together(self) -> int:
+        """The most tasks that any domain holds, group by group; those of the gang if all nodes will do."""
+        return self._first.most_together
+
+    # -- what nodes offer ---------------------------------------------------------------------------------------
 
     def open(self, group: TaskGroup) -> BoolArray:
         """(M,) nodes that are usable and carry the labels the group asks for. Do not write."""
@@ -100,7 +120,7 @@ class Gang:
         wanted = self.wanted(group)
         if wanted is None:
             return None
-        if self.placed:
+        if self.placed or self.kept >= 0:
             mask = self.mask_of(group, wanted) if mask is None else mask
             return Offer(
                 self.job,
@@ -171,10 +191,11 @@ class Gang:
 
     def lacks_slots(self, group: TaskGroup) -> bool:
         """True if counting says that the group fits in no way."""
-        known = None if self.placed else self._first.lacks_slots.get(id(group))
+        is_first = not self.placed and self.kept < 0
+        known = self._first.lacks_slots.get(id(group)) if is_first else None
         if known is None:
             known = self._counts_too_few(group)
-            if not self.placed:
+            if is_first:
                 self._first.lacks_slots[id(group)] = known
         return known
 
@@ -197,6 +218,17 @@ class Gang:
         assert wanted is not None
         return takers(self.view, mask, self.job, group, wanted.demand, self.context.interference, self.left)
 
+    def slots_each(self, group: TaskGroup) -> FloatArray:
+        """(M,) tasks of the group, of which none is placed, that each node takes at once, slowdown limits included."""
+        wanted, offer = self.wanted(group), self.offer(group)
+        if wanted is None or offer is None:
+            return np.zeros(self.view.nodes.size)
+        slots = np.minimum(offer.slots, float(min(group.count, group.max_per_node or group.count)))
+        if may_share(wanted.demand, self.job.gpu_sharing):
+            given = (self.job, group, wanted.demand, self.context.interference)
+            slots = np.minimum(slots, tolerant_gpus(self.view, offer.mask, *given) // wanted.gpus)
+        return np.asarray(slots * offer.mask)
+
     # -- placing ------------------------------------------------------------------------------------------------
 
     def take(self, group: TaskGroup, m: int, count: int = 1) -> bool:
@@ -213,6 +245,8 @@ class Gang:
             if picked is None:
                 return False
             gpus = picked
+        if self.domains is not None:
+            self.keep_to(m)
         if left is None:
             left = self.left[m] = NodeLeft(self.view, m)
         if wanted.is_countable and each:
@@ -240,7 +274,7 @@ class Gang:
 
     def take_all(self, group: TaskGroup, nodes: Sequence[int]) -> None:
         """Places the next tasks of a countable group on these nodes, one after the other."""
-        if self._looks_at_gpus or self.left or self.remaining > len(nodes):
+        if self._looks_at_gpus or self.left or self.remaining > len(nodes) or self.domains is not None:
             for m in nodes:
                 self.take(group, m)
             return
@@ -256,6 +290,25 @@ class Gang:
         self._begun[id(group)] = begun + len(nodes)
         self.placed += [(group, m) for m in nodes]
         self.remaining = 0
+
+    def finish(self) -> list[int] | None:
+        """Places the rest by best fit. The nodes of its tasks in their order; None if that leads into a dead end."""
+        found: list[int] = []
+        for group in self.groups():
+            while self.remaining_of(group):
+                wanted = self._wanted[id(group)]
+                if wanted is None:
+                    return None
+                mask = self.takers(group, self.mask_of(group, wanted))
+                offer = self.offer(group, mask)
+                if offer is None or not mask.any():
+                    return None
+                m = int(np.where(mask, best_fit(offer)[0], -np.inf).argmax())
+                if not self.take(group, m):
+                    return None
+                found.append(m)
+                self.context.slices.pause()
+        return found
 
     def _assigned(self, group: TaskGroup, nodes: Sequence[int], begun: int) -> tuple[Assignment, ...]:
         """The group's tasks from the one numbered `begun` on, one on each of these nodes, which have none yet."""
@@ -312,6 +365,8 @@ class _First:
         self.task_count = job.task_count
         if barred is not None:
             self.usable &= ~barred
+        self.domains: Domains | None = None
+        self.most_together = self.task_count
         self.offers: dict[int, Offer] = {}
         self.lacks_slots: dict[int, bool] = {}  # by the group's id
         self.idle: dict[int, tuple[NodeId, tuple[int, ...]]] = {}  # by node, its id and its idle GPUs
@@ -335,7 +390,57 @@ def _first_of(job: Job, view: ClusterView, context: PlaceContext) -> _First:
     ):
         return kept
     context.first_offers = kept = _First(job, view, context.now_s, context.barred)
+    if job.has_wish or view.exclusive:
+        kept.domains = domains_of(job, view, context.heeds_together, context.heeds_network)
+    if kept.domains is not None:
+        usable, kept.most_together = _open_domains(Gang(job, view, context), kept.domains)
+        kept.usable = usable
+        kept.offers.clear()
+        kept.lacks_slots.clear()
     return kept
+
+
+def _open_domains(gang: Gang, domains: Domains) -> tuple[BoolArray, int]:
+    """(M,) the usable nodes of the domains that hold the whole gang, and the most tasks that any of them holds.
+
+    Counting decides for one group. Unequal ones compete for what a node has: best fit is tried in the roomiest domains.
+    """
+    groups = gang.job.groups
+    held = [np.minimum(domains.totals(gang.slots_each(group)), float(group.count)) for group in groups]
+    is_open = np.logical_and.reduce([most >= group.count for most, group in zip(held, groups, strict=True)])
+    most = int(np.add.reduce(held).max(initial=0.0))
+    if len(groups) > 1:
+        spare = np.minimum.reduce([domains.totals(gang.slots_each(group)) / group.count for group in groups])
+        is_open = _completed(gang, domains, is_open, spare)
+    return np.asarray(gang.usable & is_open[domains.of]), most
+
+
+def _completed(gang: Gang, domains: Domains, is_open: BoolArray, spare: FloatArray) -> BoolArray:
+    """(D,) those of the open domains that hold all groups at once. A single node does if it has the sum of all tasks;
+    in others best fit is tried, those with most to `spare` (D,) first."""
+    found = np.zeros(domains.count, dtype=np.bool_)
+    nodes = domains.totals(gang.usable.astype(np.float64))
+    if all(gang.is_countable(group) for group in gang.job.groups):
+        takes_all = domains.totals((gang.usable & _takes_all(gang)).astype(np.float64)) > 0
+        found |= is_open & (nodes == 1) & takes_all
+        is_open = is_open & (nodes > 1)
+    candidates = is_open.nonzero()[0]
+    is_open_now = int(found.sum())
+    for d in candidates[(-spare[candidates]).argsort(kind="stable")][:_MOST_TRIED].tolist():
+        m = int((gang.usable & (domains.of == d)).argmax())
+        found[d] = Gang(gang.job, gang.view, gang.context).keep_to(m).finish() is not None
+        is_open_now += int(found[d])
+        if is_open_now >= _MOST_OPEN:
+            break
+        gang.context.slices.pause()
+    return found
+
+
+def _takes_all(gang: Gang) -> BoolArray:
+    """(M,) nodes with the sum of what all tasks of countable groups ask for."""
+    each = [gang.wanted(group) for group in gang.job.groups]
+    need = np.add.reduce([whole_gpus(w.demand) * g.count for w, g in zip(each, gang.job.groups, strict=True) if w])
+    return np.asarray((gang.view.usage.countable_free >= need[:, None]).all(axis=0))
 
 
 def _wanted(job: Job, group: TaskGroup, view: ClusterView) -> Wanted | None:

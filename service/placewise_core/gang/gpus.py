@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from placewise_core.basics.arrays import BoolArray, FloatArray
+from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.offer import NOTHING_LEFT, NodeLeft
 from placewise_core.speed.interference import GpuInterference
@@ -69,6 +69,28 @@ def takers(
     """
     if not may_share(demand, job.gpu_sharing):
         return mask
+    open_gpus = tolerant_gpus(view, mask, job, group, demand, interference)
+    found: BoolArray = mask & (open_gpus >= np.ceil(demand[GPUS]))
+    known = view.jobs.get(job.id)
+    for m in {
+        *left,
+        *(view.nodes.index[a.node] for a in (known.assignments if known else ()) if a.node in view.nodes.index),
+    }:
+        if mask[m]:
+            found[m] = pick_gpus(view, m, job, group, demand, interference, left.get(m)) is not None
+    return found
+
+
+def tolerant_gpus(
+    view: ClusterView,
+    mask: BoolArray,
+    job: Job,
+    group: TaskGroup,
+    demand: FloatArray,
+    interference: GpuInterference,
+) -> IntArray:
+    """(M,) GPUs of the nodes of `mask` that can each serve a task of the group, slowdown limits included, as long as
+    the job has no task there."""
     empty, shared = view.slots.gpu_open(demand, group, job.gpu_sharing)
     shared &= mask[:, None]
     kinds = view.nodes.gpu_model.astype(np.int64) * _CO_TENANTS_SPAN + view.usage.gpu_co_tenants
@@ -79,15 +101,7 @@ def takers(
         for kind in asked.tolist()
     ]
     shared[shared] = np.array(answers, dtype=np.bool_)[where]
-    found: BoolArray = mask & ((empty | shared).sum(axis=1) >= np.ceil(demand[GPUS]))
-    known = view.jobs.get(job.id)
-    for m in {
-        *left,
-        *(view.nodes.index[a.node] for a in (known.assignments if known else ()) if a.node in view.nodes.index),
-    }:
-        if mask[m]:
-            found[m] = pick_gpus(view, m, job, group, demand, interference, left.get(m)) is not None
-    return found
+    return np.asarray((empty | shared).sum(axis=1))
 
 
 def is_tolerated(view: ClusterView, m: int, g: int, job: Job, interference: GpuInterference) -> bool:

@@ -17,7 +17,7 @@ from placewise_core.domain.decision import Candidate
 from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
-from placewise_core.gang.offer import Offer
+from placewise_core.gang.offer import Offer, best_fit
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.view.view import ClusterView
 
@@ -80,7 +80,7 @@ class BestFit:
     fills_nodes, is_by_node = False, True
 
     def scores(self, offer: Offer) -> FloatArray:
-        return np.asarray(-offer.free_gpus - offer.free[0] / (1.0 + offer.capacity[0]))
+        return best_fit(offer)
 
     def terms(self, offer: Offer, m: int) -> Terms:
         return (("free_gpus", float(offer.free_gpus[0, m])),)
@@ -137,7 +137,8 @@ def _place_tasks(
     offer, wanted = gang.offer(group), gang.wanted(group)
     if offer is None or wanted is None:
         return False
-    if choose is None and wanted.is_countable and not gang.context.is_explaining:
+    is_unbound = choose is None and gang.domains is None  # a first task chooses the domain of the others
+    if is_unbound and wanted.is_countable and not gang.context.is_explaining:
         if scorer.fills_nodes:
             return _fill_nodes(scorer, gang, offer)
         if scorer.is_by_node:
@@ -273,6 +274,7 @@ class _Turns:
         self._is_explaining = gang.context.is_explaining
         self._fills = scorer.fills_nodes and not self._is_explaining and choose is None
         self._is_by_node = scorer.is_by_node and not self._is_explaining
+        self._is_divided = gang.domains is not None
         self._offer: Offer | None = offer
         self._open = offer.mask.copy()
         self._scores: FloatArray  # (1, M), by the offer
@@ -320,6 +322,10 @@ class _Turns:
     def _refresh(self, m: int) -> None:
         """After node m got tasks of the group."""
         is_open = self._open[m] = self._gang.fits_on(self._group, m)
+        if self._is_divided:  # the first task has chosen the domain
+            self._is_divided = False
+            self._open &= self._gang.usable
+            self._now = None if self._now is None else np.where(self._open, self._now, _LOWEST)
         if not self._is_by_node:
             self._now = self._offer = None
         elif self._now is not None:

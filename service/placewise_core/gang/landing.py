@@ -6,6 +6,7 @@ from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import task_names
 from placewise_core.gang.gpus import is_tolerated
+from placewise_core.view.domains import domains_of
 from placewise_core.view.heads import barred
 from placewise_core.view.view import ClusterView
 
@@ -31,6 +32,8 @@ def land(running: RunningJob, seen: ClusterView, view: ClusterView, context: Pla
             unchanged.add(m)
         else:
             changed.append(task)
+    if not _is_together(running, view):
+        return False
     for i, task in enumerate(changed):
         if not _takes(view, running.job, groups[task.task], task, context):
             for taken in reversed(changed[:i]):
@@ -39,6 +42,12 @@ def land(running: RunningJob, seen: ClusterView, view: ClusterView, context: Pla
         view.usage.claim(running.job, task)
     view.usage.adopt(seen.usage, sorted(unchanged))
     return True
+
+
+def _is_together(running: RunningJob, view: ClusterView) -> bool:
+    """True if all tasks are in one domain, as the view is now. Each is on a node of it."""
+    domains = domains_of(running.job, view)
+    return domains is None or len({int(domains.of[view.nodes.index[task.node]]) for task in running.assignments}) == 1
 
 
 def _takes(view: ClusterView, job: Job, group: TaskGroup, task: Assignment, context: PlaceContext) -> bool:

@@ -325,6 +325,11 @@ def open_gpus(view: ClusterView, m: int, left: NodeLeft, demand: FloatArray, gro
     return int((empty | shared).sum())
 
 
+def best_fit(offer: Offer) -> FloatArray:
+    """(J, N) more for less free GPUs, then for less free CPU."""
+    return np.asarray(-offer.free_gpus - offer.free[CPU] / (1.0 + offer.capacity[CPU]))
+
+
 def load_of(whole: float, free: Sequence[float], inverse: Sequence[float]) -> float:
     """ClusterView.load of a node with so much free, to the last bit. `whole`: when it is full; `free` and `inverse`,
     that of the capacity, by resource row."""

@@ -14,6 +14,9 @@ resources. Order of the blockers, the first to fix first:
    smallest shortfall relative to the demand
 6. nodes with room that selector or GPU model exclude while others match: SELECTOR_MISMATCH, GPU_MODEL_MISMATCH
 
+A gang that fits but for `keep_together` or an exclusive network has that one blocker: KEEP_TOGETHER, or else
+EXCLUSIVE_NETWORK.
+
 Works on whole arrays; loops over nodes only for those that are not ready, and for sharing jobs over those with room.
 """
 
@@ -25,11 +28,13 @@ import numpy as np
 from placewise_core.basics.arrays import BoolArray
 from placewise_core.domain.cluster import NodeState
 from placewise_core.domain.decision import Blocker, Outcome, Reason
-from placewise_core.domain.job import Job
+from placewise_core.domain.job import Job, KeepTogether
 from placewise_core.gang.context import PlaceContext
-from placewise_core.gang.greedy import obstacle
+from placewise_core.gang.gang import Gang
+from placewise_core.gang.greedy import can_fit, obstacle
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.shortage import Shortage, shortages
+from placewise_core.view.domains import crossed, domains_of
 from placewise_core.view.nodes import CELSIUS
 from placewise_core.view.view import ClusterView
 
@@ -41,14 +46,47 @@ def explain(job: Job, view: ClusterView, context: PlaceContext) -> tuple[Outcome
     unknown = tuple(_unknown_resources(job, view))
     if unknown:
         return Outcome.NO_FIT, unknown
-    task = obstacle(job, view.emptied(), replace(context, barred=None, first_offers=None))
+    empty, whenever = view.emptied(), replace(context, barred=None, first_offers=None)
+    is_divided = domains_of(job, view) is not None
+    task = obstacle(job, empty, _apart(whenever) if is_divided else whenever)
     if task is not None:
         return Outcome.NO_FIT, tuple(_blockers(task, is_empty=not task.placed))
-    task = obstacle(job, view, context)
+    if is_divided and (found := tuple(_not_together(job, empty, whenever))):
+        return Outcome.NO_FIT, found
+    task = obstacle(job, view, _apart(context) if is_divided else context)
     if task is not None:
         return Outcome.WAIT, tuple(_blockers(task))
+    if is_divided and (found := tuple(_not_together(job, view, context))):
+        return Outcome.WAIT, found
     message = "the policy found no way to place the gang as it is; best fit would"
     return Outcome.WAIT, (Blocker(Reason.FRAGMENTED, message=message),)
+
+
+def _apart(context: PlaceContext, *, heeds_together: bool = False) -> PlaceContext:
+    """The context of a gang whose tasks may be apart, and beside any network."""
+    return replace(context, first_offers=None, heeds_together=heeds_together, heeds_network=False)
+
+
+def _not_together(job: Job, view: ClusterView, context: PlaceContext) -> Iterator[Blocker]:
+    """Of a gang that would fit apart: the wish against it, its own or that of a job there. Nothing if best fit places
+    it all the same."""
+    if can_fit(job, view, context):
+        return
+    beside = _apart(context, heeds_together=True)
+    gang, tasks = Gang(job, view, beside), job.task_count
+    if job.keep_together is not KeepTogether.NONE and not can_fit(job, view, beside):
+        most, one = gang.most_together, job.keep_together.lower()
+        found = f"the best holds {most}" if most < tasks else "each group finds room in one, but not all at once"
+        message = f"no {one} holds the {tasks} tasks together; {found}"
+        yield Blocker(Reason.KEEP_TOGETHER, shortfall=float(max(1, tasks - most)), resource="tasks", message=message)
+        return
+    slots_each = np.add.reduce([gang.slots_each(group) for group in job.groups])
+    nodes = int(np.count_nonzero(slots_each[list(crossed(job, view))]))
+    if job.exclusive_network:
+        message = "jobs that span several nodes use the network of nodes with room; this job wants it for itself"
+    else:
+        message = "nodes with room have a job that wants its network for itself"
+    yield Blocker(Reason.EXCLUSIVE_NETWORK, nodes, message=message)
 
 
 def _unknown_resources(job: Job, view: ClusterView) -> Iterator[Blocker]:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from placewise_core.basics.arrays import FloatArray, IntArray, least
-from placewise_core.domain.job import Job, TaskGroup
+from placewise_core.domain.job import Job, KeepTogether, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
+from placewise_core.view.domains import Domains
 from placewise_core.view.view import ClusterView
 
 MOST_NODES = 32  # as many as the clusters that nets are trained on have; every node there costs time with every task
@@ -25,11 +26,14 @@ def shortlist(jobs: Sequence[Job], view: ClusterView, context: PlaceContext, mos
     most = max(most, _NODES_PER_TASK * max(job.task_count for job in jobs))
     if view.nodes.size <= most:
         return np.arange(view.nodes.size)
-    slots = _slots(jobs, Gang(jobs[0], view, context))
+    gang = Gang(jobs[0], view, context)
+    slots = _slots(jobs, gang)
     fits = np.flatnonzero(slots > 0)
     if len(fits) <= most:
         return fits
     free = view.usage.free_gpus[fits] + view.usage.free[0, fits] * view.nodes.inverse_capacity[0, fits]
+    if gang.domains is not None and jobs[0].keep_together is KeepTogether.RACK:
+        return _by_domain(fits, free - 1e3 * slots[fits], gang.domains, jobs[0].task_count, most)
     chosen: IntArray = np.zeros(0, dtype=np.int64)
     # Each in turn fills its share with nodes that are not chosen yet: a third, a third, the rest.
     for cost, share in ((free - 1e3 * slots[fits], most // 3), (free, most // 3), (view.usage.load[fits], most)):
@@ -37,6 +41,17 @@ def shortlist(jobs: Sequence[Job], view: ClusterView, context: PlaceContext, mos
         left = left[~np.isin(left, chosen)]
         chosen = np.concatenate([chosen, left[: min(share, most - len(chosen))]])
     return np.sort(fits[chosen])
+
+
+def _by_domain(fits: IntArray, cost: FloatArray, domains: Domains, each: int, most: int) -> IntArray:
+    """Up to `most` of the nodes `fits`: those of the domain with the node of least `cost` (N,) first, and of each
+    domain no more than `each`, which is enough for the gang."""
+    left: dict[int, list[int]] = {}
+    for m in fits[cost.argsort(kind="stable")].tolist():
+        nodes = left.setdefault(int(domains.of[m]), [])
+        if len(nodes) < each:
+            nodes.append(m)
+    return np.sort(np.array([m for nodes in left.values() for m in nodes][:most], dtype=np.int64))
 
 
 def _slots(jobs: Sequence[Job], gang: Gang) -> FloatArray:

@@ -22,7 +22,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
 from placewise_core.gang.policy import NetRead, PlacementPolicy, Proposal, action_of
 from placewise_core.policies.harmony import Harmony, NetSteps, drawn_from, node_odds
-from placewise_core.policies.plan import Plan, plan_of
+from placewise_core.policies.plan import Plan, plan_around, plan_of
 from placewise_core.view.view import ClusterView
 
 
@@ -62,6 +62,12 @@ class HarmonyDraw(PlacementPolicy):
             if found is None:
                 return total + so_far * (action_of(plan.rest()) == wanted)
             first, odds = found
+            if gang.domains is not None:  # a node of another domain has a plan that gives another placement
+                m = nodes.get(gang.next_name(_group_of(steps, first)), -1)
+                plan = plan_around(gang, m) if m >= 0 and gang.usable[m] else None
+                if plan is None:
+                    return 0.0
+                odds = np.where(gang.domains.around(m)[steps.candidates.rows], odds, 0.0)
             group, is_open = _open(steps, first, plan)
             closed = float(odds[~is_open].sum())
             if closed > 0 and action_of(plan.rest()) == wanted:
@@ -90,8 +96,10 @@ class HarmonyDraw(PlacementPolicy):
             if found is None:
                 return Proposal(plan.rest())
             first, odds = found
-            group, is_open = _open(steps, first, plan)
             c = drawn_from(odds, context.rng.random())
+            if gang.domains is not None:
+                plan = plan_around(gang, int(steps.candidates.rows[c])) or plan
+            group, is_open = _open(steps, first, plan)
             if not is_open[c]:
                 return Proposal(plan.rest())
             steps.take(first + c)

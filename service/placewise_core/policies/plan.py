@@ -12,8 +12,17 @@ from placewise_core.gang.offer import NodeLeft
 
 
 def plan_of(gang: Gang) -> "Plan | None":
-    """Best fit's plan for a gang of countable groups of which nothing is placed; None if it finds none."""
-    full = Gang(gang.job, gang.view, gang.context)
+    """Best fit's plan for a gang of countable groups of which nothing is placed; None if it finds none. It is within
+    the gang's domain, if it is kept to one, else within the one that best fit chooses."""
+    return _planned(gang, gang.alike())
+
+
+def plan_around(gang: Gang, m: int) -> "Plan | None":
+    """As `plan_of`, within the domain of node m."""
+    return _planned(gang, gang.alike().keep_to(m))
+
+
+def _planned(gang: Gang, full: Gang) -> "Plan | None":
     return Plan(gang, full.placed) if place_all(BestFit(), full, []) else None
 
 

@@ -1,12 +1,13 @@
 """Random that looks ahead: it draws only nodes after which the rest of the gang still fits. Its propensity is exact."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from placewise_core.domain.job import TaskGroup
 from placewise_core.gang.gang import Gang
-from placewise_core.gang.greedy import BestFit, can_fit
+from placewise_core.gang.greedy import can_fit
 from placewise_core.gang.policy import Proposal
 from placewise_core.policies.plan import plan_of
 from placewise_core.policies.random_fit import Random
@@ -20,15 +21,29 @@ class RandomAhead(Random):
     Countable groups keep a plan for the rest of the gang, at first best fit's. A node is open if the plan has a task of
     the group there, or if it takes another one beside all that are planned. Other gangs try best fit after each of
     at most 1024 / tasks² nodes per task, its own always among them; large ones get best fit's placement. All of this
-    follows from the nodes drawn so far, so the product of 1/n is exact.
+    follows from the nodes drawn so far, so the product of 1/n is exact. A gang that one domain must hold draws a node
+    first, for its domain alone.
     """
 
     def _placed(self, gang: Gang, given: Mapping[str, int] | None) -> Proposal | None:
         if any(gang.wanted(group) is None for group in gang.job.groups):
             return None
+        if gang.domains is None:
+            return self._drawn(gang, given)
+        nodes: list[int] = gang.usable.nonzero()[0].tolist()
+        m = _chosen(gang, gang.groups()[0], nodes, given) if nodes else -1
+        if m < 0:
+            return None
+        drawn = self._drawn(gang.keep_to(m), given)
+        chance = np.count_nonzero(gang.usable) / len(nodes)
+        return drawn and replace(drawn, propensity=drawn.propensity * chance)
+
+    @staticmethod
+    def _drawn(gang: Gang, given: Mapping[str, int] | None) -> Proposal | None:
+        """As `_placed`, of a gang that may be on any nodes or is kept to a domain."""
         if all(gang.is_countable(group) for group in gang.job.groups):
             return _drawn_by_plan(gang, given)
-        rest = _rest(_copy(gang)) if can_fit(gang.job, gang.view, gang.context) else None
+        rest = _copy(gang).finish() if can_fit(gang.job, gang.view, gang.context) else None
         if rest is None:
             return None
         propensity = 1.0
@@ -80,32 +95,13 @@ def _open_ended(gang: Gang, group: TaskGroup, rest: list[int]) -> dict[int, list
         nodes: list[int] = gang.takers(group, gang.mask_of(group, wanted)).nonzero()[0].tolist()
         if len(nodes) > most:
             nodes = [nodes[i] for i in np.linspace(0, len(nodes) - 1, most)[1:].astype(int).tolist()]
-        rests = {m: _rest(_copy(gang, (group, m))) for m in nodes if m != rest[0]} | rests
+        rests = {m: _copy(gang, (group, m)).finish() for m in nodes if m != rest[0]} | rests
     return {m: found for m, found in sorted(rests.items()) if found is not None}
 
 
 def _copy(gang: Gang, *more: tuple[TaskGroup, int]) -> Gang:
     """The same gang with the same tasks placed, and with `more`."""
-    copied = Gang(gang.job, gang.view, gang.context)
+    copied = gang.alike()
     for group, m in [*gang.placed, *more]:
         copied.take(group, m)
     return copied
-
-
-def _rest(gang: Gang) -> list[int] | None:
-    """Places the rest of the gang by best fit: the nodes, or None where that runs into a dead end."""
-    found: list[int] = []
-    for group in gang.groups():
-        while gang.remaining_of(group):
-            wanted = gang.wanted(group)
-            assert wanted is not None
-            mask = gang.takers(group, gang.mask_of(group, wanted))
-            offer = gang.offer(group, mask)
-            if offer is None or not mask.any():
-                return None
-            m = int(np.where(mask, BestFit().scores(offer)[0], -np.inf).argmax())
-            if not gang.take(group, m):
-                return None
-            found.append(m)
-            gang.context.slices.pause()
-    return found

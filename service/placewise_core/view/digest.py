@@ -242,6 +242,8 @@ def _number_of(running: RunningJob) -> int:
     job = running.job
     names = [job.id, running.state, job.model, job.user, job.queue, job.priority]
     names += [f"{task.task} {task.node} {task.gpu_indices}" for task in running.assignments]
+    if job.exclusive_network:
+        names.append("exclusive_network")
     numbers = _of_job(
         running.start_time_s, running.speed, running.epochs_done, job.total_epochs, job.single_gpu_s, job.iterations,
         job.batch_size, job.submit_time_s, job.gpu_sharing.max_slowdown,

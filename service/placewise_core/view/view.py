@@ -59,6 +59,8 @@ class ClusterView:
         self.estimates = Estimates(records.overheads, profiles)
         self.overheads, self.subtask_profiles = self.estimates.overheads, self.estimates.profiles
         self.jobs: dict[JobId, RunningJob] = {job.id: job for job in records.jobs}
+        # Jobs that want their network for themselves.
+        self.exclusive: set[JobId] = {job.id for job in records.jobs if job.job.exclusive_network}
         self.co_runs = CoRunBook(records.subtask_profiles, [running.job for running in records.jobs])
         self._digests = ViewDigest()
         self.lineage = Lineage()
@@ -120,6 +122,8 @@ class ClusterView:
         self._digests.note_job(running.id)
         if running.job.gpu_sharing.co_runs:
             self.co_runs.add(running.job)
+        if running.job.exclusive_network:
+            self.exclusive.add(running.id)
 
     def update_jobs(self, jobs: Iterable[RunningJob]) -> None:
         """Gives jobs a new state. Their places and their order remain (the simulator's way in)."""
@@ -135,6 +139,7 @@ class ClusterView:
             self.usage.unclaim_all(running.job, running.assignments)
             if running.job.gpu_sharing.co_runs:
                 self.co_runs.remove(running.job)
+            self.exclusive.discard(job_id)
         return running
 
     def apply(self, event: Event) -> None:
@@ -169,6 +174,7 @@ class ClusterView:
                 self._apply_profile(change)
             case ClusterDeleted():
                 self.jobs.clear()
+                self.exclusive.clear()
                 self.co_runs = CoRunBook({}, ())
                 self.queues.clear()
                 self.heads.clear()
@@ -236,7 +242,7 @@ class ClusterView:
         other.nodes = self.nodes.fork()
         other.usage = self.usage.fork(other.nodes)
         other.slots = Slots(other.nodes, other.usage)  # not the kept ones: they are counted on in place
-        other.jobs, other.co_runs = dict(self.jobs), self.co_runs.fork()
+        other.jobs, other.co_runs, other.exclusive = dict(self.jobs), self.co_runs.fork(), set(self.exclusive)
         other.notes = WeakKeyDictionary()
         other._digests = ViewDigest()
         return other
@@ -253,7 +259,7 @@ class ClusterView:
         Shares inventory with this view: for asking, not for applying events to.
         """
         other = copy.copy(self)
-        other.jobs = {}
+        other.jobs, other.exclusive = {}, set()
         other._digests = ViewDigest()
         other.co_runs = CoRunBook({}, ())
         other.nodes = self.nodes.all_ready()

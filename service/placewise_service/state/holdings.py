@@ -6,6 +6,13 @@ from typing import NamedTuple
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment, Node, NodeState, RunningJob
 from placewise_core.domain.job import Job, NodeId, quantise
+from placewise_core.view.domains import spans
+from placewise_core.view.view import CPU, GPU_MEMORY, MEMORY, ClusterView
+from placewise_core.view.view import NETWORK as NETWORK_ROW
+
+# Name of an extended amount that no node has and no caller may use: marks the holds of a job that spans several nodes
+# and wants their network for itself.
+NETWORK = ""
 
 
 class Hold(NamedTuple):
@@ -35,6 +42,16 @@ class NodeCapacity(NamedTuple):
     network_gbps: float
     extended: dict[str, float]
     gpu_memory_by_index_gib: dict[int, float]
+
+
+class SeenNode(NamedTuple):
+    """The use of a node as a decision saw it, in the order that reserve.lua reads: amounts, the jobs on its GPUs."""
+
+    cpu_cores: float
+    memory_gib: float
+    gpu_memory_gib: float
+    network_gbps: float
+    on_gpus: tuple[str, ...]
 
 
 @frozen
@@ -74,6 +91,17 @@ def holds_of(running: RunningJob) -> tuple[Hold, ...]:
     assignments = running.assignments
     if _is_one_hold(assignments):
         return (hold_of(running.job, assignments),)
+    if running.job.exclusive_network and spans(running):
+        return tuple([_marked(hold) for hold in _parts(running)])
+    return _parts(running)
+
+
+def _marked(hold: Hold) -> Hold:
+    return hold._replace(extended={**hold.extended, NETWORK: 1.0})
+
+
+def _parts(running: RunningJob) -> tuple[Hold, ...]:
+    assignments = running.assignments
     parts: dict[object, list[Assignment]] = {}
     for i, assignment in enumerate(assignments):
         key = _alike(assignment)
@@ -85,6 +113,27 @@ def holds_of(running: RunningJob) -> tuple[Hold, ...]:
         else:
             others.append(assignment)
     return tuple([hold_of(running.job, tasks) for tasks in parts.values()])
+
+
+def seen_nodes(running: RunningJob, view: ClusterView) -> dict[str, SeenNode]:
+    """The nodes of a job that wants their network for itself, as the view has them without it; none of another job."""
+    if not running.job.exclusive_network or not spans(running):
+        return {}
+    nodes = {task.node for task in running.assignments if task.node in view.nodes.index}
+    return {node: _seen(view, view.nodes.index[node], running) for node in sorted(nodes)}
+
+
+def _seen(view: ClusterView, m: int, running: RunningJob) -> SeenNode:
+    used = view.nodes.capacity[:, m] - view.usage.free[:, m]
+    if view.usage.is_on(running.id, m):
+        for task in running.assignments:
+            demand = view.nodes.demand_vector(task.demand)
+            if view.nodes.index.get(task.node) == m and demand is not None:
+                used -= demand
+    amounts: list[float] = used[[CPU, MEMORY, GPU_MEMORY, NETWORK_ROW]].tolist()
+    on_gpus = {tenant.job_id for g in range(view.nodes.gpu_exists.shape[1]) for tenant in view.usage.tenants(m, g)}
+    cpu, memory, gpu_memory, network = amounts
+    return SeenNode(cpu, memory, gpu_memory, network, tuple(sorted(on_gpus - {running.id})))
 
 
 def _is_one_hold(assignments: Sequence[Assignment]) -> bool:

@@ -18,6 +18,7 @@ from placewise_core.domain.events import ClusterRecords, Event
 from placewise_core.domain.job import JobId, NodeId
 from placewise_core.speed.sums import Addition
 from placewise_log.logs import Log, LogState
+from placewise_service.state.holdings import SeenNode
 
 MOST_FORGOTTEN = 100  # rows of profiles that one call removes
 MOST_LINKED = 8192  # jobs whose links are kept, and as many of the older ones
@@ -32,6 +33,9 @@ class ReserveRequest:
     ids the decision saw there: another set means the slowdown prediction is void, hence a conflict. The request's own
     jobs count neither as seen nor as there. A job that is only reserved may be reserved again: the new reservation
     replaces the old one, or the old one stands. A running one conflicts. `fingerprint` and `over` are as in `remember`.
+
+    A job that spans several nodes conflicts where another such job has the network for itself (NETWORK_TAKEN). A job
+    that wants it may only come to nodes that are as in `expected_nodes`, with the jobs before it (NETWORK_CHANGED).
     """
 
     jobs: tuple[RunningJob, ...]
@@ -41,6 +45,7 @@ class ReserveRequest:
     expected_tenants: Mapping[str, tuple[JobId, ...]] = field(default_factory=dict)
     fingerprint: bytes = b""
     over: bytes = b""
+    expected_nodes: Mapping[str, SeenNode] = field(default_factory=dict)
 
 
 @frozen

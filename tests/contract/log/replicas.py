@@ -20,7 +20,7 @@ from placewise_core.domain.cluster import Assignment, ClusterSettings, ExplorerS
 from placewise_core.domain.commands import JobEvent, JobEventKind, PlaceCommand, Scope
 from placewise_core.domain.decision import Outcome, PlaceDecision
 from placewise_core.domain.errors import PlacewiseError
-from placewise_core.domain.job import GpuSharing, Job, JobId, Resources, Role, Subtask, TaskGroup
+from placewise_core.domain.job import GpuSharing, Job, JobId, KeepTogether, Resources, Role, Subtask, TaskGroup
 from placewise_core.policies.registry import placement_policies
 from placewise_log.reading import ExportedLog
 from placewise_log.rebuilding import NotRebuiltError
@@ -180,6 +180,17 @@ class CrowdedHost(Host):
     """A few nodes, so that two replicas give away the same GPUs."""
 
     nodes, gpus = 3, 8
+
+
+class WishfulHost(CrowdedHost):
+    """Gangs that want to be kept together, or a network for themselves."""
+
+    nodes, gpus = 6, 4
+
+    def job(self) -> Job:
+        job, draw = super().job(), self.draw
+        together = draw.choice((KeepTogether.NONE, KeepTogether.NONE, KeepTogether.NODE, KeepTogether.RACK))
+        return replace(job, keep_together=together, exclusive_network=draw.random() < 0.4)
 
 
 async def engines(url: str, **options: Any) -> tuple[Engine, Engine]:

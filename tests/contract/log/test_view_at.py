@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 from tests.contract.log.calls import ExploringHost, LearningHost, SlicedHost, cases
-from tests.contract.log.replicas import EXPLORING, POLICIES, CrowdedHost, check, write_log
+from tests.contract.log.replicas import EXPLORING, POLICIES, CrowdedHost, WishfulHost, check, write_log
 from tests.fakes.declog import rows
 from tests.fakes.servers.redis_server import RedisServer
 
+from placewise_core.domain.decision import Reason
 from placewise_log.reading import ExportedLog
 from placewise_log.views import Snapshot, decode_view_entry
 from placewise_service.engine.view_log import notes, writing
@@ -67,6 +68,25 @@ async def test_decisions_after_conflicts_are_made_again(server: RedisServer, tmp
         assert found.problems == []
         conflicts += found.conflicts
     assert conflicts > 0
+
+
+@pytest.mark.parametrize("policy", [EXPLORING, "harmony", "random"])
+async def test_wishes_of_gangs_are_decided_again(policy: str, server: RedisServer, tmp_path: Path) -> None:
+    server.client().flushall()
+    replicas = await write_log(server.url, policy, RECORDS, tmp_path, host_type=WishfulHost)
+    log = ExportedLog(tmp_path)
+    found = check(log, replicas[0])
+    for engine in replicas:
+        await engine.close()
+    assert found.problems == []
+    refused = [
+        given.blockers[0].reason
+        for each in log.records()
+        if each.place
+        for given in each.place.decisions
+        if given.blockers
+    ]
+    assert {Reason.KEEP_TOGETHER, Reason.EXCLUSIVE_NETWORK} & set(refused)
 
 
 async def test_views_are_rebuilt_from_later_snapshots_with_gangs_in_flight(

@@ -63,9 +63,11 @@ def _cases() -> Iterator[tuple[str, Case]]:
 
 
 def _job(needs: job_pb.Resources, count: int = 1, **more: Any) -> job_pb.Job:
-    sharing = more.pop("sharing", None)
+    sharing, together = more.pop("sharing", None), more.pop("keep_together", 0)
     model = more.pop("job_model", m.MODELS[0])
-    return m.job("job", [m.group(count, needs, **more)], m.drawn("why"), gpu_sharing=sharing, model=model)
+    return m.job(
+        "job", [m.group(count, needs, **more)], m.drawn("why"), gpu_sharing=sharing, model=model, keep_together=together
+    )
 
 
 def _one_of_each() -> Iterator[tuple[str, Case]]:
@@ -99,6 +101,12 @@ def _one_of_each() -> Iterator[tuple[str, Case]]:
     yield "hot", ([hot, hot_cpu], [], _job(m.demand()))
     down = m.node("d", 2, state=cluster_pb.Node.DOWN)
     yield "unusable", ([stale, hot, hot_cpu, down], [], _job(m.demand()))
+    racks = [m.node(name, 2, rack=name[0]) for name in ("a1", "a2", "b1")]
+    yield "no-rack", (racks, [], _job(m.demand(), 5, keep_together=job_pb.Job.RACK))
+    yield "no-node", (racks, [], _job(m.demand(), 3, keep_together=job_pb.Job.NODE))
+    spread = m.job("old", [m.group(2, m.demand())], m.drawn("old"), exclusive_network=True)
+    tasks = [m.assigned(f"worker-{i}", f"a{i + 1}", m.demand(), [0]) for i in range(2)]
+    yield "network", (racks, [m.started(spread, tasks)], _job(m.demand(), 3))
     yield "waits", _held(1.0, 2, m.demand(1.0, 2.0))
     yield "fragmented", _held(1.0, 1, m.demand(1.0, 2.0))
     yield "slowdown", _held(0.5, 2, m.demand(1.0, 0.5), job_pb.GpuSharing(allowed=True, max_slowdown=1.0001))

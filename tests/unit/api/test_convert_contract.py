@@ -35,7 +35,7 @@ from placewise_core.domain.decision import (
 )
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.events import ClusterRecords
-from placewise_core.domain.job import Architecture, CoRun, Job, JobId, Priority, Role, SubtaskState
+from placewise_core.domain.job import Architecture, CoRun, Job, JobId, KeepTogether, Priority, Role, SubtaskState
 from placewise_core.domain.validate import Limits, check_job, check_node
 from placewise_core.view.view import ClusterView
 from placewise_service.api.convert import convert_cluster, convert_in, convert_out
@@ -118,6 +118,8 @@ FULL_JOB: dict[str, object] = {
     "shape": {"nodes": 2, "gpusPerNode": 4},
     "attainedGpuSeconds": 12,
     "user": "ada",
+    "keepTogether": "RACK",
+    "exclusiveNetwork": True,
 }
 
 
@@ -137,6 +139,7 @@ def test_a_full_job_arrives_whole() -> None:
     assert (job.subtasks[1].state, job.subtasks[1].unit) == (SubtaskState.DONE, "gpu0")
     assert (job.single_gpu_s, job.params_millions, job.attained_gpu_s) == (60.0, 138.0, 12.0)
     assert (job.queue, job.user) == ("q", "ada")
+    assert (job.keep_together, job.exclusive_network) == (KeepTogether.RACK, True)
     assert (job.gpu_sharing.allowed, job.gpu_sharing.max_slowdown) == (True, 2.0)
     assert job.gpu_sharing.co_runs == (CoRun("LM", 0.6, 0.7, "V100", 2.0), CoRun("GNMT", 0.5))
     assert job.elastic is not None

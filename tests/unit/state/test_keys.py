@@ -39,7 +39,7 @@ def test_the_documentation_names_every_key_and_no_other() -> None:
 
 def test_the_documentation_names_every_reason_of_a_conflict() -> None:
     reasons = re.findall(r"'([A-Z]+_[A-Z_]+)'", script("reserve").text)
-    assert len(set(reasons)) == 13
+    assert len(set(reasons)) == 15
     assert all(f"`{reason}`" in DOCS.read_text() for reason in reasons)
 
 

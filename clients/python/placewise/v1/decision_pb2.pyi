@@ -46,6 +46,8 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EMPTY_CLUSTER: _ClassVar[Reason]
     PREDECESSOR_PENDING: _ClassVar[Reason]
     EXPLORATION: _ClassVar[Reason]
+    KEEP_TOGETHER: _ClassVar[Reason]
+    EXCLUSIVE_NETWORK: _ClassVar[Reason]
 OUTCOME_UNSPECIFIED: Outcome
 PLACED: Outcome
 NO_FIT: Outcome
@@ -77,6 +79,8 @@ NO_FEASIBLE_SHAPE: Reason
 EMPTY_CLUSTER: Reason
 PREDECESSOR_PENDING: Reason
 EXPLORATION: Reason
+KEEP_TOGETHER: Reason
+EXCLUSIVE_NETWORK: Reason
 
 class Blocker(_message.Message):
     __slots__ = ("reason", "nodes", "shortfall", "resource", "message")

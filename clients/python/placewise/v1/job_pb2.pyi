@@ -163,7 +163,7 @@ class Shape(_message.Message):
     def __init__(self, nodes: _Optional[int] = ..., gpus_per_node: _Optional[int] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "model", "architecture", "groups", "total_epochs", "batch_size", "dataset_size", "iterations", "priority", "queue", "submit_time", "subtasks", "single_gpu_seconds", "params_millions", "gpu_sharing", "elastic", "shape", "attained_gpu_seconds", "layers", "user")
+    __slots__ = ("id", "model", "architecture", "groups", "total_epochs", "batch_size", "dataset_size", "iterations", "priority", "queue", "submit_time", "subtasks", "single_gpu_seconds", "params_millions", "gpu_sharing", "elastic", "shape", "attained_gpu_seconds", "layers", "user", "keep_together", "exclusive_network")
     class Architecture(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ARCHITECTURE_UNSPECIFIED: _ClassVar[Job.Architecture]
@@ -186,6 +186,16 @@ class Job(_message.Message):
     URGENT: Job.Priority
     PRIOR: Job.Priority
     NORMAL: Job.Priority
+    class KeepTogether(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        KEEP_TOGETHER_UNSPECIFIED: _ClassVar[Job.KeepTogether]
+        NONE: _ClassVar[Job.KeepTogether]
+        NODE: _ClassVar[Job.KeepTogether]
+        RACK: _ClassVar[Job.KeepTogether]
+    KEEP_TOGETHER_UNSPECIFIED: Job.KeepTogether
+    NONE: Job.KeepTogether
+    NODE: Job.KeepTogether
+    RACK: Job.KeepTogether
     ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +216,8 @@ class Job(_message.Message):
     ATTAINED_GPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
+    KEEP_TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    EXCLUSIVE_NETWORK_FIELD_NUMBER: _ClassVar[int]
     id: str
     model: str
     architecture: Job.Architecture
@@ -226,4 +238,6 @@ class Job(_message.Message):
     attained_gpu_seconds: float
     layers: _containers.RepeatedCompositeFieldContainer[Layer]
     user: str
-    def __init__(self, id: _Optional[str] = ..., model: _Optional[str] = ..., architecture: _Optional[_Union[Job.Architecture, str]] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., total_epochs: _Optional[float] = ..., batch_size: _Optional[int] = ..., dataset_size: _Optional[int] = ..., iterations: _Optional[float] = ..., priority: _Optional[_Union[Job.Priority, str]] = ..., queue: _Optional[str] = ..., submit_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., single_gpu_seconds: _Optional[float] = ..., params_millions: _Optional[float] = ..., gpu_sharing: _Optional[_Union[GpuSharing, _Mapping]] = ..., elastic: _Optional[_Union[ElasticRange, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., attained_gpu_seconds: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., user: _Optional[str] = ...) -> None: ...
+    keep_together: Job.KeepTogether
+    exclusive_network: bool
+    def __init__(self, id: _Optional[str] = ..., model: _Optional[str] = ..., architecture: _Optional[_Union[Job.Architecture, str]] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., total_epochs: _Optional[float] = ..., batch_size: _Optional[int] = ..., dataset_size: _Optional[int] = ..., iterations: _Optional[float] = ..., priority: _Optional[_Union[Job.Priority, str]] = ..., queue: _Optional[str] = ..., submit_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., subtasks: _Optional[_Iterable[_Union[Subtask, _Mapping]]] = ..., single_gpu_seconds: _Optional[float] = ..., params_millions: _Optional[float] = ..., gpu_sharing: _Optional[_Union[GpuSharing, _Mapping]] = ..., elastic: _Optional[_Union[ElasticRange, _Mapping]] = ..., shape: _Optional[_Union[Shape, _Mapping]] = ..., attained_gpu_seconds: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., user: _Optional[str] = ..., keep_together: _Optional[_Union[Job.KeepTogether, str]] = ..., exclusive_network: bool = ...) -> None: ...

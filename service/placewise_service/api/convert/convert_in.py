@@ -32,6 +32,7 @@ from placewise_core.domain.job import (
     GpuSharing,
     Job,
     JobId,
+    KeepTogether,
     NodeId,
     Priority,
     Resources,
@@ -56,6 +57,7 @@ _Timed = (
 # By number; 0 (unspecified) stands for the usual case.
 _ROLES = (Role.WORKER, Role.WORKER, Role.PARAMETER_SERVER)
 _PRIORITIES = (Priority.NORMAL, Priority.URGENT, Priority.PRIOR, Priority.NORMAL)
+_KEEP_TOGETHER = (KeepTogether.NONE, KeepTogether.NONE, KeepTogether.NODE, KeepTogether.RACK)
 _SUBTASK_STATES = (SubtaskState.PENDING, SubtaskState.PENDING, SubtaskState.RUNNING, SubtaskState.DONE)
 _SCOPES = (Scope.CLUSTER, Scope.CLUSTER, Scope.NODE)
 _NODE_STATES = (NodeState.READY, NodeState.READY, NodeState.DRAINING, NodeState.DOWN)
@@ -177,6 +179,8 @@ def job(message: job_pb2.Job) -> Job:
         shape=Shape(message.shape.nodes, message.shape.gpus_per_node) if has("shape") else None,
         attained_gpu_s=message.attained_gpu_seconds,
         user=message.user,
+        keep_together=_named(_KEEP_TOGETHER, message.keep_together, "jobs.keep_together"),
+        exclusive_network=message.exclusive_network,
     )
 
 

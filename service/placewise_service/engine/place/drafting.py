@@ -36,6 +36,7 @@ from placewise_service.engine.canary.arming import Arming
 from placewise_service.engine.ids import random_bits
 from placewise_service.engine.place.observing import choice_of
 from placewise_service.engine.shadows import PolicySet
+from placewise_service.state.holdings import SeenNode, seen_nodes
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +62,7 @@ class Draft:
     interference: GpuInterference = field(default_factory=NoInterference)
     holds: list[RunningJob] = field(default_factory=list)
     expected_tenants: dict[str, tuple[JobId, ...]] = field(default_factory=dict)
+    expected_nodes: dict[str, SeenNode] = field(default_factory=dict)
     propensity: float = 1.0
     is_explored: bool = False
     is_observed: bool = False
@@ -92,6 +94,7 @@ class Draft:
         self.answers.update(part.answers)
         self.holds += part.holds
         self.expected_tenants.update(part.expected_tenants)
+        self.expected_nodes.update(part.expected_nodes)
         self.propensity *= part.propensity
         self.is_explored |= part.is_explored
         self.fallback_reason = self.fallback_reason or part.fallback_reason
@@ -257,6 +260,8 @@ class Placer:
             decision_id=draft.decision_id,
         )
         draft.holds.append(running)
+        if job.exclusive_network:
+            draft.expected_nodes.update(seen_nodes(running, view))
         draft.last = (running, proposal, view)
         if view.usage.shared_gpus or may_share(job):
             view.add_job(running)

@@ -270,6 +270,7 @@ class Placing:
                 draft.expected_tenants,
                 command.fingerprint,
                 over,
+                draft.expected_nodes,
             )
             return self.parts.store.reserve(command.cluster, request)
         return self._remember(command, answer, over) if command.request_id else None

@@ -26,6 +26,7 @@ from placewise_service.engine.parts import ATTEMPTS, EngineParts
 from placewise_service.engine.place.drafting import Draft, Placer, answered
 from placewise_service.engine.slicing import Slicing
 from placewise_service.engine.views import LiveView
+from placewise_service.state.holdings import seen_nodes
 
 # Most work to decide in one go, in looks of a task at a node: some ten milliseconds.
 _MOST_LOOKS = 600_000
@@ -179,6 +180,7 @@ class _Work:
             if self._is_known(job):  # somebody else asked about the same job
                 return
             if not part.holds or live.land(part.holds[0], view, context):
+                part.expected_nodes.update(seen_nodes(part.holds[0], live.view) if part.holds else {})
                 self.draft.take_over(part)
                 return
             live.close()

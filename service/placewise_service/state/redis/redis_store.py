@@ -33,7 +33,7 @@ from placewise_log.sums import check_record
 from placewise_service.aside import aside
 from placewise_service.state import codec
 from placewise_service.state.errors import no_such_cluster, translate_redis_errors
-from placewise_service.state.holdings import capacity_of, check_reservable, holds_of
+from placewise_service.state.holdings import NETWORK, capacity_of, check_reservable, holds_of
 from placewise_service.state.keys import REGISTRY, ClusterKeys, keys_of
 from placewise_service.state.lifecycle import reserved
 from placewise_service.state.options import StoreOptions
@@ -152,12 +152,15 @@ class RedisStore(RedisBundles):
 
     def _reservation(self, cluster: str, request: ReserveRequest) -> tuple[tuple[str, ...], list[Argument]]:
         """Keys and arguments of the script."""
+        expected: dict[str, object] = {**request.expected_tenants}
+        if request.expected_nodes:
+            expected[NETWORK] = request.expected_nodes
         args: list[Argument] = [
             request.ttl_s,
             request.request_id,
             request.answer,
             self._options.answer_ttl_s,
-            codec.encode(request.expected_tenants) if request.expected_tenants else _NO_TENANTS,
+            codec.encode(expected) if expected else _NO_TENANTS,
             request.fingerprint,
             request.over,
         ]

@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from placewise_core.domain.job import JobId
-from placewise_service.state.holdings import Hold, NodeCapacity, Tenant
+from placewise_service.state.holdings import NETWORK, Hold, NodeCapacity, SeenNode, Tenant
 from placewise_service.state.store import Overcommit
 
 _POOLED = (
@@ -90,6 +90,23 @@ class NodeLedger:
                 return reason
         return ""
 
+    def network_conflict(self, holds: Sequence[Hold], expected: Mapping[str, SeenNode]) -> tuple[str, str] | None:
+        """The first node where a gang on several may not be for its network, or another's, and why: another gang has
+        the node's, or, if this one wants its own, the node has other amounts or other jobs on GPUs than expected."""
+        nodes = dict.fromkeys([hold.node for hold in holds])
+        for node in nodes if len(nodes) > 1 else ():
+            if node in self.used and NETWORK in self.used[node].extended:
+                return node, "NETWORK_TAKEN"
+        for node in nodes if NETWORK in holds[0].extended else ():
+            if node in expected and not self._is_as(node, expected[node]):
+                return node, "NETWORK_CHANGED"
+        return None
+
+    def _is_as(self, node: str, seen: SeenNode) -> bool:
+        used = self.used.get(node) or Used()
+        on_gpus = {tenant.job_id for tenants in used.tenants.values() for tenant in tenants}
+        return tuple(used.pooled.values()) == seen[:4] and on_gpus == set(seen.on_gpus)
+
     def overcommits(self, job_id: JobId, hold: Hold) -> Iterator[Overcommit]:
         """What `hold` overcommits when a host has started the job there all the same: pooled amounts, and GPUs."""
         capacity = self.capacities.get(hold.node)
@@ -119,7 +136,7 @@ def _pooled_conflict(hold: Hold, capacity: NodeCapacity, used: Used) -> str:
         if amount > 0 and used.pooled[name] + amount > getattr(capacity, name):
             return reason
     for name, amount in hold.extended.items():
-        if used.extended.get(name, 0.0) + amount > capacity.extended.get(name, 0.0):
+        if name != NETWORK and used.extended.get(name, 0.0) + amount > capacity.extended.get(name, 0.0):
             return "INSUFFICIENT_EXTENDED"
     return ""
 

@@ -490,6 +490,8 @@ def _conflict(state: _Cluster, request: ReserveRequest) -> Conflict | None:
     for job in known:
         trial.give_back(job.id, state.holds[job.id])
     for job_id, holds in wanted.items():
+        if found := trial.network_conflict(holds, request.expected_nodes):
+            return Conflict(*found)
         for hold in holds:
             if reason := trial.conflict(hold, request.expected_tenants, own):
                 return Conflict(hold.node, reason)

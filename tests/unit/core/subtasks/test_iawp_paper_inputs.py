@@ -8,7 +8,7 @@ from tests.fakes.place_cases import view_of
 
 from placewise_core.domain.cluster import Gpu, Node
 from placewise_core.domain.decision import JobDecision
-from placewise_core.domain.job import ElasticRange, Job, JobId, NodeId, Priority, Resources, Subtask
+from placewise_core.domain.job import ElasticRange, Job, JobId, KeepTogether, NodeId, Priority, Resources, Subtask
 from placewise_core.subtasks.iawp import subtask_schedulers
 from placewise_core.subtasks.metrics import METRICS
 
@@ -27,6 +27,8 @@ OTHERWISE: dict[str, Any] = {
     "elastic": ElasticRange(1, 2),
     "attained_gpu_s": 5e4,
     "user": "somebody",
+    "keep_together": KeepTogether.NODE,
+    "exclusive_network": True,
 }
 
 

@@ -2,7 +2,8 @@
 -- KEYS    1 meta, 2 events, 3 capacities, 4 used, 5 jobs, 6 holds, 7 expiring, 8 reservations, 9 progress, 10 ended,
 --         11 answers, 12 answer_times
 -- ARGV    1 retain_s, 2 ttl_s, 3 request id or "", 4 answer, 5 answer ttl_s, 6 {"node/gpu": {job ids}} expected on
---         shared GPUs (msgpack), 7 fingerprint or "", 8 outdated answer to replace, or "", then per job: id,
+--         shared GPUs, and under "" {node: {cpu, memory, gpu_memory, network, {job ids on its GPUs}}} expected before
+--         a gang on nodes whose network it wants for itself (msgpack), 7 fingerprint or "", 8 outdated answer to replace, or "", then per job: id,
 --         reservation id, record, holds (msgpack)
 -- Returns {"held", epoch, version, expire time} | {"repeated", answer, expire time} | {"reused"}
 --         | {"conflict", node, reason, and for JOB_RUNNING record and progress of each job that runs}
@@ -41,6 +42,53 @@ local function conflict(hold)
   return nil
 end
 
+-- A gang on several nodes must not come where another has the network for itself.
+local function network_conflict(holds)
+  local spans = false
+  for i = 2, #holds do
+    spans = spans or holds[i][1] ~= holds[1][1]
+  end
+  for i = 1, spans and #holds or 0 do
+    if used_on(holds[i][1])[5][NETWORK] then
+      return holds[i][1]
+    end
+  end
+  return nil
+end
+
+-- Is the node as the decision saw it before the gang? If not, it may have got another gang on several nodes since: no
+-- record of a node tells.
+local function is_as_seen(node, seen)
+  local record, on_gpus, left = used_on(node), {}, 0
+  for i = 1, 4 do
+    if record[i] ~= seen[i] then
+      return false
+    end
+  end
+  for _, job in ipairs(seen[5]) do
+    on_gpus[job], left = true, left + 1
+  end
+  for i = 2, #record[6], 5 do
+    local job = record[6][i]
+    if on_gpus[job] == nil then
+      return false
+    end
+    left = left - (on_gpus[job] and 1 or 0)
+    on_gpus[job] = false
+  end
+  return left == 0
+end
+
+local function changed_node(holds)
+  for _, hold in ipairs(holds) do
+    local seen = hold[6][NETWORK] and expected[''] and expected[''][hold[1]]
+    if seen and not is_as_seen(hold[1], seen) then
+      return hold[1]
+    end
+  end
+  return nil
+end
+
 -- A job that is only reserved may be decided again: its reservation counts as free.
 local running, before = {}, {}
 for i = 9, #ARGV, 4 do
@@ -59,7 +107,16 @@ if #running > 0 then
   return {'conflict', '', 'JOB_RUNNING', running}
 end
 for i = 9, #ARGV, 4 do
-  for _, hold in ipairs(cmsgpack.unpack(ARGV[i + 3])) do
+  local holds = cmsgpack.unpack(ARGV[i + 3])
+  local node = network_conflict(holds)
+  if node then
+    return {'conflict', node, 'NETWORK_TAKEN'}
+  end
+  node = changed_node(holds)
+  if node then
+    return {'conflict', node, 'NETWORK_CHANGED'}
+  end
+  for _, hold in ipairs(holds) do
     local reason = conflict(hold)
     if reason then
       return {'conflict', hold[1], reason}

@@ -93,7 +93,7 @@ local function pooled_conflict(hold, capacity, record)
     end
   end
   for name, amount in pairs(hold[6]) do
-    if (record[5][name] or 0) + amount > (capacity[7][name] or 0) then
+    if name ~= NETWORK and (record[5][name] or 0) + amount > (capacity[7][name] or 0) then
       return 'INSUFFICIENT_EXTENDED'
     end
   end

@@ -1,8 +1,10 @@
 -- shared/holdings.lua: the holdings of jobs on nodes; put after shared/event.lua. Needs `used_key` to be set before use.
 -- A hold (written by holdings.py): {node, cpu, memory, gpu_memory, network, {extended}, {gpus}, fraction, gpu_memory
--- per GPU, sharing 0|1}. A used record: {cpu, memory, gpu_memory, network, {extended}, {gpu, job, fraction, memory,
+-- per GPU, sharing 0|1}. The extended amount NETWORK marks a node of a job that spans several and wants their network
+-- for itself. A used record: {cpu, memory, gpu_memory, network, {extended}, {gpu, job, fraction, memory,
 -- sharing, ... five values per tenant}}. Amounts are multiples of 2^-20, so sums are exact.
 -- Cost    O(tasks of the job + tenants of the nodes it is on), never the nodes or jobs of the cluster
+local NETWORK = ''
 local used_key
 local used = {}
 
