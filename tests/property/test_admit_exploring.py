@@ -18,8 +18,9 @@ from placewise_core.admit.exploring import BOUND, HEAD, PROMISED
 from placewise_core.admit.greedy import GreedyAdmission
 from placewise_core.admit.needs import elastic_range
 from placewise_core.admit.policy import AdmitContext, AdmitExploration
-from placewise_core.admit.pool import Options, Pool
+from placewise_core.admit.pool import Pool
 from placewise_core.admit.registry import admission_policies
+from placewise_core.admit.shapes import Options
 from placewise_core.domain.cluster import (
     Assignment,
     ExplorationGuard,

@@ -46,6 +46,7 @@ _MAY_BE_RESERVED = "May be reserved for other job"
 _FEATURES = re.compile(r"[\w.:-]+(?:&[\w.:-]+)*")
 _PAIR = re.compile(r"([a-z_]+)=([^\s,;]+)")
 _PRIORITIES = {"urgent": Job.URGENT, "prior": Job.PRIOR, "normal": Job.NORMAL}
+_TOGETHER = {"none": Job.NONE, "node": Job.NODE, "rack": Job.RACK}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class SiteNames:
     """Model of all GPUs whose gres type does not name one."""
     network_gbps: float = 0.0
     gpu_memory_gib: float = 0.0
+    rack_prefix: str = ""
+    """A feature that begins so names the rack of its nodes. Empty: nodes have no racks."""
 
 
 def comment_pairs(comment: str) -> dict[str, str]:
@@ -147,6 +150,8 @@ def to_job(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> Job:
         dataset_size=int(min(_float(settings, "samples"), _MOST_SAMPLES)),
         iterations=_float(settings, "iterations"),
         single_gpu_seconds=_float(settings, "gpu_seconds"),
+        keep_together=_TOGETHER.get(settings.get("keep_together", "").lower(), Job.KEEP_TOGETHER_UNSPECIFIED),
+        exclusive_network=settings.get("exclusive_network", "").lower() in ("yes", "true", "1"),
     )
     if is_elastic(job):
         per_node = int(group.demand.gpus)
@@ -251,6 +256,7 @@ def to_node(node: SlurmNode, names: SiteNames) -> Node:
         ),
         gpus=[Gpu(index=index, model=model, memory_gib=names.gpu_memory_gib) for index in range(count)],
         max_jobs_per_gpu=1,
+        rack=next((name for name in node.features if names.rack_prefix and name.startswith(names.rack_prefix)), ""),
         state=_node_state(node),
         labels=dict.fromkeys(
             [*(f"feature/{name}" for name in node.features), *(f"partition/{name}" for name in node.partitions)], "true"

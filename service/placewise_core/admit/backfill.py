@@ -9,7 +9,8 @@ from operator import eq, le
 from placewise_core.admit.head import Choose, Releases, Starting, renewed, reserved, since, taken
 from placewise_core.admit.needs import fewest_gpus
 from placewise_core.admit.policy import AdmitContext
-from placewise_core.admit.pool import Pool, Take
+from placewise_core.admit.pool import Pool
+from placewise_core.admit.shapes import Take
 from placewise_core.basics.arrays import BoolArray
 from placewise_core.domain.cluster import HeadReservation, QueueState
 from placewise_core.domain.job import Job

@@ -1,6 +1,7 @@
 """Why a job is not admitted, in the reason codes every answer uses. Explains; never decides."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -9,7 +10,7 @@ from placewise_core.admit.needs import elastic_range, shares_gpus
 from placewise_core.admit.pool import Pool
 from placewise_core.domain.cluster import NodeState
 from placewise_core.domain.decision import Blocker, Reason
-from placewise_core.domain.job import Job
+from placewise_core.domain.job import Job, KeepTogether
 from placewise_core.view.view import CPU, MEMORY, ClusterView
 
 
@@ -24,20 +25,44 @@ KEPT_FOR_HEAD = Blocker(Reason.BEHIND_IN_QUEUE, message="the nodes with room are
 HELD_BACK = Blocker(Reason.EXPLORATION, message="exploration lets the job wait; the next slot draws again")
 
 
-def no_shape(view: ClusterView) -> tuple[Blocker, ...]:
+def no_shape(job: Job, whole: Pool) -> tuple[Blocker, ...]:
     """Not even the empty cluster could take it."""
-    if view.nodes.size == 0:
+    if whole.view.nodes.size == 0:
         return (Blocker(Reason.EMPTY_CLUSTER, message="no node was reported"),)
-    return (Blocker(Reason.NO_FEASIBLE_SHAPE, message="no shape of this job fits the cluster, even empty"),)
+    why = Blocker(Reason.NO_FEASIBLE_SHAPE, message="no shape of this job fits the cluster, even empty")
+    return (why, *_wish(job, whole))
 
 
 def does_not_fit(job: Job, pool: Pool, left_out: Sequence[Blocker]) -> tuple[Blocker, ...]:
     """The reasons against a start now: first resources short in sum, else fragmentation; then the nodes left out."""
     missing = _short(job, pool)
+    if not missing and (wish := _wish(job, pool)):
+        return (*wish, *left_out)
     if not missing:
         message = "enough is free in sum, but not on nodes that can each take their part"
         missing = [Blocker(Reason.FRAGMENTED, nodes=int((pool.gpus > 0).sum()), resource="gpus", message=message)]
     return (*missing, *left_out)
+
+
+def _wish(job: Job, pool: Pool) -> list[Blocker]:
+    """The wish of a job that would fit apart, or of one that is there."""
+    if pool.domains(job) is None:
+        return []
+    beside = pool.without_networks()
+    near = replace(job, exclusive_network=False)
+    if not len(beside.options(replace(near, keep_together=KeepTogether.NONE))):
+        return []
+    if len(beside.options(near)):
+        message = (
+            "nodes with room have a job that spans several nodes; that job or this one wants its network for itself"
+        )
+        return [Blocker(Reason.EXCLUSIVE_NETWORK, message=message)]
+    wanted = f"{job.task_count} tasks" if job.is_rigid else f"{elastic_range(job).min_gpus} GPUs"
+    message = f"no {job.keep_together.lower()} holds the {wanted} together"
+    if job.is_rigid and (most := beside.most_together(job)) < job.task_count:
+        short = float(job.task_count - most)
+        return [Blocker(Reason.KEEP_TOGETHER, 0, short, "tasks", f"{message}; the best holds {most}")]
+    return [Blocker(Reason.KEEP_TOGETHER, message=message)]
 
 
 def _short(job: Job, pool: Pool) -> list[Blocker]:

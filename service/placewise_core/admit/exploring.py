@@ -21,7 +21,8 @@ import numpy as np
 
 from placewise_core.admit.needs import fewest_gpus
 from placewise_core.admit.policy import AdmitContext
-from placewise_core.admit.pool import Options, Pool
+from placewise_core.admit.pool import Pool
+from placewise_core.admit.shapes import Options
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import MAX_GPUS, MIN_NODES, URGENT, QueueState
 from placewise_core.domain.decision import Admission, AdmitDraw

@@ -17,7 +17,8 @@ from placewise_core.admit.backfill import Backfill
 from placewise_core.admit.exploring import Draws
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
-from placewise_core.admit.pool import NO_OPTIONS, Options, Pool
+from placewise_core.admit.pool import Pool
+from placewise_core.admit.shapes import NO_OPTIONS, Options
 from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
@@ -188,7 +189,7 @@ class GreedyAdmission(AdmissionPolicy):
             if job.id in view.jobs:
                 found[position] = _running(job, view, context)
             elif len(state.whole.options(job)) == 0:
-                found[position] = Admission(job.id, Verdict.WAIT, blockers=blockers.no_shape(view))
+                found[position] = Admission(job.id, Verdict.WAIT, blockers=blockers.no_shape(job, state.whole))
             else:
                 candidates.append(waiting := self._waiting(job, state))
                 waiting.position = position

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from placewise_core.admit.needs import fewest_gpus, shares_gpus
-from placewise_core.admit.pool import Options, Pool, Take
+from placewise_core.admit.pool import Pool
+from placewise_core.admit.shapes import Options, Take
 from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.domain.cluster import HeadReservation
 from placewise_core.domain.job import Job
@@ -79,7 +80,8 @@ class Releases:
                 free[row] += np.bincount(rows, amounts, minlength=self.view.nodes.size)
         is_open = held.gpu_end <= time_s
         gpus = np.bincount(is_open.nonzero()[0], minlength=len(is_open))  # faster than a sum: few are open
-        pool = Pool(self.view, self._usable, gpus * self._usable, free, is_whole=True, gpu_open=is_open)
+        at = time_s, self._now_s
+        pool = Pool(self.view, self._usable, gpus * self._usable, free, is_whole=True, gpu_open=is_open, time_s=at)
         for takes, end_s in self._starting:
             if end_s > time_s:
                 pool.apply(takes)

@@ -6,79 +6,23 @@ jobs whose shape admission chooses; for rigid jobs their own tasks, packed onto 
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from placewise_core.admit.needs import DEFAULT_MAX_GPUS, Kind, elastic_range, is_bare_pipeline
+from placewise_core.admit.shapes import NO_OPTIONS, Options, Take, alone, at_least, at_least_within, shapes_of
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
-from placewise_core.basics.frozen import frozen
-from placewise_core.basics.lazy import lazy
 from placewise_core.basics.slices import ONE_SLICE, Slices, spaced
-from placewise_core.domain.job import ElasticRange, Job, Shape, TaskGroup
+from placewise_core.domain.job import Job, KeepTogether, Shape, TaskGroup
+from placewise_core.view.domains import Domains, divided, nodes_of
+from placewise_core.view.held import expected_end_s
 from placewise_core.view.slots import may_share, whole_tasks
 from placewise_core.view.view import GPU_MEMORY, GPUS, ClusterView
 
-
-@frozen
-class Take:
-    """`count` tasks (or one shape's part) on each of `rows`, each taking `demand` (R,) and `gpus` GPUs."""
-
-    rows: IntArray
-    counts: IntArray
-    demand: FloatArray | None
-    gpus: int
-
-
-@dataclass(frozen=True)  # no slots: derived values are cached on it
-class Options:
-    """Shapes a job could start with now: (K,) nodes and GPUs per node, fewest GPUs first; `gpus` (K,) in all.
-
-    A rigid job has one, with the `takes` that make it up; `gpus_per_node` is then the most on any node.
-    """
-
-    nodes: IntArray
-    gpus_per_node: IntArray
-    gpus: IntArray
-    takes: tuple[Take, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.gpus)
-
-    def shape(self, i: int) -> Shape:
-        return Shape(int(self.nodes[i]), int(self.gpus_per_node[i]))
-
-    @lazy
-    def key(self) -> bytes:
-        """Equal for the same nodes and GPUs, shape by shape."""
-        return self.nodes.tobytes() + self.gpus.tobytes()
-
-    @lazy
-    def on_fewest_nodes(self) -> IntArray:
-        """Indices of the shapes on as few nodes as any."""
-        return np.flatnonzero(self.nodes == self.nodes.min())
-
-    @lazy
-    def few(self) -> tuple[tuple[int, int], ...]:
-        """Index and GPUs of each shape on as few nodes as any."""
-        return tuple(zip(self.on_fewest_nodes.tolist(), self.gpus[self.on_fewest_nodes].tolist(), strict=True))
-
-    @lazy
-    def consolidated(self) -> "Options":
-        """For each GPU count the shape on fewest nodes (K' ≤ K)."""
-        if self.takes or len(self) < 2:
-            return self
-        is_first = np.concatenate(([True], self.gpus[1:] != self.gpus[:-1]))  # sorted by GPUs, then nodes
-        return Options(self.nodes[is_first], self.gpus_per_node[is_first], self.gpus[is_first])
-
-
 _KEPT_SHAPES = 1024  # kinds of jobs whose shapes a pool remembers
+_MOST_TRIED = 32  # domains in which a gang of unequal groups is packed
 _COUNTED_SINGLY = 8  # nodes up to which counting one by one is faster than all at once
-
-_NOTHING = np.zeros(0, dtype=np.int64)
-NO_OPTIONS = Options(_NOTHING, _NOTHING, _NOTHING)
 
 
 class _Found:
@@ -112,9 +56,11 @@ class Pool:
         is_whole: bool,
         gpu_open: BoolArray | None = None,
         shapes: Bounded[object, Options] | None = None,
+        time_s: tuple[float, float] | None = None,
     ) -> None:
         """`gpus` (M,): idle ones of the usable nodes, 0 on others. `gpu_open` (M, G): the GPUs of a pool that is not as
-        the view is now; all that exist by default. `shapes` found before."""
+        the view is now; all that exist by default. `shapes` found before. `time_s`: of the pool, and now; jobs of the
+        view that are expected to end after the first use their network there. None: none does."""
         self.view = view
         self._usable = usable
         self._gpu_open = view.nodes.gpu_exists if gpu_open is None else gpu_open
@@ -122,6 +68,10 @@ class Pool:
         self._free: FloatArray | None = None  # copied when first written: most requests never need it
         self._is_whole = is_whole
         self._owns_gpus = False
+        self._time_s = time_s
+        # Nodes of each job taken here on several, and if it wants their network for itself; whether any does.
+        self._spans: list[tuple[IntArray, bool]] = []
+        self._owns_networks = False
         self.stamp = 0  # how many times something was taken
         self._is_as_viewed = not is_whole  # nothing was taken yet
         self.gpus = gpus  # copied when first written, as `_free`
@@ -143,7 +93,9 @@ class Pool:
         found: _Found | None = view.notes.get(_FOUND)
         if found is None or found.stamps != stamps:
             found = view.notes[_FOUND] = _Found(stamps, view.usage.free_gpus * usable)
-        pool = cls(view, usable, found.gpus, view.usage.free, is_whole=False, shapes=found.shapes)
+        pool = cls(
+            view, usable, found.gpus, view.usage.free, is_whole=False, shapes=found.shapes, time_s=(-math.inf, now_s)
+        )
         pool._total_gpus = found.total_gpus
         return pool
 
@@ -166,9 +118,17 @@ class Pool:
         """This pool as it is now, without some of its nodes (M,). Take from the pool itself, by `takes`."""
         return self._copy(self._usable & ~barred)
 
+    def without_networks(self) -> "Pool":
+        """This pool as it is now, if no job used its network."""
+        other = self._copy(self._usable)
+        other._time_s, other._spans, other._owns_networks = None, [], False
+        return other
+
     def _copy(self, usable: BoolArray) -> "Pool":
         """This pool as it is now, on these nodes alone."""
         other = Pool(self.view, usable, self.gpus * usable, self._current(), self._is_whole, self._gpu_open)
+        other._time_s, other._spans = self._time_s, list(self._spans)
+        other._owns_networks = self._owns_networks
         other._is_as_viewed = self._is_as_viewed
         for key, (stamp, slots) in self._slots_of.items():
             if stamp == self.stamp:
@@ -192,6 +152,26 @@ class Pool:
     def resources(self) -> FloatArray:
         """(R, M) free amounts of each resource; 0 on nodes that may not be used."""
         return np.where(self._usable, self._current(), 0.0)
+
+    def domains(self, job: Job) -> Domains | None:
+        """The domains of which one must hold the job's nodes; None if all nodes will do."""
+        is_crossed = (
+            job.exclusive_network or (self._time_s is not None and bool(self.view.exclusive)) or self._owns_networks
+        )
+        if job.keep_together is KeepTogether.NONE and not is_crossed:
+            return None
+        if job.is_rigid and job.task_count < 2:
+            return None
+        return divided(self.view, job.keep_together, self._crossed(job) if is_crossed else ())
+
+    def _crossed(self, job: Job) -> Sequence[int]:
+        """Nodes with a part of another job on several nodes, if this job or that one wants its network for itself."""
+        found = {m for rows, owns in self._spans if owns or job.exclusive_network for m in rows.tolist()}
+        if self._time_s is not None:
+            (time_s, now_s), jobs = self._time_s, self.view.jobs
+            others = list(jobs.values()) if job.exclusive_network else [jobs[other] for other in self.view.exclusive]
+            found.update(nodes_of([r for r in others if expected_end_s(r, now_s) > time_s], job, self.view))
+        return sorted(found)
 
     def options(self, job: Job) -> Options:
         """Every shape that the job may take and that fits now; may be empty."""
@@ -239,11 +219,19 @@ class Pool:
         if is_bare_pipeline(job):
             return Options(np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64))
         slots, unit = self._slots(job)
-        at_least = _at_least(slots) if job.groups else self._nodes_with()
-        return _shapes(at_least, unit, elastic_range(job), job.shape)
+        domains = self.domains(job)
+        if domains is not None:
+            with_at_least = at_least_within(slots, domains)
+        else:
+            with_at_least = at_least(slots) if job.groups else self._nodes_with()
+        return shapes_of(with_at_least, unit, elastic_range(job), job.shape)
 
     def _key(self, job: Job) -> tuple[object, ...]:
         """Equal for jobs with the same options."""
+        key = self._unbound_key(job)
+        return (*key, job.keep_together, job.exclusive_network) if job.has_wish else key
+
+    def _unbound_key(self, job: Job) -> tuple[object, ...]:
         if job.is_rigid:
             return (job.gpus, *[(group.count, self._kind(job, group)) for group in job.groups])
         if is_bare_pipeline(job):
@@ -275,15 +263,40 @@ class Pool:
     def _nodes_with(self) -> IntArray:
         """(G + 1,) how many nodes have at least g GPUs free."""
         if self._at_least is None:
-            self._at_least = _at_least(self.gpus)
+            self._at_least = at_least(self.gpus)
         return self._at_least
 
     def _rigid(self, job: Job) -> Options:
+        """The job's own gang, within a domain if one must hold it: the one with most room on a node."""
+        domains = self.domains(job)
+        if domains is None:
+            return self._packed(job)
+        counts = [self._task_counts(job, group) for group in job.groups]
+        slots = [domains.totals(count.astype(np.float64)) for count in counts]
+        holds = np.logical_and.reduce([r >= g.count for r, g in zip(slots, job.groups, strict=True)]).nonzero()[0]
+        most = np.zeros(domains.count)
+        np.maximum.at(most, domains.of, counts[0])
+        for d in holds[np.lexsort((slots[0][holds], -most[holds]))][:_MOST_TRIED].tolist():
+            found = self._copy(self._usable & (domains.of == d))._packed(job)
+            if found is not NO_OPTIONS:
+                return found
+        return NO_OPTIONS
+
+    def most_together(self, job: Job) -> int:
+        """The most tasks of a rigid job that any domain holds, group by group."""
+        domains = self.domains(job)
+        if domains is None:
+            return job.task_count
+        slots = [domains.totals(self._task_counts(job, group).astype(np.float64)) for group in job.groups]
+        counts = [np.minimum(room, group.count) for room, group in zip(slots, job.groups, strict=True)]
+        return int(np.add.reduce(counts).max(initial=0.0))
+
+    def _packed(self, job: Job) -> Options:
         """The job's own gang: each group packed onto the nodes that take most of it, the largest tasks first."""
         if len(job.groups) == 1:
             take = self._pack(job, job.groups[0])
             return (
-                NO_OPTIONS if take is None else _alone(take, math.ceil(job.groups[0].count * job.groups[0].demand.gpus))
+                NO_OPTIONS if take is None else alone(take, math.ceil(job.groups[0].count * job.groups[0].demand.gpus))
             )
         trial = self._copy(self._usable)
         takes: list[Take] = []
@@ -316,7 +329,8 @@ class Pool:
             taken.append(room if room < left else left)
             left -= taken[-1]
         demand = self.view.nodes.demand_vector(group.demand)
-        return Take(order[: len(taken)], np.array(taken), demand, math.ceil(group.demand.gpus))
+        gpus = math.ceil(group.demand.gpus)
+        return Take(order[: len(taken)], np.array(taken), demand, gpus, job.exclusive_network)
 
     def _task_counts(self, job: Job, group: TaskGroup) -> IntArray:
         """(M,) number of tasks of the group that fit each node, beside those taken before."""
@@ -394,23 +408,31 @@ class Pool:
         return (self._shape_take(job, options.shape(i)),)
 
     def apply(self, takes: Sequence[Take]) -> None:
-        """Takes them from this pool."""
+        """Takes them from this pool, for one job."""
         for take in takes:
             self._apply(take)
+        if not takes:
+            return
+        rows = takes[0].rows if len(takes) == 1 else np.unique([m for take in takes for m in take.rows.tolist()])
+        if len(rows) > 1:
+            self._spans.append((rows, takes[0].is_exclusive))
+            self._owns_networks |= takes[0].is_exclusive
 
     def take_shape(self, job: Job, shape: Shape) -> None:
         """Takes a symmetric shape from the nodes with the least left over; as much of it as there is."""
-        self._apply(self._shape_take(job, shape))
+        self.apply((self._shape_take(job, shape),))
 
     def _shape_take(self, job: Job, shape: Shape) -> Take:
         slots, unit = self._slots(job)
         fitting = np.flatnonzero(slots >= shape.gpus_per_node)
+        if shape.nodes > 1 and (domains := self.domains(job)) is not None:
+            fitting = _in_one(fitting, slots, domains, shape.nodes)
         left = slots[fitting]
         order = [int(left.argmin())] if shape.nodes == 1 and len(left) else left.argsort(kind="stable")[: shape.nodes]
         rows = fitting[order]
         tasks = np.full(len(rows), shape.gpus_per_node // unit)
         demand = self.view.nodes.demand_vector(job.groups[0].demand) if job.groups else None
-        return Take(rows, tasks, demand, unit)
+        return Take(rows, tasks, demand, unit, job.exclusive_network)
 
     def _apply(self, take: Take) -> None:
         if take.demand is not None:
@@ -434,49 +456,15 @@ class Pool:
         return self._free_source if self._free is None else self._free
 
 
-def _alone(take: Take, gpus: int) -> Options:
-    """The one shape of a gang of one group."""
-    most = int(take.counts[0]) * take.gpus if gpus else 0
-    return Options(np.array([len(take.rows)]), np.array([most]), np.array([gpus]), (take,))
-
-
-def _shapes(at_least: IntArray, unit: int, wanted: ElasticRange, fixed: Shape | None) -> Options:
-    """Every (nodes, GPUs per node) with GPUs per node a multiple of `unit`, sorted by GPUs, then nodes."""
-    most = []
-    g = 0
-    for nodes in at_least[unit::unit].tolist():
-        g += unit
-        up_to = wanted.max_gpus // g if fixed is None or fixed.gpus_per_node == g else 0
-        most.append(nodes if nodes < up_to else up_to)
-    return _shapes_up_to(tuple(most), unit, wanted.min_gpus)
-
-
-@lru_cache(maxsize=4096)  # where plenty is free the range alone decides: one entry serves all such questions
-def _shapes_up_to(most: tuple[int, ...], unit: int, min_gpus: int) -> Options:
-    """Shapes of at least `min_gpus` GPUs on up to most[i] nodes with (i + 1)·unit GPUs each. Do not write."""
-    nodes, per_node = [], []
-    for i, up_to in enumerate(most):
-        g = (i + 1) * unit
-        least = max(-(-min_gpus // g), 1)
-        if up_to >= least:
-            nodes.append(np.arange(least, up_to + 1))
-            per_node.append(np.full(up_to + 1 - least, g))
-    if not nodes:
-        return NO_OPTIONS
-    d, g_all = np.concatenate(nodes), np.concatenate(per_node)
-    order = np.lexsort((d, d * g_all))
-    return Options(d[order], g_all[order], (d * g_all)[order])
-
-
-def at_most(options: Options, gpus: int) -> int | None:
-    """Index of the most GPUs up to that number, on fewest nodes; None if even the fewest are more."""
-    fitting = int(options.gpus.searchsorted(gpus, side="right"))  # sorted by GPUs, then nodes
-    return int(options.gpus.searchsorted(options.gpus[fitting - 1])) if fitting else None
-
-
-def _at_least(slots: IntArray) -> IntArray:
-    counts: IntArray = np.bincount(slots) if slots.size else np.zeros(1, dtype=np.int64)
-    return counts[::-1].cumsum()[::-1]
+def _in_one(fitting: IntArray, slots: IntArray, domains: Domains, nodes: int) -> IntArray:
+    """Those of the nodes `fitting` in the domain that has so many of them, and least `slots` (M,) there; all if none
+    has."""
+    of = domains.of[fitting]
+    holds = (np.bincount(of, minlength=domains.count) >= nodes).nonzero()[0]
+    if not len(holds):
+        return fitting
+    left = np.bincount(of, slots[fitting], domains.count)
+    return np.asarray(fitting[of == holds[left[holds].argmin()]])
 
 
 def take_promised(jobs: Sequence[Job], pool: Pool, shapes: dict[str, Shape], slices: Slices = ONE_SLICE) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from placewise_core.admit import blockers
 from placewise_core.admit.exploring import DrawnAnswer, Draws
 from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext
-from placewise_core.admit.pool import Options, Pool, take_promised
+from placewise_core.admit.pool import Pool, take_promised
+from placewise_core.admit.shapes import Options
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, Verdict
 from placewise_core.domain.job import Job, Shape

@@ -202,6 +202,12 @@ def _terms(running: RunningJob, on_gpus: int) -> tuple[float, float, float]:
     return start_s, expected_s(job, on_gpus), left_s
 
 
+def expected_end_s(running: RunningJob, now_s: float) -> float:
+    """The expected end of a job, as HeldAmounts has it."""
+    terms = np.array(_terms(running, sum([len(task.gpu_indices) for task in running.assignments])))
+    return float(expected_ends_s(terms[:1], terms[1:2], terms[2:], now_s)[0])
+
+
 def _parts(job: RunningJob, view: ClusterView) -> tuple[dict[int, FloatArray], list[int]]:
     """The amounts that the job holds, by node, and its GPUs' places in the flat (M, G) array."""
     on: dict[int, FloatArray] = {}

@@ -7,7 +7,8 @@ import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, ask_admit, ask_place, place, running_engine
 
-from placewise_core.admit.pool import Options, Pool
+from placewise_core.admit.pool import Pool
+from placewise_core.admit.shapes import Options
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind

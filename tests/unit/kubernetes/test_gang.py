@@ -131,12 +131,15 @@ def test_a_job_carries_what_its_pods_say() -> None:
         names.PRIORITY: "urgent",
         names.QUEUE: "vision",
         names.BATCH_SIZE: "x",
+        names.KEEP_TOGETHER: "rack",
+        names.EXCLUSIVE_NETWORK: "true",
     }
     worker = make_pod("w", "worker", annotations=notes, node_selector={"zone": "a"}, created_s=1_700_000_000.0)
     server = make_pod("p", "ps", requests={"cpu": 4.0})
     job = build_job("ns/train/1", {"worker": 2, "ps": 1}, {"worker": worker, "ps": server}, GroupFacts(), RULES)
     assert (job.model, job.total_epochs, job.batch_size, job.queue) == ("ResNet-50", 90, 0, "vision")
     assert job.user == "ns"
+    assert (job.keep_together, job.exclusive_network) == (Job.RACK, True)
     assert job.priority == Job.URGENT
     assert job.architecture == Job.PARAMETER_SERVER
     assert job.submit_time.seconds == 1_700_000_000

@@ -192,6 +192,20 @@ def test_what_slurm_does_not_know_is_in_the_comment() -> None:
     assert (absurd.batch_size, absurd.dataset_size, absurd.total_epochs) == (2**31 - 1, 2**53, 0)
 
 
+def test_the_comment_may_say_where_all_nodes_are_and_beside_whom() -> None:
+    job = to_job(dataclasses.replace(HELD, comment="keep_together=Rack exclusive_network=yes"), SiteNames())
+    assert (job.keep_together, job.exclusive_network) == (Job.RACK, True)
+    job = to_job(dataclasses.replace(HELD, comment="keep_together=aisle exclusive_network=no"), SiteNames())
+    assert (job.keep_together, job.exclusive_network) == (Job.KEEP_TOGETHER_UNSPECIFIED, False)
+
+
+def test_a_feature_names_the_rack_of_a_node() -> None:
+    version = STRUCTURED[0]
+    node = dataclasses.replace(VERSIONS[version].node(payload(version)["nodes"][1]), features=("ib", "rack-b7"))
+    racks = [to_node(node, SiteNames(rack_prefix=prefix)).rack for prefix in ("rack-", "", "row-")]
+    assert racks == ["rack-b7", "", ""]
+
+
 def test_a_gpu_type_is_a_model_unless_the_site_types_every_gpu() -> None:
     asked = dataclasses.replace(HELD, tres_per_node="gres:gpu:a100:2")
     assert to_job(asked, SiteNames()).groups[0].gpu_model == "a100"

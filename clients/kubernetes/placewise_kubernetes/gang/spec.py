@@ -32,6 +32,7 @@ ARCHITECTURES = {
     "all-reduce": Job.ALL_REDUCE,
     "pipeline": Job.PIPELINE,
 }
+TOGETHER = {"none": Job.NONE, "node": Job.NODE, "rack": Job.RACK}
 PRIORITIES = {"urgent": Job.URGENT, "prior": Job.PRIOR, "normal": Job.NORMAL}
 
 
@@ -260,6 +261,8 @@ def build_job(
         priority=rules.priority(lead, facts),
         queue=rules.queue(lead, facts),
         user=lead.setting(names.USER) or lead.namespace,
+        keep_together=TOGETHER.get(lead.setting(names.KEEP_TOGETHER).lower(), Job.KEEP_TOGETHER_UNSPECIFIED),
+        exclusive_network=lead.setting(names.EXCLUSIVE_NETWORK).lower() == "true",
     )
     job.architecture = _architecture(lead, job)
     created_s = facts.created_s or min((pod.created_s for pod in examples.values() if pod.created_s), default=0.0)

@@ -19,6 +19,8 @@ DATASET_SIZE = f"{DOMAIN}/dataset-size"
 SINGLE_GPU_SECONDS = f"{DOMAIN}/single-gpu-seconds"
 GPU_MODEL = f"{DOMAIN}/gpu-model"
 MAX_PER_NODE = f"{DOMAIN}/max-per-node"
+KEEP_TOGETHER = f"{DOMAIN}/keep-together"
+EXCLUSIVE_NETWORK = f"{DOMAIN}/exclusive-network"
 IGNORE = f"{DOMAIN}/ignore"
 
 # Written to pods.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.needs import requested_gpus
-from placewise_core.admit.pool import Options, at_most
+from placewise_core.admit.shapes import Options, at_most
 from placewise_core.domain.job import Job
 from placewise_core.speed.params import normalised
 

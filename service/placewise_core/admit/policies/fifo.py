@@ -6,7 +6,7 @@ together with what is idle").
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.needs import requested_gpus
-from placewise_core.admit.pool import Options, at_most
+from placewise_core.admit.shapes import Options, at_most
 
 
 class FifoStrict(GreedyAdmission):

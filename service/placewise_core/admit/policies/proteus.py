@@ -16,7 +16,7 @@ import numpy as np
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.policies.lyapunov import drift_plus_penalty, followed, joined
 from placewise_core.admit.policy import AdmitContext
-from placewise_core.admit.pool import Options
+from placewise_core.admit.shapes import Options
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.slices import spaced
 from placewise_core.domain.cluster import QueueState

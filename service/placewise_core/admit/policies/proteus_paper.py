@@ -16,7 +16,8 @@ from placewise_core.admit import blockers
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policies.lyapunov import advanced, drift_plus_penalty, joined, without
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
-from placewise_core.admit.pool import Options, Pool, take_promised
+from placewise_core.admit.pool import Pool, take_promised
+from placewise_core.admit.shapes import Options
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
@@ -152,7 +153,9 @@ class ProteusPaper(AdmissionPolicy):
             if job.id in started or job.id in state.admitted:
                 admission = self._admitted(job, rank, view, state, context, decided)
             elif job.id not in state.waiting:
-                admission = Admission(job.id, Verdict.WAIT, rank=rank, blockers=blockers.no_shape(view))
+                admission = Admission(
+                    job.id, Verdict.WAIT, rank=rank, blockers=blockers.no_shape(job, self._facts.whole(view))
+                )
             else:
                 admission = self._waiting(job, rank, before, context, decided)
                 before += 1

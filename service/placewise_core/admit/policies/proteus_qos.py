@@ -12,7 +12,7 @@ from placewise_core.admit.greedy import Round, Waiting
 from placewise_core.admit.policies.proteus import Proteus
 from placewise_core.admit.policies.qos import QosAware
 from placewise_core.admit.policies.qos_savable import QosSavable
-from placewise_core.admit.pool import Options
+from placewise_core.admit.shapes import Options
 
 
 class ProteusQos(Proteus, QosAware):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
-from placewise_core.admit.pool import Options
+from placewise_core.admit.shapes import Options
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import spaced
 from placewise_core.speed.throughput import ThroughputModel

@@ -7,7 +7,7 @@ reconstructions: the paper's formulas are images that were lost.
 
 from placewise_core.admit.greedy import Round, Waiting
 from placewise_core.admit.policies.qos import QosAware
-from placewise_core.admit.pool import Options
+from placewise_core.admit.shapes import Options
 from placewise_core.speed.throughput import ThroughputModel
 
 

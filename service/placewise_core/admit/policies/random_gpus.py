@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
-from placewise_core.admit.pool import Options
+from placewise_core.admit.shapes import Options
 
 
 class RandomGpus(GreedyAdmission):

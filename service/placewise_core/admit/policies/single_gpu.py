@@ -1,7 +1,7 @@
 """One GPU each (Proteus' first baseline): jobs in their order, none gets more than it must have."""
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
-from placewise_core.admit.pool import Options
+from placewise_core.admit.shapes import Options
 
 
 class SingleGpu(GreedyAdmission):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
-from placewise_core.admit.pool import Options
+from placewise_core.admit.shapes import Options
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.slices import spaced
 

@@ -11,7 +11,7 @@ from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.cluster import Assignment, NodeTelemetry, QueueSettings, QueueState, RunningJob
 from placewise_core.domain.decision import Admission, AdmitPlan, Verdict
-from placewise_core.domain.job import ElasticRange, Job, JobId, KeepTogether, Priority, Resources, Role, Subtask
+from placewise_core.domain.job import ElasticRange, Job, JobId, Priority, Resources, Role, Subtask
 from placewise_core.speed.params import PARAMS_MILLIONS
 from placewise_core.speed.throughput import ThroughputModel
 from placewise_core.view.view import ClusterView
@@ -145,10 +145,12 @@ READS = {
     "qos-paper": {
         "id", "model", "architecture", "groups", "total_epochs", "batch_size", "dataset_size", "iterations",
         "single_gpu_s", "gpu_sharing", "elastic", "shape", "priority", "submit_time_s",
+        "keep_together", "exclusive_network",  # by which shapes fit
     },
     "proteus-paper": {
         "id", "model", "architecture", "groups", "total_epochs", "batch_size", "dataset_size", "iterations",
         "single_gpu_s", "gpu_sharing", "elastic", "shape", "params_millions",
+        "keep_together", "exclusive_network",
     },
 }  # fmt: skip
 OTHERWISE = {
@@ -159,8 +161,6 @@ OTHERWISE = {
     "subtasks": (Subtask("s", "k"),),
     "attained_gpu_s": 5e4,
     "user": "somebody",
-    "keep_together": KeepTogether.NODE,
-    "exclusive_network": True,
 }
 
 

@@ -9,7 +9,8 @@ from tests.fakes.proteus_queue import cluster_of, gpu_nodes
 
 from placewise_core.admit.head import Releases
 from placewise_core.admit.policy import AdmitContext
-from placewise_core.admit.pool import Options, Pool
+from placewise_core.admit.pool import Pool
+from placewise_core.admit.shapes import Options
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.domain.cluster import HeadReservation, QueueSettings, QueueState, RunningJob
 from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup

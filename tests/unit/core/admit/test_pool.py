@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes
 
 from placewise_core.admit.policy import AdmitContext
-from placewise_core.admit.pool import NO_OPTIONS, Pool
+from placewise_core.admit.pool import Pool
 from placewise_core.admit.registry import admission_policies
+from placewise_core.admit.shapes import NO_OPTIONS
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import AdmitPlan, Reason
 from placewise_core.domain.events import NodesReported

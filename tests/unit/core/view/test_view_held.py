@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.fakes.proteus_queue import cluster_of, gpu_nodes
 
 from placewise_core.admit.head import Releases, reserved
-from placewise_core.admit.pool import Options, Pool
+from placewise_core.admit.pool import Pool
+from placewise_core.admit.shapes import Options
 from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role, TaskGroup
 from placewise_core.view.heads import end_of_start_s
