@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from placewise_core.basics.frozen import frozen
-from placewise_core.inputs.cluster import feature_schema
+from placewise_core.inputs.cluster import earlier_schemas, feature_schema
 from placewise_models.folder import BUNDLE_NAME
 from placewise_models.ldwp import LDWP_MODEL, LDWP_REPORT, LdwpRuntime
 from placewise_models.ncf import NCF_MODEL, NCF_REPORT, NcfMatrix
@@ -121,7 +121,7 @@ def load(directory: Path, keys: Sequence[PublicKey] = ()) -> Bundle:
     documents = {
         file: _document(directory / file, content) for file, content in contents.items() if file.endswith(".json")
     }
-    if manifest.feature_schema != schema_of(contents):
+    if manifest.feature_schema not in (schema_of(contents), *_earlier_schemas_of(contents)):
         raise BundleError(f"{directory.name}: its nets read other features than this version encodes: train them again")
     nets = _Nets(directory.name, contents, documents)
     return Bundle(
@@ -170,8 +170,17 @@ def schema_of(files: Iterable[str]) -> str:
     """Hash of the feature tables that the nets among these files read, as this version encodes them; "" for none.
 
     The completions and LDWP's net read no tokens: they name their columns themselves."""
-    models = sorted({_READERS[file] for file in files if file in _READERS})
+    models = _readers_of(files)
     return str(feature_schema(*models)["hash"]) if models else ""
+
+
+def _earlier_schemas_of(files: Iterable[str]) -> list[str]:
+    models = _readers_of(files)
+    return earlier_schemas(*models) if models else []
+
+
+def _readers_of(files: Iterable[str]) -> list[str]:
+    return sorted({_READERS[file] for file in files if file in _READERS})
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

@@ -27,12 +27,13 @@ _WARM_UP = ((8, 24), (8, 48))  # (placements, tokens): allocations happen before
 class RewardRuntime:
     """The reward model, ready. Implements place.search.SpeedScorer; may be called from any thread.
 
-    `spread_limit`: the spread of log-speeds above which the model counts as uncertain, by its own report; infinite
-    for a model that gives no spread.
+    `features`: the columns of a token that it reads. `spread_limit`: the spread of log-speeds above which the model
+    counts as uncertain, by its own report; infinite for a model that gives no spread.
     """
 
     session: onnxruntime.InferenceSession
     spread_limit: float = float("inf")
+    features: int = PART_FEATURES
 
     @classmethod
     def load(cls, content: bytes, report: Mapping[str, Any]) -> Self:
@@ -40,7 +41,7 @@ class RewardRuntime:
         does not answer its parity sample as it should."""
         check_schema(report, REWARD_REPORT, _SCHEMA)
         session = open_token_net(content, REWARD_MODEL, "reward")
-        runtime = cls(session, _spread_limit(session, report))
+        runtime = cls(session, _spread_limit(session, report), _features(session))
         check_sample(report, REWARD_MODEL, runtime._answers)
         for placements, tokens in _WARM_UP:
             runtime.speeds(_blank(placements, tokens))
@@ -52,18 +53,24 @@ class RewardRuntime:
         `load` does."""
         report = path.with_suffix(".json")
         limit = json.loads(report.read_text("utf-8")).get("spread_limit") if report.is_file() else None
-        return cls(
-            open_token_net(path.read_bytes(), path.name, "reward"), float("inf") if limit is None else float(limit)
-        )
+        session = open_token_net(path.read_bytes(), path.name, "reward")
+        return cls(session, float("inf") if limit is None else float(limit), _features(session))
 
     def speeds(self, tokens: PartTokens) -> Float32:
         """(K, P) predicted speed of each token's job over its linear speed."""
-        return self._run(("speed",), _feeds(tokens))[0]
+        return self._run(("speed",), self._feeds(tokens))[0]
 
     def speeds_and_spread(self, tokens: PartTokens) -> tuple[Float32, Float32]:
         """As `speeds`, and (K, P) the spread of its logarithm: only where `spread_limit` is finite."""
-        speed, spread = self._run(("speed", "spread"), _feeds(tokens))
+        speed, spread = self._run(("speed", "spread"), self._feeds(tokens))
         return speed, spread
+
+    def _feeds(self, tokens: PartTokens) -> dict[str, NDArray[Any]]:
+        """A net of an earlier release reads the first columns alone."""
+        parts = tokens.parts
+        if self.features < PART_FEATURES:
+            parts = np.ascontiguousarray(parts[..., : self.features])
+        return {"tokens": parts, "job": tokens.job, "node": tokens.node}
 
     def _run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[Float32]:
         return run(self.session, outputs, feeds)
@@ -85,8 +92,9 @@ def _spread_limit(session: onnxruntime.InferenceSession, report: Mapping[str, An
     return float(limit)
 
 
-def _feeds(tokens: PartTokens) -> dict[str, NDArray[Any]]:
-    return {"tokens": tokens.parts, "job": tokens.job, "node": tokens.node}
+def _features(session: onnxruntime.InferenceSession) -> int:
+    shape = next(each.shape for each in session.get_inputs() if each.name == "tokens")
+    return int(shape[-1])
 
 
 def _blank(placements: int, tokens: int) -> PartTokens:

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import ArrayLike, NDArray
 
-from placewise_core.inputs.cluster import feature_schema
+from placewise_core.inputs.cluster import earlier_schemas, feature_schema
 
 Sample = Mapping[str, NDArray[np.float32]]
 Answers = Iterable[tuple[ArrayLike, ArrayLike]]
@@ -33,10 +33,10 @@ def open_session(content: bytes, file: str) -> onnxruntime.InferenceSession:
 
 
 def open_token_net(content: bytes, file: str, model: str) -> onnxruntime.InferenceSession:
-    """A session on a net that reads the tables of `model`. Raises ModelError, also if the net was trained on other
-    tables than those of this version."""
+    """A session on a net that reads the tables of `model`, or their first columns if it is of an earlier release.
+    Raises ModelError, also if the net was trained on other tables."""
     session = open_session(content, file)
-    if _property(session, "feature_schema") != feature_schema(model)["hash"]:
+    if _property(session, "feature_schema") not in (feature_schema(model)["hash"], *earlier_schemas(model)):
         raise ModelError(f"{file} was trained on other features than this version encodes: train it again")
     return session
 

@@ -36,11 +36,13 @@ class Gpu:
 
 @frozen
 class Hardware:
-    """What equation (6) of the heat-island paper compares; 0 means unknown."""
+    """What equation (6) of the heat-island paper compares, and the bandwidth of one GPU to its peers in the node, each
+    way, in Gbit/s; 0 means unknown."""
 
     cpu_ghz: float = 0.0
     cache_mib: float = 0.0
     gpu_ghz: float = 0.0
+    interconnect_gbps: float = 0.0
 
 
 @frozen

@@ -238,7 +238,7 @@ def check_node(node: Node, field: str, limits: Limits) -> None:
     check_text(node.rack, f"{field}.rack", MAX_ID)
     _check_resources(node.capacity, f"{field}.capacity")
     _check_gpus(node, field, limits)
-    for name in ("cpu_ghz", "cache_mib", "gpu_ghz"):
+    for name in ("cpu_ghz", "cache_mib", "gpu_ghz", "interconnect_gbps"):
         check_number(getattr(node.hardware, name), f"{field}.hardware.{name}")
     _check_telemetry(node.telemetry, f"{field}.telemetry")
     check_labels(node.labels, f"{field}.labels")

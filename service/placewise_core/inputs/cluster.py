@@ -31,6 +31,7 @@ from placewise_core.inputs.tables import (
     STEP_FEATURES,
     UTILISATION_COLUMNS,
     Column,
+    earlier_schemas,
     feature_schema,
 )
 from placewise_core.view.nodes import TelemetryRow
@@ -54,6 +55,7 @@ __all__ = [
     "Encoder",
     "Float32",
     "Observation",
+    "earlier_schemas",
     "encode_job",
     "encode_utilisation",
     "feature_schema",

@@ -37,6 +37,7 @@ REPORTED = slice(_HAS_SPEED, _SPEED + 1)  # features of hosts' reports: zero wit
 _SUMS = slice(_AT["jobs_on_node"], _AT["traffic_of_others"] + 1)
 _OF_JOB = slice(_STATIC, _AT["cpu_capacity"])  # features of a job on a node, without its own
 _OF_NODE = slice(_AT["cpu_capacity"], _SUMS.start)
+_OF_LINKS = slice(_AT["has_links"], _AT["peer_traffic"] + 1)
 _JOB_COLUMNS = _OF_JOB.stop - _OF_JOB.start
 _HELD = slice(_AT["cpu_held"] - _SUMS.start, _AT["gpus_held"] + 1 - _SUMS.start)  # of the sums
 _TRAFFIC_OF_OTHERS = _AT["traffic_of_others"] - _SUMS.start
@@ -44,6 +45,7 @@ _SUM_SCALES = _SCALES[_SUMS.start - _STATIC : _SUMS.stop - _STATIC]
 _GIGABIT_PER_MS = 1.25e5  # bytes
 _MOST_TRAFFIC_SHARE = 8.0  # beyond it a job does nothing but wait for its network
 _REMEMBERED = 20_000
+_LINKS = 3  # row of the nodes' hardware
 WITNESSES = 16
 _LATEST = 64  # running jobs that are looked through for witnesses, however many there are
 
@@ -121,13 +123,14 @@ class _Spread:
 
 @dataclass(slots=True)
 class _Kept:
-    """Features of one view, until its nodes change, by node: `hardware` (M, 4), encoded; the data its line carries
-    in a millisecond, infinite if unknown; `capacity` (M, 2) in cores and GPUs; `sums` (M, 5) of the jobs on
-    it, as of `stamps`."""
+    """Features of one view, until its nodes change, by node: `hardware` (M, 4), encoded; the data its line and the
+    links between its GPUs carry in a millisecond, infinite if unknown; `capacity` (M, 2) in cores and GPUs; `sums`
+    (M, 5) of the jobs on it, as of `stamps`."""
 
     layout_stamp: int
     hardware: Float32
     bytes_per_ms: list[float]
+    peer_bytes_per_ms: list[float]
     capacity: FloatArray
     sums: FloatArray
     stamps: IntArray
@@ -268,16 +271,21 @@ class PartEncoder:
             for m, (here, serving, cores, gpus) in counts.items():
                 traffic_ms = traffic_bytes(gradients, workers, servers, here, serving) / kept.bytes_per_ms[m]
                 share = min(_MOST_TRAFFIC_SHARE, traffic_ms / step_ms) if step_ms > 0 else 0.0
-                values.append((*whole, here, serving, traffic_ms, share, 1.0, here + serving, cores, gpus, share))
+                adds = (1.0, here + serving, cores, gpus, share)
+                rate = kept.peer_bytes_per_ms[m]
+                links = (float(rate < np.inf), peer_bytes(all_gradients, servers, here) / rate)
+                values.append((*whole, here, serving, traffic_ms, share, *adds, *links))
             slices.pause()
         rows = np.zeros((len(nodes), PART_FEATURES), dtype=np.float32)
-        found = np.array(values).reshape(-1, _JOB_COLUMNS + 5)
+        found = np.array(values).reshape(-1, _JOB_COLUMNS + 5 + 2)
         if nodes:
             rows[:, :_STATIC] = static
             rows[:, _OF_JOB] = found[:, :_JOB_COLUMNS]
             _encode(rows[:, _OF_JOB], _OF_JOB)
             rows[:, _OF_NODE] = kept.hardware.take(nodes, axis=0)
-        return _Cells(of, number, nodes, rows, found[:, _JOB_COLUMNS:])
+            rows[:, _OF_LINKS] = found[:, -2:]
+            _encode(rows[:, _OF_LINKS], _OF_LINKS)
+        return _Cells(of, number, nodes, rows, found[:, _JOB_COLUMNS:-2])
 
     def _static_of(self, job: Job) -> tuple[Float32, float]:
         """The job's own features, and the bytes of its gradients in float32."""
@@ -308,12 +316,19 @@ def _begun(view: ClusterView) -> _Kept:
     return _Kept(
         layout_stamp=view.nodes.layout_stamp,
         hardware=hardware,
-        bytes_per_ms=np.where(gbps > 0, _GIGABIT_PER_MS * gbps, np.inf).tolist(),
+        bytes_per_ms=_per_ms(gbps),
+        peer_bytes_per_ms=_per_ms(view.nodes.hardware[_LINKS]),
         capacity=np.stack([np.maximum(cores, 1e-9), np.maximum(gpus, 1.0)], axis=1),
         sums=np.zeros((view.nodes.size, 5)),
         stamps=np.full(view.nodes.size, -1, dtype=np.int64),
         spreads=Bounded(_REMEMBERED),
     )
+
+
+def _per_ms(gbps: FloatArray) -> list[float]:
+    """Bytes that each line carries in a millisecond, infinite if unknown."""
+    rates: list[float] = np.where(gbps > 0, _GIGABIT_PER_MS * gbps, np.inf).tolist()
+    return rates
 
 
 def _gpu_speeds(view: ClusterView) -> FloatArray:
@@ -338,6 +353,12 @@ def traffic_bytes(gradients: float, workers: float, servers: float, here: float,
     if servers == 0:
         return 2.0 * (workers - 1.0) / max(1.0, workers) * gradients if here else 0.0
     return gradients * (here * (servers - serving) + (workers - here) * serving) / servers
+
+
+def peer_bytes(gradients: float, servers: float, here: float) -> float:
+    """Bytes per iteration through the link of each of `here` workers to its peers in the node, in a ring of them; a job
+    with parameter servers has none."""
+    return 2.0 * (here - 1.0) / here * gradients if servers == 0 and here > 1 else 0.0
 
 
 def _counts(placement: Sequence[Assignment], view: ClusterView) -> dict[int, tuple[float, float, float, float]]:

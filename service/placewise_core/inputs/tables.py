@@ -4,7 +4,7 @@
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.job import Architecture, Priority
@@ -133,6 +133,8 @@ PART_COLUMNS = (
     Column("cpu_held", "1"),
     Column("gpus_held", "1"),
     Column("traffic_of_others", "of their steps"),
+    Column("has_links", "flag"),
+    Column("peer_traffic", "ms at the rate of the links in the node", 0.2, is_log=True),
 )
 # A candidate node before the next task of a gang is placed (steps.py): what changes within the gang and within
 # the batch, and is therefore not in the tokens that are encoded once.
@@ -170,6 +172,9 @@ MODEL_TABLES: Mapping[str, tuple[str, ...]] = {
     "policy": ("nodes", "jobs", "pace", "placement", "step"),
     "ldwp": ("utilisation",),
 }
+# Nets of earlier releases read only so many columns of a table. New columns are therefore appended to it, and such a
+# net goes on serving without them.
+EARLIER_COLUMNS: Mapping[str, Sequence[int]] = {"parts": (len(PART_COLUMNS) - 2,)}
 NODE_FEATURES, JOB_FEATURES = len(NODE_COLUMNS), len(JOB_COLUMNS) + len(LINEAR_SPEED_COLUMNS)
 STATIC_JOB_FEATURES = [column.name for column in JOB_COLUMNS].index("is_new")
 PART_FEATURES = STATIC_JOB_FEATURES + len(PART_COLUMNS)
@@ -182,8 +187,24 @@ def feature_schema(model: str, *others: str) -> dict[str, object]:
     """The tables that these models read as plain data, with their hash: a net may only serve with the tables of its
     training. Name several models for a bundle with several nets. Raises KeyError for a model that MODEL_TABLES does
     not name."""
-    names = sorted({table for name in (model, *others) for table in MODEL_TABLES[name]})
+    return _schema(_tables_of(model, *others), {})
+
+
+def earlier_schemas(model: str, *others: str) -> list[str]:
+    """Hashes of the tables that nets of earlier releases of these models read: see EARLIER_COLUMNS."""
+    names = _tables_of(model, *others)
+    counts = [(table, count) for table in names for count in EARLIER_COLUMNS.get(table, ())]
+    return [str(_schema(names, {table: count})["hash"]) for table, count in counts]
+
+
+def _tables_of(*models: str) -> list[str]:
+    return sorted({table for name in models for table in MODEL_TABLES[name]})
+
+
+def _schema(names: Sequence[str], counts: Mapping[str, int]) -> dict[str, object]:
+    """The tables of these names, of some of them the first columns alone, with their hash."""
     tables = {
-        name: [[column.name, column.unit, column.scale, column.is_log] for column in COLUMNS[name]] for name in names
+        name: [[each.name, each.unit, each.scale, each.is_log] for each in COLUMNS[name][: counts.get(name)]]
+        for name in names
     }
     return {"tables": tables, "hash": hashlib.sha256(repr(sorted(tables.items())).encode()).hexdigest()}

@@ -52,7 +52,7 @@ def node_capabilities(
     `gpu_memory_gib` (M,) is the memory of a node's largest GPU. Hardware that a node does not report is taken
     to be the mean of those that do; an unreported utilisation is 0.
     """
-    cpu_ghz, cache_mib, gpu_ghz = view.nodes.hardware
+    cpu_ghz, cache_mib, gpu_ghz, _ = view.nodes.hardware
     everywhere = np.ones(view.nodes.size, dtype=np.bool_)
     sizes = (
         _known(cpu_ghz, everywhere),

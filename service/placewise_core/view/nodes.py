@@ -17,7 +17,7 @@ from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.cells import number_of
 from placewise_core.basics.frozen import frozen
-from placewise_core.domain.cluster import Node, NodeState, NodeTelemetry
+from placewise_core.domain.cluster import Hardware, Node, NodeState, NodeTelemetry
 from placewise_core.domain.job import Job, Resources, TaskGroup
 
 # Rows of the resource arrays; further rows are the extended resources of the cluster, sorted by name.
@@ -44,6 +44,7 @@ class TelemetryRow(IntEnum):
 
 TELEMETRY_COLUMNS = tuple(row.name.lower() for row in TelemetryRow)
 _of_report = struct.Struct(f"<{len(TELEMETRY_COLUMNS) + 4}d").pack
+HARDWARE_ROWS = 4
 CELSIUS = slice(int(TelemetryRow.CPU_CELSIUS), TelemetryRow.LIMIT_CELSIUS + 1)  # of CPU and GPU, and their limit
 
 Words = NDArray[np.uint64]
@@ -72,7 +73,7 @@ class Need:
 
 @frozen
 class NodeColumns:
-    """What nodes report beside their layout, as columns for N of them: (N,), (3, N) hardware, (T, N) telemetry."""
+    """What nodes report beside their layout, as columns for N of them: (N,), (H, N) hardware, (T, N) telemetry."""
 
     nodes: tuple[Node, ...]
     is_ready: BoolArray
@@ -84,11 +85,11 @@ class NodeColumns:
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> "NodeColumns":
         rows = [telemetry_row(node.telemetry) for node in nodes]
-        hardware = [(node.hardware.cpu_ghz, node.hardware.cache_mib, node.hardware.gpu_ghz) for node in nodes]
+        hardware = [hardware_row(node.hardware) for node in nodes]
         return cls(
             nodes=tuple(nodes),
             is_ready=np.array([node.state is NodeState.READY for node in nodes], dtype=np.bool_),
-            hardware=np.array(hardware, dtype=np.float64).reshape(-1, 3).T,
+            hardware=np.array(hardware, dtype=np.float64).reshape(-1, HARDWARE_ROWS).T,
             telemetry=np.array(rows, dtype=np.float64).reshape(-1, len(TELEMETRY_COLUMNS)).T,
             observe_time_s=np.array([node.telemetry.observe_time_s for node in nodes], dtype=np.float64),
             report_number=np.array([*map(number_of_report, nodes, rows)], dtype=np.uint64),
@@ -115,7 +116,7 @@ class Nodes:
         g = max((gpu.index + 1 for node in records for gpu in node.gpus), default=0)
         self.capacity: FloatArray = np.zeros((r, m))
         self.telemetry: FloatArray = np.full((len(TELEMETRY_COLUMNS), m), np.nan)
-        self.hardware: FloatArray = np.zeros((3, m))  # rows: CPU GHz, cache MiB, GPU GHz; 0 where unknown
+        self.hardware: FloatArray = np.zeros((HARDWARE_ROWS, m))  # as hardware_row
         self.observe_time_s: FloatArray = np.zeros(m)
         self.has_telemetry = False  # True once a node has reported any
         # (M,) at or over the reported temperature limit; False where limit or temperature is unknown.
@@ -179,7 +180,7 @@ class Nodes:
         self.report_stamp[m], self.report_number[m] = self.telemetry_stamp, 0
         self.records[m] = node
         self.is_ready[m] = node.state is NodeState.READY
-        self.hardware[:, m] = (node.hardware.cpu_ghz, node.hardware.cache_mib, node.hardware.gpu_ghz)
+        self.hardware[:, m] = hardware_row(node.hardware)
         self.cpu_ghz[m] = node.hardware.cpu_ghz
         self.rack[m] = self._rack_ids.setdefault(node.rack, len(self._rack_ids)) if node.rack else -1
         row = telemetry_row(node.telemetry)
@@ -332,9 +333,15 @@ def telemetry_row(telemetry: NodeTelemetry) -> tuple[float, ...]:
     return tuple(getattr(telemetry, name) for name in TELEMETRY_COLUMNS)
 
 
+def hardware_row(hardware: Hardware) -> tuple[float, float, float, float]:
+    """(H,) CPU GHz, cache MiB, GPU GHz, Gbit/s between GPUs of the node; 0 where unknown."""
+    return (hardware.cpu_ghz, hardware.cache_mib, hardware.gpu_ghz, hardware.interconnect_gbps)
+
+
 def number_of_report(node: Node, row: tuple[float, ...]) -> int:
     """64 bits over all that a node may report without changing its layout. `row`: its telemetry_row."""
-    hardware, labels = node.hardware, sorted(node.labels.items()) if node.labels else ""
-    named = f"{node.state.value}\n{node.rack}\n{labels}".encode()
-    rest = (node.telemetry.observe_time_s, hardware.cpu_ghz, hardware.cache_mib, hardware.gpu_ghz)
-    return number_of(named + _of_report(*row, *rest))
+    *hardware, links = hardware_row(node.hardware)
+    labels = sorted(node.labels.items()) if node.labels else ""
+    # A node that tells no links has the number of the releases before they could be told, which stands in their logs.
+    named = f"{node.state.value}\n{node.rack}\n{labels}{f'{chr(10)}{links}' if links else ''}".encode()
+    return number_of(named + _of_report(*row, node.telemetry.observe_time_s, *hardware))

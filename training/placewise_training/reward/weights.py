@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from placewise_core.inputs.cluster import PART_FEATURES, feature_schema
+from placewise_core.inputs.cluster import PART_FEATURES, earlier_schemas, feature_schema
 from placewise_training.lab.onnx_graph import linears
 from placewise_training.reward.net import RelationLayer, RewardNet
 
@@ -44,13 +44,15 @@ def begun(path: Path) -> RewardNet:
 
 
 def net_of(path: Path) -> RewardNet:
-    """The net behind a reward.onnx. Raises ValueError for one of other features or of another form."""
+    """The net behind a reward.onnx. One of an earlier release, which reads fewer columns, gives the others no weight
+    yet. Raises ValueError for one of other features or of another form."""
     model = onnx.load(str(path))
     metadata = {prop.key: prop.value for prop in model.metadata_props}
-    if metadata.get("feature_schema") != feature_schema("reward")["hash"]:
+    if metadata.get("feature_schema") not in (feature_schema("reward")["hash"], *earlier_schemas("reward")):
         raise ValueError(f"{path}: made for other features than this version encodes; start from a net of this version")
     arrays = [numpy_helper.to_array(each) for each in model.graph.initializer]
     weights = [array for array in arrays if array.dtype == np.float32 and array.size > 1]  # else: a bound, an axis
+    weights[0] = np.pad(weights[0], ((0, PART_FEATURES - len(weights[0])), (0, 0)))
     heads = [array.shape[0] for array in weights if array.ndim == 2 and array.shape[1] == len(_RELATIONS)]
     width = weights[0].shape[1]
     members = weights[_AROUND + _PER_LAYER * len(heads)].shape[1]

@@ -10,12 +10,17 @@ from placewise_training.sim.thermal import ThermalSpec
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node. Bandwidths in bytes per second; `pcie_bps` and `disk_bps` are shared by everything on the node."""
+    """One node. Bandwidths in bytes per second; `pcie_bps` and `disk_bps` are shared by everything on the node.
+
+    `interconnect_bps` is the bandwidth of one GPU to its peers in the node, each way. 0: gradients cross PCIe together
+    with the input, as in the truths of every figure before the two were parted.
+    """
 
     node: Node
     gpu_model: str = "V100"
     disk_bps: float = 5.0e8  # one SATA SSD
     pcie_bps: float = 1.2e10  # PCIe 3.0 × 16, as measured host to device
+    interconnect_bps: float = 0.0
     nic_bps: float = 6.25e9
     cpu_speed: float = 1.0  # of one core, relative to the reference of the measurements
     thermal: ThermalSpec = ThermalSpec()
@@ -42,8 +47,11 @@ def make_node(
     cpu_speed: float = 1.0,
     disk_bps: float = 5.0e8,
     thermal: ThermalSpec | None = None,
+    interconnect_bps: float = 0.0,
+    pcie_bps: float = 1.2e10,
+    is_reported: bool = True,
 ) -> NodeSpec:
-    """A node with `gpus` equal GPUs."""
+    """A node with `gpus` equal GPUs. `is_reported`: its inventory has the bandwidth between them."""
     node = Node(
         id=NodeId(name),
         capacity=Resources(
@@ -56,7 +64,7 @@ def make_node(
         gpus=tuple(Gpu(index=g, model=gpu_model, memory_gib=gpu_memory_gib) for g in range(gpus)),
         max_jobs_per_gpu=max_jobs_per_gpu,
         rack=rack,
-        hardware=Hardware(cpu_ghz=cpu_ghz, cache_mib=cache_mib, gpu_ghz=gpu_ghz),
+        hardware=Hardware(cpu_ghz, cache_mib, gpu_ghz, interconnect_bps / 1.25e8 if is_reported else 0.0),
     )
     return NodeSpec(
         node=node,
@@ -64,6 +72,8 @@ def make_node(
         nic_bps=network_gbps * 1.25e8,
         cpu_speed=cpu_speed,
         disk_bps=disk_bps,
+        pcie_bps=pcie_bps,
+        interconnect_bps=interconnect_bps,
         thermal=thermal or ThermalSpec(),
     )
 

@@ -27,14 +27,16 @@ class Gpu(_message.Message):
     def __init__(self, index: _Optional[int] = ..., model: _Optional[str] = ..., memory_gib: _Optional[float] = ..., util: _Optional[float] = ..., memory_util: _Optional[float] = ..., celsius: _Optional[float] = ...) -> None: ...
 
 class Hardware(_message.Message):
-    __slots__ = ("cpu_ghz", "cache_mib", "gpu_ghz")
+    __slots__ = ("cpu_ghz", "cache_mib", "gpu_ghz", "interconnect_gbps")
     CPU_GHZ_FIELD_NUMBER: _ClassVar[int]
     CACHE_MIB_FIELD_NUMBER: _ClassVar[int]
     GPU_GHZ_FIELD_NUMBER: _ClassVar[int]
+    INTERCONNECT_GBPS_FIELD_NUMBER: _ClassVar[int]
     cpu_ghz: float
     cache_mib: float
     gpu_ghz: float
-    def __init__(self, cpu_ghz: _Optional[float] = ..., cache_mib: _Optional[float] = ..., gpu_ghz: _Optional[float] = ...) -> None: ...
+    interconnect_gbps: float
+    def __init__(self, cpu_ghz: _Optional[float] = ..., cache_mib: _Optional[float] = ..., gpu_ghz: _Optional[float] = ..., interconnect_gbps: _Optional[float] = ...) -> None: ...
 
 class Telemetry(_message.Message):
     __slots__ = ("cpu_util", "memory_util", "gpu_util", "gpu_memory_util", "cache_util", "tx_gbps", "rx_gbps", "cpu_celsius", "gpu_celsius", "limit_celsius", "power_watts", "observe_time", "ambient_celsius")

@@ -100,7 +100,10 @@ def node(item: Node) -> cluster_pb2.Node:
         max_jobs_per_gpu=item.max_jobs_per_gpu,
         rack=item.rack,
         hardware=cluster_pb2.Hardware(
-            cpu_ghz=item.hardware.cpu_ghz, cache_mib=item.hardware.cache_mib, gpu_ghz=item.hardware.gpu_ghz
+            cpu_ghz=item.hardware.cpu_ghz,
+            cache_mib=item.hardware.cache_mib,
+            gpu_ghz=item.hardware.gpu_ghz,
+            interconnect_gbps=item.hardware.interconnect_gbps,
         ),
         state=_NODE_STATES[item.state],
         labels=item.labels,

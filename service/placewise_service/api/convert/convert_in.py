@@ -305,7 +305,7 @@ def _gpu(message: cluster_pb2.Gpu) -> Gpu:
 
 
 def _hardware(message: cluster_pb2.Hardware) -> Hardware:
-    return Hardware(message.cpu_ghz, message.cache_mib, message.gpu_ghz)
+    return Hardware(message.cpu_ghz, message.cache_mib, message.gpu_ghz, message.interconnect_gbps)
 
 
 def _telemetry(message: cluster_pb2.Telemetry) -> NodeTelemetry:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from placewise_core.basics.arrays import BoolArray
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import Job, NodeId, Role
 from placewise_core.gang.context import PlaceContext
@@ -40,31 +41,63 @@ class Oracle(PlacementPolicy):
     """A PlacementPolicy for gangs on whole GPUs: every heuristic's placement, and random ones up to `placements`.
 
     It plays in `simulation` alone. With `placements` 0 it chooses among the heuristics, as the search would with a
-    perfect model.
+    perfect model. `more` propose, too, and `moves` single tasks are moved away from the best, one after the other, as
+    long as that helps: on many nodes random placements are seldom good.
     """
 
-    def __init__(self, simulation: Simulation, placements: int = 200, objective: Objective = "delay") -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        placements: int = 200,
+        objective: Objective = "delay",
+        *,
+        more: Sequence[PlacementPolicy] = (),
+        moves: int = 0,
+    ) -> None:
         self.name = f"oracle-{placements}"
         self._placements = placements
         self._objective = objective
-        self._heuristics = tuple(policy for policy in placement_policies().values() if policy.name != "random")
+        self._moves = moves
+        heuristics = (policy for policy in placement_policies().values() if policy.name != "random")
+        self._proposers = (*heuristics, *more)
         self._simulation = simulation
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         """The best candidate; None only where neither a heuristic nor any draw fits."""
         found: dict[_Layout, tuple[Assignment, ...]] = {}
-        for policy in self._heuristics:
+        for policy in self._proposers:
             proposal = policy.propose(job, view, context)
             if proposal is not None:
                 found.setdefault(_layout_of(proposal.assignments, view), proposal.assignments)
-        for _ in range(self._placements - len(self._heuristics)):
+        for _ in range(self._placements - len(self._proposers)):
             layout = _drawn(job, view, context.rng)
             if layout is not None and layout not in found:
                 found[layout] = _assignments(job, layout, view)
         if not found:
             return None
         costs = {layout: self._cost(job, assignments) for layout, assignments in found.items()}
-        return Proposal(found[min(costs, key=lambda layout: (costs[layout], len(layout), layout))])
+        best = min(costs, key=lambda layout: (costs[layout], len(layout), layout))
+        return Proposal(self._climbed(job, best, found[best], costs[best], view, context.rng))
+
+    def _climbed(
+        self,
+        job: Job,
+        layout: _Layout,
+        assignments: tuple[Assignment, ...],
+        cost: float,
+        view: ClusterView,
+        rng: np.random.Generator,
+    ) -> tuple[Assignment, ...]:
+        """The placement after every move of one task that makes it cheaper."""
+        for _ in range(self._moves if job.task_count > 1 else 0):
+            moved = _moved(job, layout, view, rng)
+            if moved is None:
+                continue
+            there = _assignments(job, moved, view)
+            now = self._cost(job, there)
+            if now < cost:
+                layout, assignments, cost = moved, there, now
+        return assignments
 
     def _cost(self, job: Job, assignments: tuple[Assignment, ...]) -> float:
         """Seconds the new job takes at the speed it would have, plus what its neighbours' ends move back; or minus the
@@ -83,6 +116,34 @@ class Oracle(PlacementPolicy):
                 left = sim_job.samples - live.done_at(simulation.now_s)
                 cost += left / after - left / before
         return cost
+
+
+def _moved(job: Job, layout: _Layout, view: ClusterView, rng: np.random.Generator) -> _Layout | None:
+    """The layout with a task drawn at random on another node with room for it, half of the time one that the gang
+    uses; None if there is none."""
+    demands = {group.role is not Role.WORKER: group.demand for group in job.groups}
+    counts = {m: [workers, servers] for m, workers, servers in layout}
+    tasks = [(m, kind) for m, held in counts.items() for kind in (0, 1) for _ in range(held[kind])]
+    source, kind = tasks[int(rng.integers(len(tasks)))]
+    d = demands[bool(kind)]
+    taken = np.zeros((3, view.nodes.size))
+    for m, held in counts.items():
+        for each, count in enumerate(held):
+            if count:
+                of = demands[bool(each)]
+                taken[:, m] += np.array([of.cpu_cores, of.memory_gib, of.gpus]) * count
+    free = np.stack([view.usage.free[CPU], view.usage.free[MEMORY], view.usage.free_gpus]) - taken
+    fits: BoolArray = np.asarray((free >= np.array([[d.cpu_cores], [d.memory_gib], [d.gpus]])).all(axis=0))
+    fits[source] = False
+    targets = np.flatnonzero(fits)
+    used = [m for m in targets.tolist() if m in counts]
+    pool = used if used and rng.random() < 0.5 else targets.tolist()
+    if not pool:
+        return None
+    target = int(pool[int(rng.integers(len(pool)))])
+    counts[source][kind] -= 1
+    counts.setdefault(target, [0, 0])[kind] += 1
+    return tuple(sorted((m, workers, servers) for m, (workers, servers) in counts.items() if workers or servers))
 
 
 def _drawn(job: Job, view: ClusterView, rng: np.random.Generator) -> _Layout | None:

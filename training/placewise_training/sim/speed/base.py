@@ -14,7 +14,8 @@ class Part:
     """A job's tasks on one node and their demand per iteration at the speed the job has alone.
 
     Rates are bytes per second; `cpu_wanted` and `cpu_requested` are cores. `input_cpu_s` is the input stage with all
-    cores wanted. `net_s` and `gpu_s` are stage seconds of one iteration on this node.
+    cores wanted. `net_s`, `peer_s` and `gpu_s` are stage seconds of one iteration on this node; `peer_s` is the part of
+    the synchronisation between the GPUs of the node.
     """
 
     node: str
@@ -32,6 +33,7 @@ class Part:
     input_pcie_s: float = 0.0
     gpu_s: float = 0.0
     net_s: float = 0.0
+    peer_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -25,7 +25,12 @@ _PACKED: WeakKeyDictionary[Catalogue, dict[tuple[object, ...], _Stages]] = WeakK
 
 
 class ComposedSpeed:
-    """A SpeedModel. `contended=False` or `noisy=False` switch a factor off, to see its effect."""
+    """A SpeedModel. `contended=False` or `noisy=False` switch a factor off, to see its effect.
+
+    `burst` is of contention.network_s. `flat_loss` replaces both rules of the NIC: a job on several nodes loses that
+    share of its speed beside another such job on one of them, however much either sends (the rule of Pollux's
+    simulator). It is for judging alone.
+    """
 
     def __init__(
         self,
@@ -36,6 +41,8 @@ class ComposedSpeed:
         seed: int = 0,
         contended: bool = True,
         noisy: bool = True,
+        burst: float = 0.0,
+        flat_loss: float | None = None,
     ) -> None:
         self.catalogue = catalogue
         self.sharing = sharing
@@ -43,6 +50,8 @@ class ComposedSpeed:
         self.seed = seed
         self.contended = contended
         self.noisy = noisy
+        self.burst = burst
+        self.flat_loss = flat_loss
 
     def footprint(self, job: SimJob, spots: Sequence[Spot], nodes: Mapping[str, NodeLoad]) -> Footprint:
         made = alone(job, self.catalogue[job.job.model], spots, nodes, self.overlap)
@@ -53,6 +62,8 @@ class ComposedSpeed:
     def rate(self, footprint: Footprint, nodes: Mapping[str, NodeLoad], jobs: Mapping[str, Footprint]) -> float:
         step_s = self._contended_step_s(footprint, nodes) if self.contended else footprint.alone_step_s
         shared = self._sharing(footprint, nodes, jobs)
+        if self.flat_loss and _is_disturbed(footprint, nodes, jobs):
+            shared *= 1.0 - self.flat_loss
         return footprint.noise * shared * footprint.samples_per_step / step_s
 
     def _contended_step_s(self, footprint: Footprint, nodes: Mapping[str, NodeLoad]) -> float:
@@ -61,10 +72,13 @@ class ComposedSpeed:
             load = nodes[part.node]
             if len(load.parts) > 1:
                 slowest_input = max(slowest_input, input_s(load, part, footprint.alone_step_s))
-                slowest_net = max(slowest_net, network_s(load, part))
+                alone_s = part.net_s + part.peer_s
+                slowest_net = max(
+                    slowest_net, alone_s if self.flat_loss is not None else network_s(load, part, self.burst)
+                )
             else:
                 slowest_input = max(slowest_input, part.input_cpu_s, part.input_disk_s, part.input_pcie_s)
-                slowest_net = max(slowest_net, part.net_s)
+                slowest_net = max(slowest_net, part.net_s + part.peer_s)
             slowest_gpu = max(slowest_gpu, part.gpu_s)
         return overlapped(slowest_input, slowest_gpu + slowest_net, self.overlap)
 
@@ -99,6 +113,16 @@ class ComposedSpeed:
             here = min(per_node, workers - i * per_node)
             spots.append(Spot(name, here, servers if i == 0 else 0, tuple(range(here))))
         return stage_times(replace(job, dataset_gib=0.0), self.catalogue[job.job.model], spots, nodes)
+
+
+def _is_disturbed(footprint: Footprint, nodes: Mapping[str, NodeLoad], jobs: Mapping[str, Footprint]) -> bool:
+    """Whether another job on several nodes is on one of the nodes of this one, which is on several, too."""
+    if len(footprint.parts) < 2:
+        return False
+    me = footprint.job.id
+    return any(
+        other != me and len(jobs[other].parts) > 1 for part in footprint.parts for other in nodes[part.node].parts
+    )
 
 
 @functools.lru_cache(maxsize=256)

@@ -30,6 +30,16 @@ def input_s(load: NodeLoad, part: Part, alone_step_s: float) -> float:
     return max(cpu_s, disk_s, pcie_s)
 
 
-def network_s(load: NodeLoad, part: Part) -> float:
-    """The synchronisation stage beside the node's other jobs."""
-    return part.net_s * max(1.0, load.nic_rate / load.spec.nic_bps)
+def network_s(load: NodeLoad, part: Part, burst: float = 0.0) -> float:
+    """The synchronisation stage beside the node's other jobs. Links between GPUs belong to one job alone.
+
+    Demand over capacity is a rate over whole iterations, but jobs send in bursts at the rate of the line. `burst` says
+    how much longer the stage becomes where bursts of others fall into it: with the others sending for a share u of the
+    time it takes 1 + burst · u times as long (1: two senders halve the line while they meet, at random).
+    """
+    capacity = load.spec.nic_bps
+    stretch = max(1.0, load.nic_rate / capacity)
+    if burst > 0:
+        others = max(0.0, load.nic_rate - part.nic_rate) / capacity
+        stretch = max(stretch, 1.0 + burst * min(1.0, others))
+    return part.net_s * stretch + part.peer_s

@@ -2,7 +2,10 @@
 
 Source of the numbers: profiles.py. Synchronisation: every NIC carries what crosses the node's boundary per iteration,
 2(n−1)/n of the gradients for a ring all-reduce, the full gradients each way for every worker–server pair that is not
-on one node (each of P servers holds 1/P of the parameters). Within a node gradients cross PCIe.
+on one node (each of P servers holds 1/P of the parameters). Within a node gradients cross the links between its GPUs if
+the node has an `interconnect_bps`, as a stage of synchronisation of their own: a ring over the w workers there moves
+2(w−1)/w of the gradients through each link; to and from parameter servers they cross PCIe, once per worker and
+direction. Without one they cross PCIe in the input stage, which is the model of every figure before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,6 +73,9 @@ def _part(job: SimJob, profile: ModelProfile, whole: _Whole, spot: Spot, spec: N
     samples = spot.workers * whole.batch
     bytes_out, server_s = _nic_bytes(profile, whole, spot), _server_s(profile, whole, spot)
     in_node = 2.0 * profile.gradient_bytes * (spot.workers - 1) if spot.workers > 1 else 0.0
+    peer_s = 0.0
+    if spec.interconnect_bps > 0:
+        in_node, peer_s = _between_peers(profile, whole, spot, spec)
     pcie = samples * profile.pcie_bytes + in_node
     gpu_s = profile.gpu_s(spec.gpu_model, whole.batch) if spot.workers else 0.0
     core_s = samples * profile.core_s_per_sample / spec.cpu_speed
@@ -83,14 +89,24 @@ def _part(job: SimJob, profile: ModelProfile, whole: _Whole, spot: Spot, spec: N
         cpu_requested=_requested_cores(job, spot),
         input_cpu_s=core_s / cores,
         input_disk_s=samples * profile.disk_bytes * _missed(job, spec) / spec.disk_bps,
-        input_pcie_s=pcie / spec.pcie_bps,
+        input_pcie_s=(pcie if peer_s == 0 else samples * profile.pcie_bytes) / spec.pcie_bps,
         gpu_s=gpu_s,
         net_s=bytes_out / (spec.nic_bps * profile.net_efficiency) + server_s,
+        peer_s=peer_s,
         cpu_wanted=core_s + spot.servers * server_s,
         disk_rate=samples * profile.disk_bytes * _missed(job, spec),
         pcie_rate=pcie,
         nic_rate=bytes_out / profile.net_efficiency,
     )
+
+
+def _between_peers(profile: ModelProfile, whole: _Whole, spot: Spot, spec: NodeSpec) -> tuple[float, float]:
+    """Bytes of gradients over PCIe per iteration, and seconds of synchronisation within the node."""
+    if whole.servers:
+        crossing = spot.workers * profile.gradient_bytes
+        return crossing, crossing / spec.pcie_bps
+    ring = 2.0 * (spot.workers - 1) / max(1, spot.workers) * profile.gradient_bytes
+    return 0.0, ring / spec.interconnect_bps
 
 
 def _missed(job: SimJob, spec: NodeSpec) -> float:
@@ -136,5 +152,5 @@ def _slowest(parts: Sequence[Part]) -> tuple[float, float]:
     input_s = gpu_s = net_s = 0.0
     for part in parts:
         input_s = max(input_s, part.input_cpu_s, part.input_disk_s, part.input_pcie_s)
-        gpu_s, net_s = max(gpu_s, part.gpu_s), max(net_s, part.net_s)
+        gpu_s, net_s = max(gpu_s, part.gpu_s), max(net_s, part.net_s + part.peer_s)
     return input_s, gpu_s + net_s

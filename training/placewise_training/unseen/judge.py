@@ -1,0 +1,122 @@
+"""Every contender on every scenario, one paired window each. A line of JSON per scenario; a later run goes on.
+
+    python -m placewise_training.unseen.judge --out unseen.jsonl [--count 512] [--only 0:64] [--bundle DIR]
+
+All place in the order of arrival, at every event, behind the same jobs and noise. The oracles know the true speeds.
+"""
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_training.sim.discipline import Discipline
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.oracle import Objective, Oracle
+from placewise_training.sim.jobs import SimJob
+from placewise_training.sim.policies import opened, policies_of
+from placewise_training.sim.truths import make_truth
+from placewise_training.unseen.scenarios import SOBOL_SEED, Scenario, scenarios
+
+ORACLES: Mapping[str, Objective] = {"oracle by delay": "delay", "oracle by progress": "progress"}
+LEARNED = ("harmony", "search")
+PLAYERS = ("consolidate", "load-balance", *LEARNED, *ORACLES)
+_PLACEMENTS, _MOVES = 200, 40
+_KEPT = ("avg_jct_s", "p95", "avg_slowdown", "p95_slowdown", "avg_queueing_s", "gpu_util", "unfinished", "impossible")
+
+
+class Spread:
+    """Counts the nodes of each gang of two GPUs or more as it starts."""
+
+    def __init__(self) -> None:
+        self.gangs = self.nodes = 0
+
+    def __call__(self, now_s: float, event: str, job: SimJob, nodes: tuple[str, ...]) -> None:
+        if event == "start" and job.job.gpus >= 2:
+            self.gangs += 1
+            self.nodes += len(set(nodes))
+
+    @property
+    def mean(self) -> float:
+        return self.nodes / self.gangs if self.gangs else 0.0
+
+
+def play(scenario: Scenario, player: str, bundle: Path | None = None) -> dict[str, float]:
+    """One simulation of the scenario; the metrics that the report reads."""
+    truth = scenario.truth()
+    spread = Spread()
+    options = SimOptions(
+        discipline=Discipline(order="fifo"),
+        belief=make_truth("train", scenario.seed).sharing,
+        reports_progress=True,
+        observers=(spread,),
+    )
+    jobs = scenario.workload(truth)
+    simulation = Simulation(scenario.cluster(), jobs, truth, None, options=options, seed=scenario.seed)
+    simulation.policy = _policy(player, simulation, bundle)
+    metrics = simulation.run().metrics.as_dict()
+    return {name: metrics[name] for name in _KEPT} | {"nodes_per_gang": spread.mean}
+
+
+def _policy(player: str, simulation: Simulation, bundle: Path | None) -> PlacementPolicy:
+    policies = policies_of(opened(bundle))
+    if player not in ORACLES:
+        return policies[player]
+    learned = [policies[name] for name in LEARNED if name in policies]
+    return Oracle(simulation, _PLACEMENTS, ORACLES[player], more=learned, moves=_MOVES)
+
+
+def judged(scenario: Scenario, players: Sequence[str], bundle: Path | None = None) -> dict[str, Any]:
+    """The scenario with the metrics of each player."""
+    played = {player: play(scenario, player, bundle) for player in players}
+    return {"scenario": asdict(scenario), "levels": dict(scenario.levels()), "players": played}
+
+
+def run(
+    wanted: Iterable[Scenario], players: Sequence[str], out: Path, bundle: Path | None = None, processes: int = 1
+) -> None:
+    """Appends one line per scenario that `out` lacks."""
+    done = {line["scenario"]["number"] for line in lines(out)}
+    left = [scenario for scenario in wanted if scenario.number not in done]
+    job: Callable[[Scenario], dict[str, Any]] = functools.partial(judged, players=players, bundle=bundle)
+    with ProcessPoolExecutor(processes) as pool, out.open("a", encoding="utf-8") as file:
+        for line in pool.map(job, left):
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The scenarios judged so far; none if there is no file. A line that was cut off is left out."""
+    found = []
+    for text in path.read_text("utf-8").splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue
+    return found
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Judges scenarios FIRST:END of the first `--count`."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="file of one JSON object per scenario, appended to")
+    parser.add_argument("--seed", type=int, default=SOBOL_SEED, help="of the sequence; the default one is for judging")
+    parser.add_argument("--count", type=int, default=512, help="scenarios of the sequence")
+    parser.add_argument("--only", default="", help="FIRST:END, a part of them")
+    parser.add_argument("--bundle", type=Path, default=None, help="directory; the shipped one if left out")
+    parser.add_argument("--players", nargs="+", default=list(PLAYERS))
+    parser.add_argument("--processes", type=int, default=1)
+    args = parser.parse_args(arguments)
+    first, _, end = args.only.partition(":")
+    wanted = scenarios(args.count, args.seed)[int(first or 0) : int(end or args.count)]
+    run(wanted, args.players, args.out, args.bundle, args.processes)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
