@@ -16,12 +16,14 @@ from tests.fakes.quick.examples import examples
 from placewise_core.domain.cluster import Assignment, Node, RunningJob
 from placewise_core.domain.decision import Outcome, Reason
 from placewise_core.domain.job import GpuSharing, Job, JobId, KeepTogether, NodeId, Resources, Role, Subtask, TaskGroup
+from placewise_core.gang.gang import Gang
+from placewise_core.gang.greedy import can_fit
 from placewise_core.gang.policy import Action, PlacementPolicy, action_of
 from placewise_core.gang.why import explain
 from placewise_core.policies.harmony import Harmony
 from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.policies.registry import placement_policies
-from placewise_core.view.domains import spans
+from placewise_core.view.domains import domains_of, spans
 from placewise_core.view.view import CPU, GPUS, ClusterView
 
 INTERFERENCE = packaged_tables().interference
@@ -63,6 +65,8 @@ def gangs(draw: st.DrawFn, name: str, is_plain: bool = False) -> Job:
     groups = [TaskGroup(Role.WORKER, draw(st.integers(1, 4)), demand, max_per_node=most, gpu_model=model)]
     if not is_plain and draw(st.booleans()):
         groups.append(TaskGroup(Role.PARAMETER_SERVER, draw(st.integers(1, 2)), Resources(2.0)))
+    if not is_plain and draw(st.integers(0, 3)) == 0:
+        groups.append(TaskGroup(Role.WORKER, draw(st.integers(1, 2)), Resources(1.0, draw(st.sampled_from([0, 1])))))
     return Job(
         JobId(name),
         model="resnet50",
@@ -158,6 +162,26 @@ def test_a_gang_is_refused_only_if_no_placement_keeps_the_wishes(
         assert possible
         check(view, job, proposal.assignments)
         view.add_job(RunningJob(job, proposal.assignments))
+
+
+@given(clusters(), gangs("job"), st.booleans())
+@settings(max_examples=examples(400), deadline=None)
+def test_the_domains_that_hold_a_gang_are_those_where_best_fit_places_it(
+    made: list[Node], job: Job, is_crossed: bool
+) -> None:
+    view = view_of(made)
+    if is_crossed and len(made) > 2:
+        tasks = [Assignment(f"worker-{i}", Role.WORKER, NodeId(f"n{i}"), (), Resources(1.0)) for i in range(2)]
+        view.add_job(RunningJob(Job(JobId("owner"), exclusive_network=True), tuple(tasks)))
+    domains = domains_of(job, view)
+    if domains is None:
+        return
+    open_nodes = Gang(job, view, context(interference=INTERFERENCE)).usable
+    for m in range(view.nodes.size):
+        within = context(
+            interference=INTERFERENCE, barred=~domains.around(m), heeds_together=False, heeds_network=False
+        )
+        assert open_nodes[m] == can_fit(job, view, within), m
 
 
 @st.composite

@@ -21,7 +21,7 @@ from placewise_core.view.slots import may_share, whole_tasks
 from placewise_core.view.view import GPU_MEMORY, GPUS, ClusterView
 
 _KEPT_SHAPES = 1024  # kinds of jobs whose shapes a pool remembers
-_MOST_TRIED = 32  # domains in which a gang of unequal groups is packed
+_MOST_TRIED = 16  # domains in which a gang of unequal groups is packed
 _COUNTED_SINGLY = 8  # nodes up to which counting one by one is faster than all at once
 
 

@@ -21,10 +21,9 @@ from placewise_core.view.domains import Domains, domains_of
 from placewise_core.view.nodes import whole_gpus
 from placewise_core.view.slots import may_share, whole_tasks
 from placewise_core.view.usage import tenant_of
-from placewise_core.view.view import GPUS, ClusterView
+from placewise_core.view.view import CPU, GPUS, ClusterView
 
-_MOST_OPEN = 32  # domains that are found to hold a gang of unequal groups, the roomiest first: bounds the time
-_MOST_TRIED = 256  # domains that best fit is tried in for that
+_WALKED = 256  # tasks placed to see whether domains hold a gang that counting says nothing of: bounds the time
 _COUNTED_SINGLY = 6  # nodes with room up to which asking one by one is faster than counting all
 _ROLE_NAMES = {Role.WORKER: "worker", Role.PARAMETER_SERVER: "ps"}
 
@@ -403,44 +402,49 @@ def _first_of(job: Job, view: ClusterView, context: PlaceContext) -> _First:
 def _open_domains(gang: Gang, domains: Domains) -> tuple[BoolArray, int]:
     """(M,) the usable nodes of the domains that hold the whole gang, and the most tasks that any of them holds.
 
-    Counting decides for one group. Unequal ones compete for what a node has: best fit is tried in the roomiest domains.
-    """
+    Counting decides for one group; several compete for what a node has."""
     groups = gang.job.groups
     held = [np.minimum(domains.totals(gang.slots_each(group)), float(group.count)) for group in groups]
     is_open = np.logical_and.reduce([most >= group.count for most, group in zip(held, groups, strict=True)])
     most = int(np.add.reduce(held).max(initial=0.0))
-    if len(groups) > 1:
-        spare = np.minimum.reduce([domains.totals(gang.slots_each(group)) / group.count for group in groups])
-        is_open = _completed(gang, domains, is_open, spare)
+    if len(groups) > 1 and is_open.any():
+        on_gpus = [gang.is_countable(group) for group in groups if group.demand.gpus]
+        is_counted = all(on_gpus) or (len(on_gpus) == 1 and len(groups) == 2)
+        is_open &= _filled(gang, domains) if is_counted else _finished(gang, domains, is_open)
     return np.asarray(gang.usable & is_open[domains.of]), most
 
 
-def _completed(gang: Gang, domains: Domains, is_open: BoolArray, spare: FloatArray) -> BoolArray:
-    """(D,) those of the open domains that hold all groups at once. A single node does if it has the sum of all tasks;
-    in others best fit is tried, those with most to `spare` (D,) first."""
-    found = np.zeros(domains.count, dtype=np.bool_)
-    nodes = domains.totals(gang.usable.astype(np.float64))
-    if all(gang.is_countable(group) for group in gang.job.groups):
-        takes_all = domains.totals((gang.usable & _takes_all(gang)).astype(np.float64)) > 0
-        found |= is_open & (nodes == 1) & takes_all
-        is_open = is_open & (nodes > 1)
+def _filled(gang: Gang, domains: Domains) -> BoolArray:
+    """(D,) the domains in which best fit places a gang, of which no two groups look at GPUs one by one. All at once: it
+    fills node after node in the order of its scores, as a node with one more task is a better fit than before."""
+    view, fits = gang.view, np.ones(domains.count, dtype=np.bool_)
+    free, cpu = view.usage.countable_free.copy(), 1.0 + view.nodes.capacity[CPU]
+    for group in gang.groups():
+        wanted = gang.wanted(group)
+        assert wanted is not None
+        at_once = None if wanted.is_countable else np.full(view.nodes.size, group.count * wanted.gpus)
+        slots = np.minimum(view.slots.count_slots(free, wanted.demand, at_once), gang.slots_each(group))
+        order = np.lexsort((free[GPUS] + free[CPU] / cpu, domains.of))
+        before = slots[order].cumsum() - slots[order]
+        first = np.diff(domains.of[order], prepend=-1) != 0  # node of its domain
+        before -= np.maximum.accumulate(np.where(first, before, 0.0))
+        taken = np.zeros(view.nodes.size)
+        taken[order] = np.clip(group.count - before, 0.0, slots[order])
+        fits &= domains.totals(taken) >= group.count
+        free -= whole_gpus(wanted.demand)[:, None] * taken
+    return fits
+
+
+def _finished(gang: Gang, domains: Domains, is_open: BoolArray) -> BoolArray:
+    """(D,) the domains in which best fit was seen to place the gang, task by task: of the open ones as many as the time
+    allows, those of the most nodes first."""
+    found, nodes = np.zeros(domains.count, dtype=np.bool_), domains.totals(gang.usable.astype(np.float64))
     candidates = is_open.nonzero()[0]
-    is_open_now = int(found.sum())
-    for d in candidates[(-spare[candidates]).argsort(kind="stable")][:_MOST_TRIED].tolist():
+    for d in candidates[(-nodes[candidates]).argsort(kind="stable")][: max(1, _WALKED // gang.remaining)].tolist():
         m = int((gang.usable & (domains.of == d)).argmax())
-        found[d] = Gang(gang.job, gang.view, gang.context).keep_to(m).finish() is not None
-        is_open_now += int(found[d])
-        if is_open_now >= _MOST_OPEN:
-            break
+        found[d] = gang.alike().keep_to(m).finish() is not None
         gang.context.slices.pause()
     return found
-
-
-def _takes_all(gang: Gang) -> BoolArray:
-    """(M,) nodes with the sum of what all tasks of countable groups ask for."""
-    each = [gang.wanted(group) for group in gang.job.groups]
-    need = np.add.reduce([whole_gpus(w.demand) * g.count for w, g in zip(each, gang.job.groups, strict=True) if w])
-    return np.asarray((gang.view.usage.countable_free >= need[:, None]).all(axis=0))
 
 
 def _wanted(job: Job, group: TaskGroup, view: ClusterView) -> Wanted | None:
