@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from placewise_training.reward.data import (
     judging_situation,
     record,
     training_situation,
+    wide_situation,
 )
 from placewise_training.reward.export import GRAPH, export_reward, random_inputs, write_onnx
 from placewise_training.reward.judge import NEVER, Judged, beyond, calibration, constant_error, spread_limit
@@ -270,3 +272,24 @@ def test_shared_gpus_and_interval_batches_are_among_the_samples() -> None:
     shared = next(situation for situation in situations if situation.sharing_share)
     held = [column.name for column in PART_COLUMNS].index("gpus_held") - len(PART_COLUMNS)
     assert max(float(sample.tokens[:, held].max()) for sample in record(shared)) > 1.0
+
+
+def test_wide_situations_differ_in_machines_and_disturbance_alone() -> None:
+    pairs = [(training_situation(seed), wide_situation(seed)) for seed in range(40)]
+    for usual, wide in pairs:
+        assert wide.workload == usual.workload
+        assert [spec.gpu_model for spec in wide.nodes] == [spec.gpu_model for spec in usual.nodes]
+        assert 3e9 <= wide.nodes[0].interconnect_bps <= 3e11
+        assert usual.nodes[0].interconnect_bps == 0.0
+    bursts = [wide.truth.burst for _, wide in pairs]
+    assert max(bursts) > 4
+    assert min(bursts) < 2
+    reported = [wide.nodes[0].node.hardware.interconnect_gbps > 0 for _, wide in pairs]
+    assert 8 < sum(reported) < 32
+
+
+def test_samples_of_another_share_of_wide_situations_are_not_taken_for_these(tmp_path: Path) -> None:
+    few = Args(out=tmp_path, simulations=2, judged_simulations=1, steps=2, doubt_steps=2, practice=1, width=16, heads=2)
+    first = train(few)
+    again = train(replace(few, wide_share=1.0))
+    assert first["data"]["training"] != again["data"]["training"]

@@ -42,6 +42,10 @@ _SHARING_SHARE, _SHARING_JOBS = 0.25, 0.6  # of the simulations, where GPUs may 
 # on the whole range instead: a factor per simulation, and a smaller one per network.
 _FABRIC_LOW, _FABRIC_HIGH = 0.1, 0.9
 _PER_MODEL_SIGMA, _CPU_SIGMA = 0.3, 0.35
+# Of wide situations: machines from PCIe between GPUs and a slow network to NVSwitch and a fast one (docs/truths.md).
+_WIDE_GBPS, _WIDE_LINKS_BPS, _WIDE_PCIE_BPS, _WIDE_CORES = (10.0, 400.0), (3e9, 3e11), (1.2e10, 6e10), (4, 16)
+_MOST_BURST = 6.0  # how much jobs disturb each other on a network: no inventory has it, reported speeds show it
+_REPORTED_SHARE = 0.5  # of wide situations, whose inventory has the bandwidth between GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,38 @@ def training_situation(seed: int) -> Situation:
     )
     truth = _varied(make_truth("train", seed), rng)
     return Situation(specs, workload, truth, seed, every_s, _SHARING_JOBS if is_shared else 0.0)
+
+
+def wide_situation(seed: int) -> Situation:
+    """A training situation on machines of a wider range, with links between GPUs apart from PCIe."""
+    drawn = training_situation(seed)
+    rng = np.random.default_rng((seed, 26))
+    gbps, links_bps, pcie_bps = (
+        float(np.exp(rng.uniform(*np.log(span)))) for span in (_WIDE_GBPS, _WIDE_LINKS_BPS, _WIDE_PCIE_BPS)
+    )
+    cores_per_gpu = int(rng.integers(_WIDE_CORES[0], _WIDE_CORES[1] + 1))
+    is_reported = rng.random() < _REPORTED_SHARE
+    truth = drawn.truth
+    burst = float(rng.uniform(0.0, _MOST_BURST))
+    return replace(
+        drawn,
+        nodes=[
+            make_node(
+                spec.id,
+                cpu_cores=cores_per_gpu * len(spec.node.gpus),
+                gpus=len(spec.node.gpus),
+                memory_gib=spec.node.capacity.memory_gib,
+                network_gbps=gbps,
+                gpu_model=spec.gpu_model,
+                max_jobs_per_gpu=spec.node.max_jobs_per_gpu,
+                interconnect_bps=links_bps,
+                pcie_bps=pcie_bps,
+                is_reported=is_reported,
+            )
+            for spec in drawn.nodes
+        ],
+        truth=ComposedSpeed(truth.catalogue, truth.sharing, overlap=truth.overlap, seed=truth.seed, burst=burst),
+    )
 
 
 def judging_situation(seed: int, truth: str = "judge", nodes: int = 6, every_s: float = 0.0) -> Situation:

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,15 @@ from placewise_training.lab.device import chosen_device
 from placewise_training.lab.scalars import Scalars
 from placewise_training.log.later import named
 from placewise_training.reward import data as reward_samples
-from placewise_training.reward.data import Sample, collate, fingerprint, judging_situation, training_situation
+from placewise_training.reward.data import (
+    Sample,
+    Situation,
+    collate,
+    fingerprint,
+    judging_situation,
+    training_situation,
+    wide_situation,
+)
 from placewise_training.reward.from_log import LogSamples, gain_of, log_samples
 from placewise_training.reward.judge import beyond, calibration, constant_error, errors, judge, spread_limit
 from placewise_training.reward.net import SPREAD_PARAMETERS, RewardNet, relative_error, scale_loss
@@ -58,6 +67,10 @@ class Args:
     seed: int = field(default=0, metadata={"help": "Of every draw."})
     simulations: int = field(default=400, metadata={"help": "Simulations the training samples come from."})
     judged_simulations: int = field(default=12, metadata={"help": "Simulations of each test set."})
+    wide_share: float = field(
+        default=0.0,
+        metadata={"help": "Share of the simulations on wide ranges of networks, links between GPUs and disturbance."},
+    )
     steps: int = field(default=4000, metadata={"help": "Optimiser steps."})
     batch: int = field(default=64, metadata={"help": "Placements per step."})
     width: int = field(default=64, metadata={"help": "Neurons per layer; Harmony has 128."})
@@ -178,8 +191,15 @@ def _split(args: Args, show: Show) -> tuple[list[Sample], list[Sample]]:
     """Held back and training. Whole simulations are held back, so that no sample has a sibling on the other side."""
     seeds = [100_000 * args.seed + i for i in range(args.simulations)]
     cut = max(1, round(args.held_back * len(seeds)))
-    held_back = _samples(args.out / "held_back.npz", training_situation, seeds[:cut], "simulating (held back)", show)
-    return held_back, _samples(args.out / "training.npz", training_situation, seeds[cut:], "simulating", show)
+    make = partial(_situation, args.wide_share)
+    of = f" wide {args.wide_share}" if args.wide_share else ""
+    held_back = _samples(args.out / "held_back.npz", make, seeds[:cut], "simulating (held back)", show, of)
+    return held_back, _samples(args.out / "training.npz", make, seeds[cut:], "simulating", show, of)
+
+
+def _situation(wide_share: float, seed: int) -> Situation:
+    is_wide = np.random.default_rng((seed, 27)).random() < wide_share
+    return wide_situation(seed) if is_wide else training_situation(seed)
 
 
 def _run(args: Args, device: torch.device) -> _Run:
@@ -355,12 +375,13 @@ def _maker(truth: str, every_s: float) -> Callable[[int], reward_samples.Situati
 
 
 def _samples(
-    path: Path, make: Callable[[int], reward_samples.Situation], seeds: Sequence[int], title: str, show: Show
+    path: Path, make: Callable[[int], Situation], seeds: Sequence[int], title: str, show: Show, of: str = ""
 ) -> list[Sample]:
-    """Kept beside the checkpoint, stamped with features, seeds and sampling code: a resumed run need not simulate."""
+    """Kept beside the checkpoint, stamped with features, seeds, sampling code and the options `of` the maker: a resumed
+    run need not simulate."""
     stamp = path.with_suffix(".txt")
     code = hashlib.sha256(inspect.getsource(reward_samples).encode()).hexdigest()
-    wanted = f"{feature_schema('reward')['hash']} {code} {seeds[0]}-{seeds[-1]}"
+    wanted = f"{feature_schema('reward')['hash']} {code} {seeds[0]}-{seeds[-1]}{of}"
     if path.is_file() and stamp.is_file() and stamp.read_text("utf-8") == wanted:
         return reward_samples.read(path)
     samples = list(reward_samples.records(make, seeds, lambda done: show(title, done, len(seeds))))

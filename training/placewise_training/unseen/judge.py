@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,10 @@ def run(
     done = {line["scenario"]["number"] for line in lines(out)}
     left = [scenario for scenario in wanted if scenario.number not in done]
     job: Callable[[Scenario], dict[str, Any]] = functools.partial(judged, players=players, bundle=bundle)
-    with ProcessPoolExecutor(processes) as pool, out.open("a", encoding="utf-8") as file:
-        for line in pool.map(job, left):
+    with ExitStack() as stack:
+        pool = stack.enter_context(ProcessPoolExecutor(processes)) if processes > 1 else None
+        file = stack.enter_context(out.open("a", encoding="utf-8"))
+        for line in map(job, left) if pool is None else pool.map(job, left):
             file.write(json.dumps(line) + "\n")
             file.flush()
 

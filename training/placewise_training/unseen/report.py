@@ -1,0 +1,142 @@
+"""The table and the plot of judged scenarios: how much longer jobs take than under `consolidate`, by factor.
+
+    python -m placewise_training.unseen.report --plot docs/unseen.png FILE.jsonl … > table.md
+
+The figure of a scenario is the logarithm of a policy's mean JCT over that of `consolidate`, times 100: about a
+percentage, and symmetric.
+"""
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from placewise_core.basics.frozen import frozen
+from placewise_training.sim.statistics import Estimate, estimate
+from placewise_training.unseen.judge import PLAYERS, lines
+
+BASELINE = "consolidate"
+_WORST = 10
+
+
+@frozen
+class Row:
+    """One scenario: its levels by factor, and 100 × the log ratio of mean JCT to `consolidate`, by player."""
+
+    number: int
+    levels: Mapping[str, str]
+    ratios: Mapping[str, float]
+
+
+def rows(paths: Sequence[Path]) -> list[Row]:
+    """The scenarios of all files, by number; players of the same scenario in several files are brought together."""
+    levels: dict[int, Mapping[str, str]] = {}
+    players: dict[int, dict[str, Mapping[str, float]]] = {}
+    for line in (line for path in paths for line in lines(path)):
+        number = int(line["scenario"]["number"])
+        levels[number] = line["levels"]
+        players.setdefault(number, {}).update(line["players"])
+    return [Row(n, levels[n], _ratios(players[n])) for n in sorted(players) if BASELINE in players[n]]
+
+
+def _ratios(players: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    usual = players[BASELINE]["avg_jct_s"]
+    return {
+        name: 100.0 * math.log(metrics["avg_jct_s"] / usual) for name, metrics in players.items() if name != BASELINE
+    }
+
+
+def summary(found: Sequence[Row], player: str) -> Estimate | None:
+    """The mean over the scenarios that the player has played; None below three."""
+    values = [row.ratios[player] for row in found if player in row.ratios]
+    return estimate(values) if len(values) >= 3 else None
+
+
+def table(found: Sequence[Row], players: Sequence[str]) -> str:
+    """Markdown: a line for all, one for each level of each factor, and the tail of the scenarios."""
+    written = ["| | n | " + " | ".join(f"`{player}`" for player in players) + " |", "|---|---|" + "---|" * len(players)]
+    written.append(_line("all", found, players))
+    for factor in found[0].levels:
+        for level in _levels(found, factor):
+            written.append(_line(f"{factor}: {level}", [row for row in found if row.levels[factor] == level], players))
+    tails = [_tail([row.ratios[player] for row in found if player in row.ratios]) for player in players]
+    written.append("| 95th percentile of the scenarios | | " + " | ".join(tails) + " |")
+    return "\n".join(written)
+
+
+def _levels(found: Sequence[Row], factor: str) -> list[str]:
+    """Ascending: those that begin with a number by that number."""
+    return sorted({row.levels[factor] for row in found}, key=lambda level: (_number(level), level))
+
+
+def _number(level: str) -> int:
+    digits = re.search(r"\d+", level)
+    return int(digits[0]) if digits else -1
+
+
+def _line(title: str, found: Sequence[Row], players: Sequence[str]) -> str:
+    cells = [_cell(found, player) for player in players]
+    return f"| {title} | {len(found)} | " + " | ".join(cells) + " |"
+
+
+def _cell(found: Sequence[Row], player: str) -> str:
+    """The number of scenarios follows if the player has not played all."""
+    value, played = summary(found, player), sum(player in row.ratios for row in found)
+    few = f" ({played})" if played < len(found) else ""
+    return "–" if value is None else f"{value.mean:+.1f} ± {value.half_width:.1f}{few}".replace("-", "−")
+
+
+def _tail(values: Sequence[float]) -> str:
+    return f"{float(np.quantile(values, 0.95)):+.1f}" if len(values) >= 20 else "–"
+
+
+def worst(found: Sequence[Row], player: str) -> list[Row]:
+    """The scenarios in which the player loses most."""
+    return sorted((row for row in found if player in row.ratios), key=lambda row: -row.ratios[player])[:_WORST]
+
+
+def plot(found: Sequence[Row], players: Sequence[str], factor: str, path: Path) -> None:
+    """Means with their intervals by level of one factor, a colour for each player."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    levels = _levels(found, factor)
+    width = 0.8 / len(players)
+    for i, player in enumerate(players):
+        means = [summary([row for row in found if row.levels[factor] == level], player) for level in levels]
+        at = [k + (i - (len(players) - 1) / 2) * width for k, mean in enumerate(means) if mean is not None]
+        shown: Sequence[Any] = [mean for mean in means if mean is not None]
+        axes.bar(at, [m.mean for m in shown], width, yerr=[m.half_width for m in shown], capsize=3, label=player)
+    axes.axhline(0.0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(levels)), levels)
+    axes.set_xlabel(factor)
+    axes.set_ylabel(f"JCT against {BASELINE}, 100 × log ratio")
+    axes.legend()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prints the table, and the worst scenarios of each learned policy."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", type=Path, nargs="+", help="what placewise_training.unseen.judge wrote")
+    parser.add_argument("--plot", type=Path, default=None, help="file of the plot, by contention")
+    args = parser.parse_args(arguments)
+    found = rows(args.files)
+    if not found:
+        raise SystemExit(f"no scenario with {BASELINE} in these files")
+    players = [player for player in PLAYERS if any(player in row.ratios for row in found)]
+    print(table(found, players))
+    for player in players:
+        named = ", ".join(f"{row.number} ({row.ratios[player]:+.0f})" for row in worst(found, player))
+        print(f"\nWorst of `{player}`: {named}")
+    if args.plot is not None:
+        plot(found, players, "contention", args.plot)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
