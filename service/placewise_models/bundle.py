@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from placewise_models.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyRuntime
 from placewise_models.printed.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT, HarmonyPaperRuntime
 from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT, LdwpPaperRuntime
 from placewise_models.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
-from placewise_models.session import ModelError
+from placewise_models.session import ModelError, open_session, schema_of_net
 from placewise_models.sharing import SHARING_MODEL, SHARING_REPORT, SharingRuntime
 from placewise_models.shipped import SHIPPED
 from placewise_models.signing import SIGNATURES, PublicKey, signer
@@ -172,6 +172,19 @@ def schema_of(files: Iterable[str]) -> str:
     The completions and LDWP's net read no tokens: they name their columns themselves."""
     models = _readers_of(files)
     return str(feature_schema(*models)["hash"]) if models else ""
+
+
+def schema_in(directory: Path, files: Collection[str]) -> str:
+    """As `schema_of`, for a manifest of this folder: that of the earlier release which the bundle's reward model is of,
+    if it is of one, so that replicas of that release load the bundle as well."""
+    if REWARD_MODEL not in files:
+        return schema_of(files)
+    try:
+        written = schema_of_net(open_session((directory / REWARD_MODEL).read_bytes(), REWARD_MODEL))
+    except ModelError:  # which load reports
+        return schema_of(files)
+    earlier = dict(zip(earlier_schemas("reward"), _earlier_schemas_of(files), strict=True))
+    return earlier.get(written, schema_of(files))
 
 
 def _earlier_schemas_of(files: Iterable[str]) -> list[str]:

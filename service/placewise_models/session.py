@@ -36,7 +36,7 @@ def open_token_net(content: bytes, file: str, model: str) -> onnxruntime.Inferen
     """A session on a net that reads the tables of `model`, or their first columns if it is of an earlier release.
     Raises ModelError, also if the net was trained on other tables."""
     session = open_session(content, file)
-    if _property(session, "feature_schema") not in (feature_schema(model)["hash"], *earlier_schemas(model)):
+    if schema_of_net(session) not in (feature_schema(model)["hash"], *earlier_schemas(model)):
         raise ModelError(f"{file} was trained on other features than this version encodes: train it again")
     return session
 
@@ -89,6 +89,11 @@ def answers_alike(given: ArrayLike, wanted: ArrayLike) -> bool:
     """True if a net answers its sample as at its export, up to the rounding of another processor."""
     ours, theirs = np.asarray(given), np.asarray(wanted)
     return ours.shape == theirs.shape and bool(np.allclose(ours, theirs, TOLERANCE, TOLERANCE))
+
+
+def schema_of_net(session: onnxruntime.InferenceSession) -> str:
+    """Hash of the feature tables that the net was trained on, by its own word; "" if it has none."""
+    return _property(session, "feature_schema")
 
 
 def _property(session: onnxruntime.InferenceSession, name: str) -> str:

@@ -1,5 +1,6 @@
 """A reward model of a release whose tokens had fewer columns goes on serving, and reads those alone."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import torch
 
 from placewise_core.inputs.cluster import PART_FEATURES, earlier_schemas, feature_schema
 from placewise_core.inputs.reward import PartTokens
-from placewise_models.bundle import BundleError, Manifest, load, schema_of, write_manifest
+from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, schema_in, schema_of, write_manifest
+from placewise_models.folder import shipped_bundle
 from placewise_models.reward import RewardRuntime
 from placewise_models.session import ModelError
+from placewise_service.cli import invoke
 from placewise_training.lab.export import export_graph
 from placewise_training.lab.onnx_graph import OPSET
 from placewise_training.reward import export
@@ -91,9 +94,19 @@ def test_a_bundle_of_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
     export_graph(tmp_path, folder, export.GRAPH, export.REPORT, net, written, OPSET)
     files = dict.fromkeys(("reward.onnx", "reward.json"), "")
     assert schema_of(files) == feature_schema("reward")["hash"]
+    assert schema_in(folder, files) == EARLIER
     write_manifest(folder, Manifest("site", created="2026-01-01T00:00:00Z", files=files, feature_schema=schema))
     if is_loaded:
         assert load(folder).reward is not None
     else:
         with pytest.raises(BundleError, match="other features"):
             load(folder)
+
+
+def test_a_bundle_built_around_it_loads_in_the_release_that_made_it(tmp_path: Path) -> None:
+    """That release takes the shipped bundle's hash for nets of these files, and refuses another."""
+    folder = tmp_path / "mine"
+    assert invoke(["bundle", "build", str(folder), "--from", str(shipped_bundle())]) == 0
+    shipped = json.loads((shipped_bundle() / MANIFEST).read_text())
+    built = json.loads((folder / MANIFEST).read_text())
+    assert built["feature_schema"] == shipped["feature_schema"]

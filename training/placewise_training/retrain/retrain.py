@@ -23,7 +23,7 @@ import numpy as np
 from placewise_log.auditing import audited
 from placewise_log.manifest import LogManifest, ManifestError
 from placewise_log.store import LogError
-from placewise_models.bundle import MANIFEST, Manifest, load, schema_of, write_manifest
+from placewise_models.bundle import MANIFEST, Manifest, load, schema_in, write_manifest
 from placewise_models.signing import SIGNATURES
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.stretches import Stretches
@@ -201,13 +201,13 @@ def _packed(args: RetrainArgs, folder: Path, learnt: Sequence[Done], log: LogMan
     files = sorted(
         {*parent.files, _DESCRIBED, *(file for step in learnt for file in step.files)} - {SIGNATURES, REPORT}
     )
-    write_manifest(folder, _manifest(parent, args, files, {step.name for step in learnt}, log))
+    write_manifest(folder, _manifest(folder, parent, args, files, {step.name for step in learnt}, log))
     load(folder)
     return folder
 
 
 def _manifest(
-    parent: Manifest, args: RetrainArgs, files: Sequence[str], learnt: Set[str], log: LogManifest
+    folder: Path, parent: Manifest, args: RetrainArgs, files: Sequence[str], learnt: Set[str], log: LogManifest
 ) -> Manifest:
     """The parent's manifest with the candidate's files. Facts about retrained models stand in their reports now."""
 
@@ -219,7 +219,7 @@ def _manifest(
         name=args.out.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         files=dict.fromkeys(files, ""),
-        feature_schema=schema_of(files),
+        feature_schema=schema_in(folder, files),
         seeds=kept(parent.seeds),
         data_sha256=kept(parent.data_sha256),
         metrics=kept(parent.metrics),

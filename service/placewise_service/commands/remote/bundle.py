@@ -17,7 +17,7 @@ from placewise.v1.bundle_pb2 import (
     SetShadowRequest,
 )
 from placewise_log.auditing import audited
-from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, schema_of, write_manifest
+from placewise_models.bundle import MANIFEST, BundleError, Manifest, load, schema_in, write_manifest
 from placewise_models.folder import BUNDLE_NAME
 from placewise_models.ldwp import LDWP_REPORT
 from placewise_models.ncf import NCF_REPORT
@@ -279,7 +279,7 @@ def _described(directory: Path, files: Sequence[str], commit: str) -> Manifest:
         name=directory.resolve().name,
         created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         files=dict.fromkeys(files, ""),
-        feature_schema=schema_of(files),
+        feature_schema=schema_in(directory, files),
         opsets={model: int(report["opset"]) for model, report in reports.items() if "opset" in report},
         git_commit=commit,
         seeds={model: int(report["seed"]) for model, report in reports.items() if "seed" in report},

@@ -13,7 +13,7 @@ import msgspec
 from placewise.v1.bundle_pb2 import ActivateBundleRequest, Bundle, ListBundlesRequest
 from placewise_client.sync import Client
 from placewise_log.auditing import audited
-from placewise_models.bundle import MANIFEST, Manifest, schema_of, write_manifest
+from placewise_models.bundle import MANIFEST, Manifest, write_manifest
 from placewise_models.folder import bundle_folder, shipped_bundle
 from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT
 from placewise_models.signing import SIGNATURES, read_private, signed
@@ -90,7 +90,6 @@ class Publisher:
             name=name,
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             files=files,
-            feature_schema=schema_of(files),
             opsets={**base.opsets, "ldwp_paper": OPSET},
             seeds={**base.seeds, "ldwp_paper": seed},
             data_sha256={**base.data_sha256, **made},
