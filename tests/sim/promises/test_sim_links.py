@@ -1,4 +1,4 @@
-"""Links between GPUs apart from PCIe, and the flat rule of contention: formulas, and measured rows that set none."""
+"""Links between GPUs apart from PCIe, the flat rule of contention, and measured rows that set no bandwidth."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -137,6 +137,25 @@ def test_parted_links_fit_measured_nodes_better_than_one_constant_for_both() -> 
     vgg = ("elasticflow", "vgg16", judge_catalogue(), fitting.muri_overlap())
     assert _errors(*vgg, _a100(interconnect_bps=3e11, pcie_bps=2.4e10)) < 0.08
     assert _errors(*vgg, _a100(pcie_bps=2.4e10)) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("model", "one_constant", "apart"),
+    [("bert", 0.135, 0.046), ("resnet50", 0.037, 0.023), ("deepspeech2", 0.077, 0.065)],
+)
+def test_t4_rows_of_the_document(model: str, one_constant: float, apart: float) -> None:
+    """Of docs/truths.md."""
+    rows = ("pollux_osdi21", model, train_catalogue(), 0.0)
+    assert _errors(*rows, _t4()) == pytest.approx(one_constant, abs=6e-4)
+    assert _errors(*rows, _t4(interconnect_bps=1e10)) == pytest.approx(apart, abs=6e-4)
+
+
+@pytest.mark.parametrize(("model", "one_constant", "apart"), [("vgg16", 0.880, 0.075), ("resnet50", 0.175, 0.102)])
+def test_a100_rows_of_the_document(model: str, one_constant: float, apart: float) -> None:
+    """Of docs/truths.md."""
+    rows = ("elasticflow", model, judge_catalogue(), fitting.muri_overlap())
+    assert _errors(*rows, _a100(pcie_bps=2.4e10)) == pytest.approx(one_constant, abs=6e-4)
+    assert _errors(*rows, _a100(interconnect_bps=3e11, pcie_bps=2.4e10)) == pytest.approx(apart, abs=6e-4)
 
 
 def _bursts(burst: float) -> ComposedSpeed:

@@ -1,8 +1,8 @@
-"""Scenarios on hardware that nobody trained on, drawn beforehand: clusters, fabrics, contention rules, arrivals.
+"""Scenarios on hardware outside the training data: clusters, fabrics, contention rules, arrivals.
 
 A scrambled Sobol sequence fills the joint ranges evenly, so that every level of every factor meets every other one. Its
-seed is a constant of this file: scenario n is the same on every machine. Training draws its simulations elsewhere
-(reward/data.py) and never from here.
+seed is a constant of this file: scenario n is the same on every machine. Trainers draw their simulations in
+reward/data.py, never from here.
 """
 
 import math
