@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.apart import ConsolidateApart
 from placewise_core.policies.bin_packing import BinPacking
 from placewise_core.policies.consolidate import Consolidate
 from placewise_core.policies.harmony import Harmony, HarmonySample, PolicyNet
@@ -48,6 +49,7 @@ def placement_policies(
         Tiresias(known.skew),
         *least_interference(known),
         Consolidate(),
+        ConsolidateApart(),
         Random(),
         ExpectedCompletionTime(known.gpu_speeds),
         RelativePerformance(known.gpu_speeds),
@@ -94,4 +96,5 @@ def search_policy(
     learned: list[PlacementPolicy] = []
     if harmony is not None:
         learned = [harmony, *(HarmonySample(harmony, seed) for seed in range(1, samples + 1))]
-    return BestOfK([first, *learned, *others][:most], scorer, most, arranger=harmony)
+    apart = policies.get(ConsolidateApart.name)
+    return BestOfK([first, *learned, *others][:most], scorer, most, arranger=harmony, apart=apart)

@@ -1,5 +1,5 @@
 """Factors on the forecasts of one model's throughput on one GPU type, by a site's measurements, for each shape and
-batch. Estimates nothing: speed/throughputs.py makes them."""
+batch. Estimates nothing: speed/learned/throughputs.py makes them."""
 
 from dataclasses import dataclass
 

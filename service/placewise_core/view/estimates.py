@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from placewise_core.basics.cells import digest_of
 from placewise_core.domain.events import OverheadLearned, SubtaskProfiled
-from placewise_core.speed.durations import Durations, is_duration
-from placewise_core.speed.throughputs import Throughputs, is_throughput
+from placewise_core.speed.learned.disturbance import Disturbance, is_disturbance
+from placewise_core.speed.learned.durations import Durations, is_duration
+from placewise_core.speed.learned.throughputs import Throughputs, is_throughput
 
 
 class Estimates:
@@ -14,7 +15,7 @@ class Estimates:
     def __init__(self, overheads: Mapping[str, OverheadLearned], profiles: Mapping[str, Mapping[str, float]]) -> None:
         self.overheads: dict[str, OverheadLearned] = {}
         self.profiles: dict[str, dict[str, float]] = {}
-        self.durations, self.throughputs = Durations(), Throughputs()
+        self.durations, self.throughputs, self.disturbance = Durations(), Throughputs(), Disturbance()
         self.digest = 0
         for overhead in overheads.values():
             self.learn(overhead)
@@ -53,8 +54,20 @@ class Estimates:
             return
         self.digest ^= digest_of(kind, self.profiles.pop(kind, {}))
 
-    def _learned(self, kind: str) -> Durations | Throughputs | None:
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of the rows of sums."""
+        return (*self.durations.kinds, *self.throughputs.kinds, *self.disturbance.kinds)
+
+    def row(self, kind: str) -> Mapping[str, float]:
+        """A row as the store keeps it; empty if there is none."""
+        learned = self._learned(kind)
+        return self.profiles.get(kind, {}) if learned is None else learned.row(kind)
+
+    def _learned(self, kind: str) -> Durations | Throughputs | Disturbance | None:
         """The estimator whose row it is; None for a subtask."""
         if is_duration(kind):
             return self.durations
+        if is_disturbance(kind):
+            return self.disturbance
         return self.throughputs if is_throughput(kind) else None

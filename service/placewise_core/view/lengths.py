@@ -1,4 +1,7 @@
-"""Gives jobs that declare no length the one that their cluster has learned. Pure; speed/durations.py estimates."""
+"""Gives jobs that declare no length the one that their cluster has learned. Pure.
+
+speed/learned/durations.py estimates.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

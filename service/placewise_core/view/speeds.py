@@ -1,4 +1,5 @@
-"""Reports of progress as measurements of throughput, and forecasts by them. Pure; speed/throughputs.py estimates.
+"""Reports of progress as measurements of throughput, and forecasts by them. Pure;
+speed/learned/throughputs.py estimates.
 
 A report counts if its speed is the model's own: a data-parallel job of whole GPUs of one model, which has its nodes to
 itself, so that no neighbour slows it, and whose samples per epoch are known. Its nodes and GPUs are the shape; how
@@ -14,10 +15,10 @@ from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.decision import Admission, JobDecision, LearnedSpeed
 from placewise_core.domain.job import Architecture, Job
 from placewise_core.domain.model_names import canonical
+from placewise_core.speed.learned.sums import Addition
+from placewise_core.speed.learned.throughputs import Row
 from placewise_core.speed.solo import ThroughputSpeed
-from placewise_core.speed.sums import Addition
 from placewise_core.speed.throughput import Match, ThroughputModel
-from placewise_core.speed.throughputs import Row
 from placewise_core.view.view import ClusterView
 
 # Of a job on a GPU type and a shape (nodes, GPUs); None before the first report.
@@ -30,7 +31,7 @@ def addition_of(running: RunningJob, speed: float, epochs_done: float, view: Clu
     """The addition of a report to the sums; None if it tells nothing of the model's throughput. `running` is the job
     before the report; speed in epochs per second."""
     job, tasks = running.job, running.assignments
-    weight = _weight(running, epochs_done)
+    weight = new_share(running, epochs_done)
     if job.architecture not in _DATA_PARALLEL or not 0 < speed < math.inf or job.dataset_size <= 0 or weight <= 0:
         return None
     gpu_type, shape = gpu_type_of(tasks, view), shape_of(tasks)
@@ -40,7 +41,7 @@ def addition_of(running: RunningJob, speed: float, epochs_done: float, view: Clu
     return Addition(row.kind, math.log(speed * job.dataset_size), weight)
 
 
-def _weight(running: RunningJob, epochs_done: float) -> float:
+def new_share(running: RunningJob, epochs_done: float) -> float:
     """The share of a job's work so far that no report of it has covered."""
     if epochs_done > 0:
         return max(0.0, 1.0 - running.epochs_done / epochs_done)

@@ -50,8 +50,7 @@ class Growth:
     async def forget_idle_profiles(self, live: LiveView) -> None:
         """Removes the rows of measurements that no job has used for a long time, and dates those in use."""
         view = live.view
-        learned = (*view.estimates.durations.kinds, *view.estimates.throughputs.kinds)
-        rows = {*view.subtask_profiles, *view.co_runs.kinds, *learned}
+        rows = {*view.subtask_profiles, *view.co_runs.kinds, *view.estimates.kinds}
         if not rows and not view.overheads:
             return
         used = rows & {kind for running in view.jobs.values() for kind in kinds_of(running.job)}

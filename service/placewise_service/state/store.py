@@ -16,7 +16,7 @@ from placewise_core.domain.asked import AskedJob, JobLinks
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueState, RunningJob
 from placewise_core.domain.events import ClusterRecords, Event
 from placewise_core.domain.job import JobId, NodeId
-from placewise_core.speed.sums import Addition
+from placewise_core.speed.learned.sums import Addition
 from placewise_log.logs import Log, LogState
 from placewise_service.state.holdings import SeenNode
 
@@ -377,7 +377,7 @@ class StateStore(Protocol):
         ...
 
     async def add_sums(self, cluster: str, additions: Sequence[Addition], halving_s: float) -> Sequence[Event]:
-        """Adds reports to the decayed sums of their kinds (speed/sums.py), as of the cluster's time. Each addition is
+        """Adds reports to the decayed sums of their kinds (learned/sums.py), as of the cluster's time. Each addition is
         one event. Not idempotent: the caller adds a report once."""
         ...
 

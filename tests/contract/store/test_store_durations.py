@@ -10,10 +10,10 @@ from placewise_core.domain.cluster import ClusterSettings
 from placewise_core.domain.errors import NotFoundError
 from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.domain.job import Job, JobId
-from placewise_core.speed import throughputs
-from placewise_core.speed.durations import HALVING_S, kinds_of
-from placewise_core.speed.sums import Addition, Sums, sums_of
-from placewise_core.speed.throughputs import Row
+from placewise_core.speed.learned import throughputs
+from placewise_core.speed.learned.durations import HALVING_S, kinds_of
+from placewise_core.speed.learned.sums import Addition, Sums, sums_of
+from placewise_core.speed.learned.throughputs import Row
 from placewise_core.view.view import ClusterView
 from placewise_service.state.store import StateStore
 

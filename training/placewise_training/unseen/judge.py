@@ -27,7 +27,9 @@ from placewise_training.unseen.scenarios import SOBOL_SEED, Scenario, scenarios
 
 ORACLES: Mapping[str, Objective] = {"oracle by delay": "delay", "oracle by progress": "progress"}
 LEARNED = ("harmony", "search")
-PLAYERS = ("consolidate", "load-balance", *LEARNED, *ORACLES)
+# `search` on a cluster with the setting `learn_disturbance`, whose estimate starts empty in each scenario.
+LEARNING = "search that learns"
+PLAYERS = ("consolidate", "consolidate-apart", "load-balance", *LEARNED, LEARNING, *ORACLES)
 _PLACEMENTS, _MOVES = 200, 40
 _KEPT = ("avg_jct_s", "p95", "avg_slowdown", "p95_slowdown", "avg_queueing_s", "gpu_util", "unfinished", "impossible")
 
@@ -56,6 +58,7 @@ def play(scenario: Scenario, player: str, bundle: Path | None = None) -> dict[st
         discipline=Discipline(order="fifo"),
         belief=make_truth("train", scenario.seed).sharing,
         reports_progress=True,
+        learns_disturbance=player == LEARNING,
         observers=(spread,),
     )
     jobs = scenario.workload(truth)
@@ -68,7 +71,7 @@ def play(scenario: Scenario, player: str, bundle: Path | None = None) -> dict[st
 def _policy(player: str, simulation: Simulation, bundle: Path | None) -> PlacementPolicy:
     policies = policies_of(opened(bundle))
     if player not in ORACLES:
-        return policies[player]
+        return policies["search" if player == LEARNING else player]
     learned = [policies[name] for name in LEARNED if name in policies]
     return Oracle(simulation, _PLACEMENTS, ORACLES[player], more=learned, moves=_MOVES)
 

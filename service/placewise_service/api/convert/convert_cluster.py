@@ -153,6 +153,7 @@ def settings(value: ClusterSettings) -> cluster_pb2.ClusterSettings:
         host_clock=value.host_clock,
         learn_durations=value.learn_durations,
         learn_throughput=value.learn_throughput,
+        learn_disturbance=value.learn_disturbance,
     )
 
 
@@ -208,6 +209,7 @@ def changed_settings(
         host_clock=given.host_clock if "host_clock" in wanted else current.host_clock,
         learn_durations=given.learn_durations if "learn_durations" in wanted else current.learn_durations,
         learn_throughput=given.learn_throughput if "learn_throughput" in wanted else current.learn_throughput,
+        learn_disturbance=given.learn_disturbance if "learn_disturbance" in wanted else current.learn_disturbance,
     )
 
 

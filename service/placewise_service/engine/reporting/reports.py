@@ -10,12 +10,14 @@ from placewise_core.domain.cluster import Gpu, Node, NodeTelemetry, RunningJob, 
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.events import Event, JobsChanged, JobsEnded
 from placewise_core.domain.job import Job, JobId
-from placewise_core.speed import durations, throughputs
 from placewise_core.speed.co_runs import rows_of
-from placewise_core.speed.durations import kinds_of, log_length
-from placewise_core.speed.sums import Addition
+from placewise_core.speed.learned import disturbance, durations, throughputs
+from placewise_core.speed.learned.durations import kinds_of, log_length
+from placewise_core.speed.learned.sums import Addition
 from placewise_core.subtasks.metrics import measured_times
+from placewise_core.view.disturbance import disturbance_of
 from placewise_core.view.speeds import addition_of
+from placewise_core.view.view import ClusterView
 from placewise_log.record import OutcomeRecord
 from placewise_service.aside import aside
 from placewise_service.declog.sink import DecisionSink
@@ -104,13 +106,20 @@ class Reporter:
         ]
         reports = [report for event in events if (report := _job_report(event, live, now_s)) is not None]
         lengths = _lengths(reports, live) if live.view.settings.learn_durations else {}
-        speeds = _speeds(reports, live) if live.view.settings.learn_throughput else []
+        settings = live.view.settings
+        speeds = _measured(reports, live, addition_of) if settings.learn_throughput else []
+        losses = _measured(reports, live, disturbance_of) if settings.learn_disturbance else []
         result = await self._store.report_jobs(cluster, reports)
         changes = [*result.events, *await self._release_heads(cluster, live, events)]
         if lengths:
             changes.extend(await self._add_lengths(cluster, live, lengths, result.events))
-        if speeds:
-            changes.extend(await self._add_speeds(cluster, live, speeds, result.events))
+        estimates = live.view.estimates
+        for sums, known, halving_s in (
+            (speeds, estimates.throughputs.kinds, throughputs.HALVING_S),
+            (losses, estimates.disturbance.kinds, disturbance.HALVING_S),
+        ):
+            if sums:
+                changes.extend(await self._add_measured(cluster, sums, result.events, known, halving_s))
         learned = await self._learn(cluster, live, events)
         changes.extend(learned)
         rows, measured = await self._profile(cluster, live, events)
@@ -160,13 +169,18 @@ class Reporter:
         additions = [addition for job in ended for addition in lengths.get(job, ())]
         return await self._add(cluster, additions, live.view.estimates.durations.kinds, durations.HALVING_S)
 
-    async def _add_speeds(
-        self, cluster: str, live: LiveView, speeds: Sequence[tuple[JobId, Addition]], applied: Sequence[Event]
+    async def _add_measured(
+        self,
+        cluster: str,
+        measured: Sequence[tuple[JobId, Addition]],
+        applied: Sequence[Event],
+        known: Iterable[str],
+        halving_s: float,
     ) -> Sequence[Event]:
-        """The speeds that this report has changed; a repeat changes none."""
+        """Of the jobs whose speeds this report has changed; a repeat changes none."""
         changed = {job.id for event in applied if isinstance(event.change, JobsChanged) for job in event.change.jobs}
-        additions = [addition for job, addition in speeds if job in changed]
-        return await self._add(cluster, additions, live.view.estimates.throughputs.kinds, throughputs.HALVING_S)
+        additions = [addition for job, addition in measured if job in changed]
+        return await self._add(cluster, additions, known, halving_s)
 
     async def _add(
         self, cluster: str, additions: Sequence[Addition], known: Iterable[str], halving_s: float
@@ -234,15 +248,19 @@ def _lengths(reports: Sequence[JobReport], live: LiveView) -> dict[JobId, list[A
     return found
 
 
-def _speeds(reports: Sequence[JobReport], live: LiveView) -> list[tuple[JobId, Addition]]:
-    """Throughputs that the reports of progress tell, beside the neighbours that the view has now."""
+def _measured(
+    reports: Sequence[JobReport],
+    live: LiveView,
+    measure: Callable[[RunningJob, float, float, ClusterView], Addition | None],
+) -> list[tuple[JobId, Addition]]:
+    """What reports of progress measure, beside the neighbours that the view has now."""
     known: dict[JobId, RunningJob] = {}
     found = []
     for report in reports:
         running = known.get(report.job_id) or live.view.jobs.get(report.job_id)
         if running is None or report.kind != JobEventKind.PROGRESS:
             continue
-        addition = addition_of(running, report.speed, report.epochs_done, live.view)
+        addition = measure(running, report.speed, report.epochs_done, live.view)
         known[running.id] = replace(running, speed=report.speed, epochs_done=report.epochs_done)
         if addition is not None:
             found.append((running.id, addition))

@@ -26,7 +26,7 @@ from placewise_core.domain.events import (
     SubtaskProfiled,
 )
 from placewise_core.domain.job import JobId, NodeId
-from placewise_core.speed.sums import Addition
+from placewise_core.speed.learned.sums import Addition
 from placewise_log.changes import change_of
 from placewise_log.logs import Log, LogState
 from placewise_log.sums import check_record

@@ -29,7 +29,7 @@ from placewise_core.domain.events import (
     SubtaskProfiled,
 )
 from placewise_core.domain.job import JobId, NodeId
-from placewise_core.speed.sums import Addition, sums_of
+from placewise_core.speed.learned.sums import Addition, sums_of
 from placewise_log.logs import Log, LogState
 from placewise_service.state.codec import encode, is_decision, raw_event
 from placewise_service.state.errors import no_such_cluster

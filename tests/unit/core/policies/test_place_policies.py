@@ -37,7 +37,7 @@ def test_the_registry_names_every_policy_as_itself() -> None:
     assert {name: policy.name for name, policy in POLICIES.items()} == {name: name for name in POLICIES}
     assert {
         "load-balance", "tetris", "tiresias", "lif-linear", "lif-quadratic", "consolidate", "random", "ect", "pats",
-        "bin-packing", DEFAULT_POLICY,
+        "bin-packing", "consolidate-apart", DEFAULT_POLICY,
     } == set(POLICIES)  # fmt: skip
 
 

@@ -11,14 +11,14 @@ from tests.fakes.cluster import make_job, make_node
 from placewise_core.domain.cluster import Assignment, RunningJob, RunState
 from placewise_core.domain.events import ClusterRecords, SubtaskForgotten, SubtaskProfiled
 from placewise_core.domain.job import ElasticRange, Job, NodeId, Role, Shape
-from placewise_core.speed.durations import (
+from placewise_core.speed.learned.durations import (
     HALVING_S,
     Durations,
     is_duration,
     kinds_of,
     log_length,
 )
-from placewise_core.speed.sums import Sums, sums_of
+from placewise_core.speed.learned.sums import Sums, sums_of
 from placewise_core.view.lengths import with_lengths
 from placewise_core.view.view import ClusterView
 

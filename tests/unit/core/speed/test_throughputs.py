@@ -9,10 +9,10 @@ import pytest
 from tests.fakes.proteus_queue import bundled
 
 from placewise_core.domain.job import Job, JobId
-from placewise_core.speed import throughputs
-from placewise_core.speed.sums import Sums, sums_of
+from placewise_core.speed.learned import throughputs
+from placewise_core.speed.learned.sums import Sums, sums_of
+from placewise_core.speed.learned.throughputs import HALVING_S, Estimate, Row, Throughputs, is_throughput, row_of
 from placewise_core.speed.throughput import Match, ThroughputModel
-from placewise_core.speed.throughputs import HALVING_S, Estimate, Row, Throughputs, is_throughput, row_of
 
 MODEL = ThroughputModel(bundled("throughput.json"))
 KNOWN = Job(JobId("k"), "BERT", batch_size=64)

@@ -10,10 +10,10 @@ from tests.fakes.proteus_queue import bundled
 from placewise_core.domain.cluster import Assignment, ClusterSettings, Gpu, RunningJob
 from placewise_core.domain.events import ClusterRecords, SubtaskProfiled
 from placewise_core.domain.job import Architecture, NodeId, Resources, Role
+from placewise_core.speed.learned.sums import sums_of
+from placewise_core.speed.learned.throughputs import HALVING_S, row_of
 from placewise_core.speed.solo import ThroughputSpeed
-from placewise_core.speed.sums import sums_of
 from placewise_core.speed.throughput import ThroughputModel
-from placewise_core.speed.throughputs import HALVING_S, row_of
 from placewise_core.view.speeds import SiteSpeed, addition_of, gpu_type_of, match_on, of_placed, shape_of
 from placewise_core.view.view import ClusterView
 

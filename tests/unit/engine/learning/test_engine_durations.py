@@ -14,7 +14,7 @@ from placewise_core.domain.cluster import ClusterSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.decision import Verdict
 from placewise_core.domain.job import Job, JobId
-from placewise_core.speed.durations import kinds_of
+from placewise_core.speed.learned.durations import kinds_of
 from placewise_log.record import DecisionRecord, decode_entry
 from placewise_service.engine import Engine
 from placewise_service.state.reference.memory import MemoryStore

@@ -14,7 +14,7 @@ from placewise_core.domain.cluster import ClusterSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
 from placewise_core.domain.decision import PlaceDecision
 from placewise_core.domain.job import ElasticRange, Job, JobId
-from placewise_core.speed.throughputs import row_of
+from placewise_core.speed.learned.throughputs import row_of
 from placewise_log.record import DecisionRecord, decode_entry
 from placewise_service.engine import Engine
 from placewise_service.state.reference.memory import MemoryStore

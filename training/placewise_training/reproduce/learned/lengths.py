@@ -26,8 +26,8 @@ import numpy as np
 from placewise_core.domain.cluster import QueueSettings
 from placewise_core.domain.job import Job, JobId, Resources
 from placewise_core.domain.traces import TraceJob
-from placewise_core.speed.durations import HALVING_S, Durations, kinds_of
-from placewise_core.speed.sums import Sums, sums_of
+from placewise_core.speed.learned.durations import HALVING_S, Durations, kinds_of
+from placewise_core.speed.learned.sums import Sums, sums_of
 from placewise_training.lab.origin import origin
 from placewise_training.reproduce.harmony.runs import misdeclared
 from placewise_training.sim.discipline import Discipline

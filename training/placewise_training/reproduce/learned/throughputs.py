@@ -26,10 +26,10 @@ import numpy as np
 
 from placewise_core.domain.job import Job, JobId
 from placewise_core.domain.model_names import canonical
+from placewise_core.speed.learned.sums import Sums, sums_of
+from placewise_core.speed.learned.throughputs import HALVING_S, Row, Throughputs
 from placewise_core.speed.params import normalised
-from placewise_core.speed.sums import Sums, sums_of
 from placewise_core.speed.throughput import ThroughputModel
-from placewise_core.speed.throughputs import HALVING_S, Row, Throughputs
 from placewise_models.bundle import THROUGHPUT
 from placewise_training.lab.origin import origin
 from placewise_training.sim.discipline import Discipline

@@ -13,7 +13,7 @@ import numpy as np
 
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import Assignment, ClusterSettings, NodeState, RunningJob
+from placewise_core.domain.cluster import Assignment, NodeState, RunningJob
 from placewise_core.domain.events import ClusterRecords, JobsEnded, NodesReported
 from placewise_core.domain.job import Job, JobId, NodeId
 from placewise_core.gang.context import PlaceContext
@@ -69,8 +69,8 @@ class Simulation:
         self.events = EventQueue()
         self.hash = EventHash()
         self.metrics = MetricsCollector()
-        settings = ClusterSettings(learn_throughput=self.options.learns_throughput)
-        records = ClusterRecords("sim", 0, "sim", settings=settings, nodes=tuple(spec.node for spec in nodes))
+        specs = tuple(spec.node for spec in nodes)
+        records = ClusterRecords("sim", 0, "sim", settings=self.options.settings, nodes=specs)
         self.view = ClusterView(records)
         self.reports = SiteReports(self.view)
         self.nodes: dict[str, NodeLoad] = {spec.id: NodeLoad(spec) for spec in nodes}
@@ -367,7 +367,7 @@ class Simulation:
 
     def _report_speeds(self) -> None:
         """Every job that runs reports its speed, if the cluster learns from that."""
-        if self.options.learns_throughput:
+        if self.options.learns_throughput or self.options.learns_disturbance:
             for job_id, live in self.running.items():
                 per_epoch = max(1, live.sim.job.dataset_size)
                 done = live.done_at(self.now_s) / per_epoch

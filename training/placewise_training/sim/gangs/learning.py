@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.domain.job import JobId
-from placewise_core.speed import durations, throughputs
-from placewise_core.speed.durations import kinds_of, log_length
-from placewise_core.speed.sums import Addition, sums_of
+from placewise_core.speed.learned import disturbance, durations, throughputs
+from placewise_core.speed.learned.durations import kinds_of, log_length
+from placewise_core.speed.learned.sums import Addition, sums_of
+from placewise_core.view.disturbance import disturbance_of
 from placewise_core.view.speeds import addition_of
 from placewise_core.view.view import ClusterView
 
@@ -34,12 +35,16 @@ class SiteReports:
         known = RunningJob(
             running.job, running.assignments, speed=float(running.id in self.reported), epochs_done=before
         )
-        addition = addition_of(known, speed, epochs_done, self.view)
         self.reported[running.id] = epochs_done
         self.counts["reports"] += 1
-        if addition is not None:
+        settings = self.view.settings
+        speed_here = addition_of(known, speed, epochs_done, self.view) if settings.learn_throughput else None
+        if speed_here is not None:
             self.counts["counted"] += 1
-            self._add(addition, now_s, throughputs.HALVING_S)
+            self._add(speed_here, now_s, throughputs.HALVING_S)
+        loss = disturbance_of(known, speed, epochs_done, self.view) if settings.learn_disturbance else None
+        if loss is not None:
+            self._add(loss, now_s, disturbance.HALVING_S)
 
     def forget(self, job_id: JobId) -> None:
         """A job holds nothing any more."""
@@ -47,6 +52,5 @@ class SiteReports:
 
     def _add(self, addition: Addition, now_s: float, halving_s: float) -> None:
         estimates = self.view.estimates
-        rows = estimates.throughputs if throughputs.is_throughput(addition.kind) else estimates.durations
-        row = sums_of(rows.row(addition.kind)).added(addition.value, now_s, halving_s, addition.weight).row
+        row = sums_of(estimates.row(addition.kind)).added(addition.value, now_s, halving_s, addition.weight).row
         self.view.apply_change(SubtaskProfiled(addition.kind, row))

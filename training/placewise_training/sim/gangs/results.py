@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from placewise_core.domain.cluster import QueueSettings
+from placewise_core.domain.cluster import ClusterSettings, QueueSettings
 from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.faults import Fault
@@ -37,7 +37,8 @@ class SimResult:
 class SimOptions:
     """`belief` is the policy's model of GPU sharing. `learns_durations`: jobs without a length get the one learned from
     those that ended, as on a cluster with the setting `learn_durations`. `learns_throughput`: admission's forecasts
-    follow the speeds that jobs report whenever one may start or ends, as with `learn_throughput`."""
+    follow the speeds that jobs report whenever one may start or ends, as with `learn_throughput`. `learns_disturbance`:
+    the search knows what these reports say of jobs beside each other, as with `learn_disturbance`."""
 
     discipline: Discipline = field(default_factory=Discipline)
     belief: GpuInterference = field(default_factory=NoInterference)
@@ -48,3 +49,9 @@ class SimOptions:
     observers: Sequence[Observer] = ()
     learns_durations: bool = False
     learns_throughput: bool = False
+    learns_disturbance: bool = False
+
+    @property
+    def settings(self) -> ClusterSettings:
+        """Of the simulated cluster."""
+        return ClusterSettings(learn_throughput=self.learns_throughput, learn_disturbance=self.learns_disturbance)

@@ -1,4 +1,4 @@
--- add_sums.lua: adds reports of a site to decayed sums, as speed/sums.py does. Includes: clock, event, rows.
+-- add_sums.lua: adds reports of a site to decayed sums, as speed/learned/sums.py does. Includes: clock, event, rows.
 -- A row: count, sum, squares as of time_s, the cluster's time.
 -- KEYS    1 meta, 2 events, 3 profiles, 4 profile_times, 5 row_sums
 -- ARGV    1 retain_s, 2 seconds after which a report counts half, then kind, value and weight of each addition

@@ -14,7 +14,7 @@ from placewise_core.domain.cluster import RunningJob, RunState
 from placewise_core.domain.decision import LearnedLength
 from placewise_core.domain.job import Job
 from placewise_core.domain.model_names import canonical
-from placewise_core.speed.sums import Sums, student, sums_of
+from placewise_core.speed.learned.sums import Sums, student, sums_of
 
 # A report counts half after this time: users submit series of like jobs, which last for days. Chosen among 0.5 to 30
 # days on the first parts of four traces (docs/learning.md), as are the two weights below.

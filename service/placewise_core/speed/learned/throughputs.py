@@ -27,8 +27,8 @@ from placewise_core.basics.gpu_names import is_one_gpu
 from placewise_core.domain.job import Job, JobId
 from placewise_core.domain.model_names import canonical
 from placewise_core.speed.factors import Alike, Factors, Spots
+from placewise_core.speed.learned.sums import Sums, student, sums_of
 from placewise_core.speed.params import normalised
-from placewise_core.speed.sums import Sums, student, sums_of
 from placewise_core.speed.throughput import Match, Profile, ThroughputModel, global_batch
 
 # A report counts half after this time: software and drivers change over weeks. A guess: the data that ship have no

@@ -1,0 +1,1 @@
+"""What a site has shown of its jobs, by sums of their reports: estimators, pure."""

@@ -1,0 +1,42 @@
+"""Disturbance learned in a run: near the truth's own, and without the option nothing changes."""
+
+import pytest
+
+from placewise_training.sim.discipline import Discipline
+from placewise_training.sim.gangs.engine import SimOptions, Simulation
+from placewise_training.sim.hardware import make_node
+from placewise_training.sim.policies import placement_policy
+from placewise_training.sim.truths import make_truth
+from placewise_training.sim.workloads import HarmonyWorkload, Lengths
+
+
+def simulated(flat_loss: float, policy: str = "load-balance", *, is_learning: bool = True) -> Simulation:
+    truth = make_truth("judge", 3)
+    truth.flat_loss = flat_loss
+    workload = HarmonyWorkload(jobs=60, pattern="poisson", per_interval=6.0, most_tasks=6, lengths=Lengths(1500.0))
+    nodes = [
+        make_node(f"n{i}", gpus=4, cpu_cores=32, memory_gib=128, network_gbps=50.0, gpu_model="V100") for i in range(8)
+    ]
+    simulation = Simulation(
+        nodes,
+        workload.generate(truth, 3),
+        truth,
+        placement_policy(policy),
+        options=SimOptions(discipline=Discipline(order="fifo"), reports_progress=True, learns_disturbance=is_learning),
+        seed=3,
+    )
+    simulation.run()
+    return simulation
+
+
+@pytest.mark.parametrize("flat_loss", [0.0, 0.25, 0.5])
+def test_a_run_shows_how_much_gangs_lose_beside_each_other(flat_loss: float) -> None:
+    found = simulated(flat_loss).view.estimates.disturbance
+    assert found.weight > 2.0
+    assert found.loss == pytest.approx(flat_loss, abs=0.12)
+
+
+def test_without_the_option_nothing_is_learned_and_nothing_else_changes() -> None:
+    off = simulated(0.5, is_learning=False)
+    assert list(off.view.estimates.kinds) == []
+    assert off.hash.hexdigest() == simulated(0.5).hash.hexdigest(), "load-balance reads no estimate"
