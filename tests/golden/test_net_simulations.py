@@ -11,6 +11,8 @@ _SIMULATED = {row["id"]: row for row in rows.read(simulations.FILE)}
 
 @pytest.mark.parametrize("contender", _SIMULATED)
 def test_simulates_as_before(contender: str) -> None:
+    if _SIMULATED[contender].keys() == {"id"}:
+        pytest.skip(f"not recorded for these vector units: {rows.remedy(simulations.FILE)}")
     rows.compare_rows([_SIMULATED[contender]], [simulations.simulated(contender)], simulations.FILE)
 
 
