@@ -30,8 +30,8 @@ _LIMITS = """
   but neither its step time nor its reported speed can be used.
 * The share of a NIC that synchronisation reaches differs between fabrics. Only speeds that hosts report show it.
   Training draws it per simulation over the whole range. Without reports the net can only guess the middle.
-* Trained on 3 to 12 nodes of 2 to 8 GPUs, gangs of at most 8 workers, 25 to 100 Gbit/s. Outside of it nothing is
-  promised. The doubt grows there, but not with the error: see [search.md](../search.md).
+* Trained on 3 to 12 nodes of 2 to 8 GPUs, gangs of at most 8 workers, {ranges}.
+  Outside of it nothing is promised. The doubt grows there, but not with the error: see [search.md](../search.md).
 * Labels come from the simulator's training truth, with its noise: as good as the measurements that truth rests on.
 """
 
@@ -75,7 +75,15 @@ def card(report: Mapping[str, Any]) -> str:
         f"disagreement counts {report['doubt']['gain']:g} times, which makes errors on practice placements likeliest",
         "export": exported(report),
     }
-    return _HEADER + facts(rows) + _metrics(report["metrics"]) + _uncertainty(report) + _LIMITS + _shared(report)
+    return (
+        _HEADER + facts(rows) + _metrics(report["metrics"]) + _uncertainty(report) + _limits(report) + _shared(report)
+    )
+
+
+def _limits(report: Mapping[str, Any]) -> str:
+    wide = report["args"].get("wide_share", 0.0)
+    ranges = "25 to 100 Gbit/s" + (f"; {100 * wide:.0f} % of the simulations on 10 to 400 Gbit/s" if wide else "")
+    return _LIMITS.format(ranges=ranges)
 
 
 def _shared(report: Mapping[str, Any]) -> str:
