@@ -2,6 +2,7 @@
 
 import pytest
 
+from placewise_core.speed.learned.disturbance import Disturbance
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import make_node
@@ -10,7 +11,9 @@ from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload, Lengths
 
 
-def simulated(flat_loss: float, policy: str = "load-balance", *, is_learning: bool = True) -> Simulation:
+def simulated(
+    flat_loss: float, policy: str = "load-balance", *, is_learning: bool = True, reports: bool = True
+) -> Simulation:
     truth = make_truth("judge", 3)
     truth.flat_loss = flat_loss
     workload = HarmonyWorkload(jobs=60, pattern="poisson", per_interval=6.0, most_tasks=6, lengths=Lengths(1500.0))
@@ -22,7 +25,9 @@ def simulated(flat_loss: float, policy: str = "load-balance", *, is_learning: bo
         workload.generate(truth, 3),
         truth,
         placement_policy(policy),
-        options=SimOptions(discipline=Discipline(order="fifo"), reports_progress=True, learns_disturbance=is_learning),
+        options=SimOptions(
+            discipline=Discipline(order="fifo"), reports_progress=reports, learns_disturbance=is_learning
+        ),
         seed=3,
     )
     simulation.run()
@@ -40,3 +45,9 @@ def test_without_the_option_nothing_is_learned_and_nothing_else_changes() -> Non
     off = simulated(0.5, is_learning=False)
     assert list(off.view.estimates.kinds) == []
     assert off.hash.hexdigest() == simulated(0.5).hash.hexdigest(), "load-balance reads no estimate"
+
+
+def test_without_reports_the_guess_stays() -> None:
+    found = simulated(0.5, reports=False).view.estimates
+    assert list(found.kinds) == []
+    assert found.disturbance.loss == Disturbance().loss

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from placewise_training.unseen.judge import lines, play, run
+from placewise_training.unseen.judge import Known, lines, play, run
 from placewise_training.unseen.scenarios import scenarios
 
 _SMALL = min(scenarios(64), key=lambda scenario: (scenario.gpus, scenario.number))
@@ -29,3 +29,9 @@ def test_one_who_knows_the_truth_is_no_worse_where_jobs_do_not_disturb_each_othe
 def test_spread_is_counted_over_gangs() -> None:
     packed, spread = play(_SMALL, "consolidate"), play(_SMALL, "load-balance")
     assert 1.0 <= packed["nodes_per_gang"] < spread["nodes_per_gang"]
+
+
+def test_a_host_may_report_neither_links_nor_speeds() -> None:
+    usual = play(_SMALL, "consolidate")
+    assert play(_SMALL, "consolidate", known=Known(links=False, speeds=False)) == usual, "consolidate reads neither"
+    assert scenarios(8)[0].cluster(is_reported=False)[0].node != scenarios(8)[0].cluster()[0].node

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from placewise_core.basics.frozen import frozen
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
@@ -50,19 +51,31 @@ class Spread:
         return self.nodes / self.gangs if self.gangs else 0.0
 
 
-def play(scenario: Scenario, player: str, bundle: Path | None = None) -> dict[str, float]:
+@frozen
+class Known:
+    """What the host says of its cluster: `links`, the bandwidth between the GPUs of a node; `speeds` of its jobs."""
+
+    links: bool = True
+    speeds: bool = True
+
+
+ALL_KNOWN = Known()
+
+
+def play(scenario: Scenario, player: str, bundle: Path | None = None, known: Known = ALL_KNOWN) -> dict[str, float]:
     """One simulation of the scenario; the metrics that the report reads."""
     truth = scenario.truth()
     spread = Spread()
     options = SimOptions(
         discipline=Discipline(order="fifo"),
         belief=make_truth("train", scenario.seed).sharing,
-        reports_progress=True,
+        reports_progress=known.speeds,
         learns_disturbance=player == LEARNING,
         observers=(spread,),
     )
     jobs = scenario.workload(truth)
-    simulation = Simulation(scenario.cluster(), jobs, truth, None, options=options, seed=scenario.seed)
+    nodes = scenario.cluster(is_reported=known.links)
+    simulation = Simulation(nodes, jobs, truth, None, options=options, seed=scenario.seed)
     simulation.policy = _policy(player, simulation, bundle)
     metrics = simulation.run().metrics.as_dict()
     return {name: metrics[name] for name in _KEPT} | {"nodes_per_gang": spread.mean}
@@ -76,19 +89,26 @@ def _policy(player: str, simulation: Simulation, bundle: Path | None) -> Placeme
     return Oracle(simulation, _PLACEMENTS, ORACLES[player], more=learned, moves=_MOVES)
 
 
-def judged(scenario: Scenario, players: Sequence[str], bundle: Path | None = None) -> dict[str, Any]:
+def judged(
+    scenario: Scenario, players: Sequence[str], bundle: Path | None = None, known: Known = ALL_KNOWN
+) -> dict[str, Any]:
     """The scenario with the metrics of each player."""
-    played = {player: play(scenario, player, bundle) for player in players}
+    played = {player: play(scenario, player, bundle, known) for player in players}
     return {"scenario": asdict(scenario), "levels": dict(scenario.levels()), "players": played}
 
 
 def run(
-    wanted: Iterable[Scenario], players: Sequence[str], out: Path, bundle: Path | None = None, processes: int = 1
+    wanted: Iterable[Scenario],
+    players: Sequence[str],
+    out: Path,
+    bundle: Path | None = None,
+    processes: int = 1,
+    known: Known = ALL_KNOWN,
 ) -> None:
     """Appends one line per scenario that `out` lacks."""
     done = {line["scenario"]["number"] for line in lines(out)}
     left = [scenario for scenario in wanted if scenario.number not in done]
-    job: Callable[[Scenario], dict[str, Any]] = functools.partial(judged, players=players, bundle=bundle)
+    job: Callable[[Scenario], dict[str, Any]] = functools.partial(judged, players=players, bundle=bundle, known=known)
     with ExitStack() as stack:
         pool = stack.enter_context(ProcessPoolExecutor(processes)) if processes > 1 else None
         file = stack.enter_context(out.open("a", encoding="utf-8"))
@@ -118,10 +138,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--bundle", type=Path, default=None, help="directory; the shipped one if left out")
     parser.add_argument("--players", nargs="+", default=list(PLAYERS))
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--without-links", action="store_true", help="no inventory has the bandwidth between GPUs")
+    parser.add_argument("--without-speeds", action="store_true", help="no job reports its speed")
     args = parser.parse_args(arguments)
     first, _, end = args.only.partition(":")
     wanted = scenarios(args.count, args.seed)[int(first or 0) : int(end or args.count)]
-    run(wanted, args.players, args.out, args.bundle, args.processes)
+    known = Known(links=not args.without_links, speeds=not args.without_speeds)
+    run(wanted, args.players, args.out, args.bundle, args.processes, known)
 
 
 if __name__ == "__main__":

@@ -367,7 +367,7 @@ class Simulation:
 
     def _report_speeds(self) -> None:
         """Every job that runs reports its speed, if the cluster learns from that."""
-        if self.options.learns_throughput or self.options.learns_disturbance:
+        if self.options.learns_from_speeds:
             for job_id, live in self.running.items():
                 per_epoch = max(1, live.sim.job.dataset_size)
                 done = live.done_at(self.now_s) / per_epoch

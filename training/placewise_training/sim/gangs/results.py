@@ -52,6 +52,11 @@ class SimOptions:
     learns_disturbance: bool = False
 
     @property
+    def learns_from_speeds(self) -> bool:
+        """Whether the cluster learns from reports, and there are any."""
+        return self.learns_throughput or (self.learns_disturbance and self.reports_progress)
+
+    @property
     def settings(self) -> ClusterSettings:
         """Of the simulated cluster."""
         return ClusterSettings(learn_throughput=self.learns_throughput, learn_disturbance=self.learns_disturbance)
