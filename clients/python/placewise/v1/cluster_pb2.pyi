@@ -422,7 +422,7 @@ class UpdateClusterSettingsResponse(_message.Message):
     def __init__(self, settings: _Optional[_Union[ClusterSettings, _Mapping]] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("cluster", "snapshot_version", "nodes", "jobs", "capacity", "used", "node_count", "ready_node_count", "stale_node_count", "running_jobs", "reserved_jobs", "queues", "settings", "stale", "host_time")
+    __slots__ = ("cluster", "snapshot_version", "nodes", "jobs", "capacity", "used", "node_count", "ready_node_count", "stale_node_count", "running_jobs", "reserved_jobs", "queues", "settings", "stale", "host_time", "disturbance")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -438,6 +438,7 @@ class Cluster(_message.Message):
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     STALE_FIELD_NUMBER: _ClassVar[int]
     HOST_TIME_FIELD_NUMBER: _ClassVar[int]
+    DISTURBANCE_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     snapshot_version: int
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
@@ -453,7 +454,16 @@ class Cluster(_message.Message):
     settings: ClusterSettings
     stale: bool
     host_time: _timestamp_pb2.Timestamp
-    def __init__(self, cluster: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[RunningJob, _Mapping]]] = ..., capacity: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., used: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., node_count: _Optional[int] = ..., ready_node_count: _Optional[int] = ..., stale_node_count: _Optional[int] = ..., running_jobs: _Optional[int] = ..., reserved_jobs: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., settings: _Optional[_Union[ClusterSettings, _Mapping]] = ..., stale: bool = ..., host_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    disturbance: Disturbance
+    def __init__(self, cluster: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[RunningJob, _Mapping]]] = ..., capacity: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., used: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., node_count: _Optional[int] = ..., ready_node_count: _Optional[int] = ..., stale_node_count: _Optional[int] = ..., running_jobs: _Optional[int] = ..., reserved_jobs: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., settings: _Optional[_Union[ClusterSettings, _Mapping]] = ..., stale: bool = ..., host_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disturbance: _Optional[_Union[Disturbance, _Mapping]] = ...) -> None: ...
+
+class Disturbance(_message.Message):
+    __slots__ = ("loss", "pairs")
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    loss: float
+    pairs: float
+    def __init__(self, loss: _Optional[float] = ..., pairs: _Optional[float] = ...) -> None: ...
 
 class DeleteClusterRequest(_message.Message):
     __slots__ = ("cluster",)

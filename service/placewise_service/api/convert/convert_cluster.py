@@ -77,6 +77,9 @@ def totals(
     )
     if host_s is not None:
         set_time(message.host_time, host_s)
+    if view.settings.learn_disturbance:
+        found = view.estimates.disturbance
+        message.disturbance.CopyFrom(cluster_pb2.Disturbance(loss=found.loss, pairs=found.weight))
     return message
 
 

@@ -222,6 +222,9 @@ def _show_totals(cluster: Cluster) -> None:
     ready = f"{cluster.ready_node_count} of {cluster.node_count} nodes ready"
     console.print(f"{ready}, {cluster.stale_node_count} with stale telemetry")
     console.print(f"{cluster.running_jobs} jobs running, {cluster.reserved_jobs} reserved")
+    if cluster.HasField("disturbance"):
+        loss, pairs = cluster.disturbance.loss, cluster.disturbance.pairs
+        console.print(f"gangs on several nodes lose {loss:.0%} beside each other ({pairs:.3g} pairs of reports)")
     names = ("cpu_cores", "gpus", "memory_gib", "gpu_memory_gib", "network_gbps")
     rows = [(name, getattr(cluster.used, name), getattr(cluster.capacity, name)) for name in names]
     print_table("resources", ("resource", "used", "capacity"), [row for row in rows if row[2] > 0])

@@ -8,14 +8,19 @@ from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_place, place, running_engine
 
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import Assignment, ClusterSettings
+from placewise_core.domain.cluster import Assignment, ClusterSettings, QueueSettings
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
+from placewise_service.api.convert.convert_cluster import totals
 from placewise_service.engine import Engine
 from placewise_service.state.reference.memory import MemoryStore
 
 ON = ClusterSettings(learn_disturbance=True)
 NOW_S = 1_000_000.0
+
+
+def usual(queue: str) -> QueueSettings:
+    return QueueSettings()
 
 
 def gang(name: str) -> Job:
@@ -96,3 +101,13 @@ async def test_the_policy_of_the_same_name_keeps_gangs_apart() -> None:
         nodes = {task.node for task in decision.decisions[0].assignments}
         assert nodes.isdisjoint({"n0", "n1"})
         assert decision.meta.policy == "consolidate-apart"
+
+
+async def test_the_cluster_shows_what_it_has_learned_if_it_learns() -> None:
+    async with running_engine(clock=ManualClock(NOW_S)) as engine:
+        shown = await engine.get_cluster(CLUSTER)
+        assert not totals(shown.view, False, NOW_S, usual).HasField("disturbance")
+        await engine.update_settings(CLUSTER, ON)
+        await reported(engine)
+        message = totals((await engine.get_cluster(CLUSTER)).view, False, NOW_S, usual).disturbance
+        assert (message.loss, message.pairs) == await loss(engine)

@@ -37,6 +37,10 @@ function drawTotals(cluster) {
     ["Reserved", number(cluster.reservedJobs)],
     ["Version", number(cluster.snapshotVersion)],
   ];
+  if (cluster.disturbance) {
+    const { loss, pairs } = cluster.disturbance;
+    rows.push(["Lost beside another gang", `${number(100 * (loss || 0))} % by ${number(pairs)} pairs of reports`]);
+  }
   find("totals").replaceChildren(...rows.map(([name, value]) => {
     const row = element("div");
     row.append(element("dt", name), element("dd", value));
