@@ -4,12 +4,9 @@ such gang is on, if they take all of it."""
 import numpy as np
 
 from placewise_core.basics.arrays import BoolArray, FloatArray
-from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import Terms
 from placewise_core.gang.offer import Offer
 from placewise_core.policies.consolidate import Consolidate
-from placewise_core.view.disturbance import is_wide
-from placewise_core.view.view import ClusterView
 
 # Above the scores of Consolidate, which are some thousands for each of the gang's tasks at most.
 _QUIET = 1e9
@@ -35,19 +32,5 @@ class ConsolidateApart(Consolidate):
         taken = np.where(offer.mask, self._tasks_taken(offer), 0.0)
         if not offer.placed and taken.max(initial=0.0) >= left:
             return None
-        quiet = ~_wide(offer.view, offer.context)
+        quiet: BoolArray = offer.view.gangs_on == 0
         return quiet if taken[quiet].sum() >= left else None
-
-
-def _wide(view: ClusterView, context: PlaceContext) -> BoolArray:
-    """(M,) nodes with a task of a running gang on several nodes."""
-    key = ConsolidateApart, id(view.usage), view.usage.stamp
-    found: BoolArray | None = context.notes.get(key)
-    if found is None:
-        found = np.zeros(view.nodes.size, dtype=np.bool_)
-        for job_id in view.jobs:
-            if is_wide(job_id, view):
-                tasks = view.jobs[job_id].assignments
-                found[[view.nodes.index[task.node] for task in tasks if task.node in view.nodes.index]] = True
-        context.notes[key] = found
-    return found

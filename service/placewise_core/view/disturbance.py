@@ -19,7 +19,7 @@ from placewise_core.view.view import ClusterView
 
 def wide_beside(nodes: set[int], view: ClusterView) -> set[JobId]:
     """The jobs on several nodes that hold something on one of these."""
-    return {job_id for m in nodes for job_id in view.usage.jobs_on(m) if is_wide(job_id, view)}
+    return {job_id for m in nodes if view.gangs_on[m] for job_id in view.usage.jobs_on(m) if is_wide(job_id, view)}
 
 
 def is_wide(job_id: JobId, view: ClusterView) -> bool:

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from placewise_core.basics.arrays import BoolArray
+import numpy as np
+
+from placewise_core.basics.arrays import BoolArray, IntArray
 from placewise_core.domain.cluster import HeadReservation, Node, QueueState, RunningJob
 from placewise_core.domain.events import (
     Change,
@@ -72,9 +74,19 @@ class ClusterView:
         """Makes these the nodes of the view, with all jobs on them."""
         self.nodes, self.usage = nodes, Usage(nodes, usage_stamp)
         self.slots = Slots(nodes, self.usage)
+        # (M,) running gangs on several nodes that have tasks on each.
+        self.gangs_on: IntArray = np.zeros(nodes.size, dtype=np.int64)
         for running in self.jobs.values():
+            self._count_gang(running, 1)
             for assignment in running.assignments:
                 self.usage.claim(running.job, assignment)
+
+    def _count_gang(self, running: RunningJob, by: int) -> None:
+        """Adds a gang to its nodes, or takes it away, if they are several."""
+        tasks = running.assignments
+        if len(tasks) > 1 and any(task.node != tasks[0].node for task in tasks):
+            index = self.nodes.index
+            self.gangs_on[list({index[task.node] for task in tasks if task.node in index})] += by
 
     def is_stale(self, now_s: float) -> BoolArray:
         """(M,) telemetry that was once reported and is older than the limit."""
@@ -119,6 +131,7 @@ class ClusterView:
     def hold(self, running: RunningJob) -> None:
         """As add_job, for a new job whose assignments are claimed on this view already."""
         self.jobs[running.id] = running
+        self._count_gang(running, 1)
         self._digests.note_job(running.id)
         if running.job.gpu_sharing.co_runs:
             self.co_runs.add(running.job)
@@ -135,6 +148,7 @@ class ClusterView:
         """Frees a job's resources; None if it holds nothing."""
         running = self.jobs.pop(job_id, None)
         if running is not None:
+            self._count_gang(running, -1)
             self._digests.note_job(job_id)
             self.usage.unclaim_all(running.job, running.assignments)
             if running.job.gpu_sharing.co_runs:
@@ -243,6 +257,7 @@ class ClusterView:
         other.usage = self.usage.fork(other.nodes)
         other.slots = Slots(other.nodes, other.usage)  # not the kept ones: they are counted on in place
         other.jobs, other.co_runs, other.exclusive = dict(self.jobs), self.co_runs.fork(), set(self.exclusive)
+        other.gangs_on = self.gangs_on.copy()
         other.notes = WeakKeyDictionary()
         other._digests = ViewDigest()
         return other
@@ -259,7 +274,7 @@ class ClusterView:
         Shares inventory with this view: for asking, not for applying events to.
         """
         other = copy.copy(self)
-        other.jobs, other.exclusive = {}, set()
+        other.jobs, other.exclusive, other.gangs_on = {}, set(), np.zeros_like(self.gangs_on)
         other._digests = ViewDigest()
         other.co_runs = CoRunBook({}, ())
         other.nodes = self.nodes.all_ready()

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.cluster import make_job, make_node
 
 from placewise_core.domain.cluster import Assignment, RunningJob
-from placewise_core.domain.events import ClusterRecords
+from placewise_core.domain.events import ClusterRecords, JobsEnded, NodesReported
 from placewise_core.domain.job import NodeId, Resources, Role
 from placewise_core.speed.learned.disturbance import Group
 from placewise_core.view.disturbance import disturbance_of, is_wide
@@ -87,3 +87,23 @@ def test_a_job_is_wide_on_two_nodes() -> None:
     narrow = running(("n2", 0), ("n2", 1), name="b")
     view = view_of(WIDE, narrow)
     assert (is_wide(WIDE.id, view), is_wide(narrow.id, view)) == (True, False)
+
+
+def test_the_view_counts_the_gangs_on_several_nodes_through_every_change() -> None:
+    narrow, other = running(("n2", 0), ("n2", 1), name="b"), running(("n1", 1), ("n3", 0), ("n1", 2), name="c")
+    view = view_of(WIDE, narrow)
+    assert view.gangs_on.tolist() == [1, 1, 0, 0, 0]
+    fork = view.fork()
+    fork.add_job(other)
+    assert (fork.gangs_on.tolist(), view.gangs_on.tolist()) == ([1, 2, 0, 1, 0], [1, 1, 0, 0, 0])
+    view.add_job(other)
+    view.add_job(other)
+    assert view.gangs_on.tolist() == [1, 2, 0, 1, 0]
+    assert not view.emptied().gangs_on.any()
+    moved = replace(other, assignments=running(("n0", 1), ("n3", 0), name="c").assignments)
+    view.add_job(moved)
+    assert view.gangs_on.tolist() == [2, 1, 0, 1, 0]
+    view.apply_change(NodesReported((), (NodeId("n0"),)))
+    assert view.gangs_on.tolist() == [1, 0, 1, 0]
+    view.apply_change(JobsEnded((moved.id, WIDE.id)))
+    assert not view.gangs_on.any()
