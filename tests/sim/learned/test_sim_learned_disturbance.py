@@ -9,6 +9,8 @@ from placewise_training.sim.hardware import make_node
 from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload, Lengths
+from placewise_training.unseen.losses import PAIRS, error, watched
+from placewise_training.unseen.scenarios import scenarios
 
 
 def simulated(
@@ -51,3 +53,12 @@ def test_without_reports_the_guess_stays() -> None:
     found = simulated(0.5, reports=False).view.estimates
     assert list(found.kinds) == []
     assert found.disturbance.loss == Disturbance().loss
+
+
+def test_the_figures_of_the_document_can_be_made() -> None:
+    scenario = next(each for each in scenarios(16, 13) if each.flat_loss == 0.5 and each.pattern != "philly")
+    found = watched(scenario, "load-balance")
+    assert [each.pairs for each in found] == list(PAIRS[: len(found)])
+    assert len(found) >= 2
+    errors = [error(each.loss, each.true_loss) for each in found]
+    assert errors[-1] < errors[0] < error(Disturbance().loss, 0.5)

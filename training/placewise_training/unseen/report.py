@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.stats import ttest_1samp
 
 from placewise_core.basics.frozen import frozen
 from placewise_training.sim.statistics import Estimate, estimate
 from placewise_training.unseen.judge import PLAYERS, lines
 
 BASELINE = "consolidate"
-_WORST = 10
+_WORST, _FEWEST = 10, 3
+_OTHERS = {"95th percentile of JCT": "p95", "slowdown": "avg_slowdown"}
 
 
 @frozen
@@ -34,37 +36,54 @@ class Row:
     ratios: Mapping[str, float]
 
 
-def rows(paths: Sequence[Path]) -> list[Row]:
-    """The scenarios of all files, by number; players of the same scenario in several files are brought together."""
+def rows(paths: Sequence[Path], metric: str = "avg_jct_s") -> list[Row]:
+    """The scenarios of all files, by number; players of the same scenario in several files are brought together. The
+    ratios are of the metric."""
     levels: dict[int, Mapping[str, str]] = {}
     players: dict[int, dict[str, Mapping[str, float]]] = {}
     for line in (line for path in paths for line in lines(path)):
         number = int(line["scenario"]["number"])
         levels[number] = line["levels"]
         players.setdefault(number, {}).update(line["players"])
-    return [Row(n, levels[n], _ratios(players[n])) for n in sorted(players) if BASELINE in players[n]]
+    return [Row(n, levels[n], _ratios(players[n], metric)) for n in sorted(players) if BASELINE in players[n]]
 
 
-def _ratios(players: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    usual = players[BASELINE]["avg_jct_s"]
+def _ratios(players: Mapping[str, Mapping[str, float]], metric: str) -> dict[str, float]:
+    usual = players[BASELINE].get(metric, 0.0)
     return {
-        name: 100.0 * math.log(metrics["avg_jct_s"] / usual) for name, metrics in players.items() if name != BASELINE
+        name: 100.0 * math.log(metrics[metric] / usual)
+        for name, metrics in players.items()
+        if name != BASELINE and usual > 0 and metrics.get(metric, 0.0) > 0
     }
 
 
 def summary(found: Sequence[Row], player: str) -> Estimate | None:
     """The mean over the scenarios that the player has played; None below three."""
     values = [row.ratios[player] for row in found if player in row.ratios]
-    return estimate(values) if len(values) >= 3 else None
+    return estimate(values) if len(values) >= _FEWEST else None
 
 
-def table(found: Sequence[Row], players: Sequence[str]) -> str:
-    """Markdown: a line for all, one for each level of each factor, and the tail of the scenarios."""
+def worst_level(found: Sequence[Row], player: str, most: float = 1.0) -> float:
+    """Largest p over the levels of all factors, each against a mean above `most` in one-sided t-tests, by Holm."""
+    tested = []
+    for factor in found[0].levels:
+        for level in _levels(found, factor):
+            values = [row.ratios[player] for row in found if row.levels[factor] == level and player in row.ratios]
+            tested.append(
+                float(ttest_1samp(values, most, alternative="less").pvalue) if len(values) >= _FEWEST else 1.0
+            )
+    return max(min(1.0, p * (len(tested) - i)) for i, p in enumerate(sorted(tested)))
+
+
+def table(found: Sequence[Row], players: Sequence[str], others: Mapping[str, Sequence[Row]]) -> str:
+    """Markdown: a line for all, one for each level of each factor, one over all of each of `others`, by title, and the
+    tail of the scenarios."""
     written = ["| | n | " + " | ".join(f"`{player}`" for player in players) + " |", "|---|---|" + "---|" * len(players)]
     written.append(_line("all", found, players))
     for factor in found[0].levels:
         for level in _levels(found, factor):
             written.append(_line(f"{factor}: {level}", [row for row in found if row.levels[factor] == level], players))
+    written.extend([_line(title, other, players) for title, other in others.items()])
     tails = [_tail([row.ratios[player] for row in found if player in row.ratios]) for player in players]
     written.append("| 95th percentile of the scenarios | | " + " | ".join(tails) + " |")
     return "\n".join(written)
@@ -130,7 +149,9 @@ def main(arguments: Sequence[str]) -> None:
     if not found:
         raise SystemExit(f"no scenario with {BASELINE} in these files")
     players = [player for player in PLAYERS if any(player in row.ratios for row in found)]
-    print(table(found, players))
+    print(table(found, players, {title: rows(args.files, metric) for title, metric in _OTHERS.items()}))
+    print("\nLargest p of any level, by Holm, that its mean is above +1:")
+    print("\n".join([f"`{player}`: {worst_level(found, player):.2g}" for player in players]))
     for player in players:
         named = ", ".join(f"{row.number} ({row.ratios[player]:+.0f})" for row in worst(found, player))
         print(f"\nWorst of `{player}`: {named}")
