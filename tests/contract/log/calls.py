@@ -118,12 +118,31 @@ class ExploringAdmitHost(AdmitHost):
     rate = 0.5
 
 
-class LearningHost(AdmitHost):
-    """On a cluster that learns lengths and speeds, with jobs of which most declare no length."""
+class ReportingHost(Host):
+    """Every job starts, reports its speed some times, and ends."""
 
     def __init__(self, replicas: Sequence[Engine], policy: str, seed: int) -> None:
         super().__init__(replicas, policy, seed)
         self.started: set[str] = set()
+
+    def event(self) -> JobEvent:
+        i = self.draw.randrange(len(self.running))
+        job, decision = self.running[i]
+        if job in self.started and self.draw.random() < 0.7:
+            report = {"speed": self.draw.uniform(0.1, 2.0), "epochs_done": self.draw.uniform(1.0, 5.0)}
+            return JobEvent(JobId(job), JobEventKind.PROGRESS, SystemClock().now_s(), decision_id=decision, **report)
+        kind = JobEventKind.FINISHED if job in self.started else JobEventKind.STARTED
+        if kind is JobEventKind.FINISHED:
+            del self.running[i]
+        self.started.add(job)
+        return JobEvent(JobId(job), kind, SystemClock().now_s(), decision_id=decision)
+
+
+class LearningHost(ReportingHost, AdmitHost):
+    """On a cluster that learns lengths and speeds; most jobs declare no length. It has many nodes, as only jobs that
+    have theirs to themselves show a speed."""
+
+    nodes = 24
 
     def settings(self) -> ClusterSettings:
         return replace(super().settings(), learn_durations=True, learn_throughput=True)
@@ -132,18 +151,24 @@ class LearningHost(AdmitHost):
         job = replace(super().waits(queue), dataset_size=1000)
         return job if self.draw.random() < 0.2 else replace(job, single_gpu_s=0.0, iterations=0.0)
 
-    def event(self) -> JobEvent:
-        """Every job starts, tells its speed at times, and ends."""
-        i = self.draw.randrange(len(self.running))
-        job, decision = self.running[i]
-        if job in self.started and self.draw.random() < 0.5:
-            told = {"speed": self.draw.uniform(0.1, 2.0), "epochs_done": self.draw.uniform(1.0, 5.0)}
-            return JobEvent(JobId(job), JobEventKind.PROGRESS, SystemClock().now_s(), decision_id=decision, **told)
-        kind = JobEventKind.FINISHED if job in self.started else JobEventKind.STARTED
-        if kind is JobEventKind.FINISHED:
-            del self.running[i]
-        self.started.add(job)
-        return JobEvent(JobId(job), kind, SystemClock().now_s(), decision_id=decision)
+
+class DisturbedHost(ReportingHost):
+    """Gangs of whole GPUs on several nodes, on a cluster that learns how much they disturb each other."""
+
+    nodes, gpus = 8, 2
+
+    def settings(self) -> ClusterSettings:
+        return ClusterSettings(learn_disturbance=True)
+
+    def node(self, i: int, now_s: float) -> Node:
+        node = super().node(i, now_s)
+        return replace(node, gpus=tuple([replace(gpu, model="V100") for gpu in node.gpus]))
+
+    def job(self) -> Job:
+        self.asked += 1
+        group = TaskGroup(Role.WORKER, self.draw.choice((2, 3, 3, 5)), Resources(1.0, 1.0, 4.0))
+        length = {"total_epochs": 10.0, "single_gpu_s": 600.0, "dataset_size": 1000, "batch_size": 64}
+        return Job(JobId(f"j{self.asked}"), model=MODELS[0], groups=(group,), **length)
 
 
 class NodeHost(Host):
@@ -296,6 +321,7 @@ def cases() -> dict[str, tuple[str, type[Host]]]:
         found[f"admit {name}"] = (name, AdmitHost)
         found[f"admit {name} exploring"] = (name, ExploringAdmitHost)
     found["admit proteus-qos learning"] = ("proteus-qos", LearningHost)
+    found["disturbed search"] = ("search", DisturbedHost)
     return found
 
 

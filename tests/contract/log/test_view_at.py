@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.log.calls import ExploringHost, LearningHost, SlicedHost, cases
-from tests.contract.log.replicas import EXPLORING, POLICIES, CrowdedHost, WishfulHost, check, write_log
+from tests.contract.log.calls import DisturbedHost, ExploringHost, LearningHost, SlicedHost, cases
+from tests.contract.log.replicas import CLUSTER, EXPLORING, POLICIES, CrowdedHost, WishfulHost, check, write_log
 from tests.fakes.declog import rows
 from tests.fakes.servers.redis_server import RedisServer
 
@@ -89,6 +89,17 @@ async def test_wishes_of_gangs_are_decided_again(policy: str, server: RedisServe
     assert {Reason.KEEP_TOGETHER, Reason.EXCLUSIVE_NETWORK} & set(refused)
 
 
+async def test_a_search_that_learns_disturbance_is_decided_again(server: RedisServer, tmp_path: Path) -> None:
+    server.client().flushall()
+    replicas = await write_log(server.url, "search", 2 * RECORDS, tmp_path, host_type=DisturbedHost)
+    found = check(ExportedLog(tmp_path), replicas[0])
+    view = (await replicas[0].get_cluster(CLUSTER)).view
+    for engine in replicas:
+        await engine.close()
+    assert found.problems == []
+    assert view.estimates.disturbance.weight > 0
+
+
 async def test_views_are_rebuilt_from_later_snapshots_with_gangs_in_flight(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +121,7 @@ async def test_views_are_rebuilt_from_later_snapshots_with_gangs_in_flight(
 async def test_other_calls_are_decided_again(case: str, server: RedisServer, tmp_path: Path) -> None:
     server.client().flushall()
     policy, host_type = cases()[case]
-    records = 4 * OTHERS if host_type is LearningHost else OTHERS
+    records = 8 * OTHERS if host_type is LearningHost else OTHERS
     replicas = await write_log(server.url, policy, records, tmp_path, host_type=host_type)
     found = check(ExportedLog(tmp_path), replicas[0])
     for engine in replicas:

@@ -135,7 +135,7 @@ def plot(found: Sequence[Row], players: Sequence[str], factor: str, path: Path) 
     axes.set_xticks(range(len(levels)), levels)
     axes.set_xlabel(factor)
     axes.set_ylabel(f"JCT against {BASELINE}, 100 × log ratio")
-    axes.legend()
+    axes.legend(loc="upper left")
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
