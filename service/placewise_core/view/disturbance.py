@@ -23,9 +23,9 @@ def wide_beside(nodes: set[int], view: ClusterView) -> set[JobId]:
 
 
 def is_wide(job_id: JobId, view: ClusterView) -> bool:
-    """Whether a running job holds several nodes."""
-    tasks = view.jobs[job_id].assignments
-    return len(tasks) > 1 and any(task.node != tasks[0].node for task in tasks)
+    """Whether a running job holds several nodes; not of one whose tasks are being claimed still."""
+    running = view.jobs.get(job_id)
+    return running is not None and any(task.node != running.assignments[0].node for task in running.assignments)
 
 
 def disturbance_of(running: RunningJob, speed: float, epochs_done: float, view: ClusterView) -> Addition | None:

@@ -10,7 +10,7 @@ from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.events import ClusterRecords, JobsEnded, NodesReported
 from placewise_core.domain.job import NodeId, Resources, Role
 from placewise_core.speed.learned.disturbance import Group
-from placewise_core.view.disturbance import disturbance_of, is_wide
+from placewise_core.view.disturbance import disturbance_of, is_wide, wide_beside
 from placewise_core.view.view import ClusterView
 
 GROUP = Group("resnet50", "T4", 64, 2, 2, 2)
@@ -107,3 +107,10 @@ def test_the_view_counts_the_gangs_on_several_nodes_through_every_change() -> No
     assert view.gangs_on.tolist() == [1, 0, 1, 0]
     view.apply_change(JobsEnded((moved.id, WIDE.id)))
     assert not view.gangs_on.any()
+
+
+def test_a_job_whose_tasks_are_claimed_before_it_is_held_is_beside_nobody_yet() -> None:
+    view, coming = view_of(WIDE), running(("n1", 1), ("n2", 0), name="b")
+    for task in coming.assignments:
+        view.usage.claim(coming.job, task)
+    assert wide_beside({0, 1, 2}, view) == {WIDE.id}
