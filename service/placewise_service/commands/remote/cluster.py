@@ -1,6 +1,7 @@
 """`placewise cluster`: apply an inventory, show or delete a cluster, change its settings."""
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -177,21 +178,32 @@ def settings(
     with connect(target, token, tls_ca) as client:
         current = client.get_cluster(GetClusterRequest(cluster=cluster)).settings
         if given or guarded or exploring:
-            wanted = ClusterSettings()
-            wanted.CopyFrom(current)
-            for name, value in given.items():
-                setattr(wanted, name, value)
-            for name, value in guarded.items():
-                setattr(wanted.exploration_guard, name, value)
-            if exploring:
-                del wanted.explorers[:]
-                wanted.explorers.extend(exploring)
+            wanted = _changed(current, given, guarded, exploring)
             request = UpdateClusterSettingsRequest(cluster=cluster, settings=wanted)
             current = client.update_cluster_settings(request).settings
     if is_json:
         print_json(to_dict(current))
     else:
         print_table(f"settings of {cluster}", ("setting", "value"), _settings_rows(current))
+
+
+def _changed(
+    current: ClusterSettings,
+    given: Mapping[str, object],
+    guarded: Mapping[str, object],
+    exploring: Sequence[Explorer],
+) -> ClusterSettings:
+    """A copy with the given fields, those of its guard, and the explorers if there are any."""
+    wanted = ClusterSettings()
+    wanted.CopyFrom(current)
+    for name, value in given.items():
+        setattr(wanted, name, value)
+    for name, value in guarded.items():
+        setattr(wanted.exploration_guard, name, value)
+    if exploring:
+        del wanted.explorers[:]
+        wanted.explorers.extend(exploring)
+    return wanted
 
 
 def _explorer(text: str) -> Explorer:
