@@ -9,6 +9,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from importlib import import_module
 from typing import Any
@@ -28,6 +29,9 @@ settings.load_profile("placewise")
 _STARTS = [(subprocess.Popen, "_execute_child"), *((os, name) for name in ("fork", "forkpty", "posix_spawn", "system"))]
 _FAST_FOLDERS = ("tests/unit/", "tests/property/")
 _forbidding = False
+# Seconds of a session after which it begins no slow test: .ci/run has an hour for everything.
+_SLOW_LIMIT_S = float(os.environ.get("PLACEWISE_TEST_SLOW_LIMIT_S", "inf"))
+_began_s = time.monotonic()
 _connect = sqlite3.connect
 
 
@@ -74,6 +78,12 @@ def _connect_without_disk(*given: Any, **named: Any) -> sqlite3.Connection:
     index = _connect(*given, **named)
     index.executescript("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY")
     return index
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    passed_s = time.monotonic() - _began_s
+    if passed_s > _SLOW_LIMIT_S and item.get_closest_marker("slow"):
+        pytest.skip(f"{item.nodeid}: not begun, as {passed_s:.0f} s have passed")
 
 
 @pytest.hookimpl(wrapper=True)

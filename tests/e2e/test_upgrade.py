@@ -17,6 +17,8 @@ from tests.attack.source import Service, Source
 from tests.fakes.bundles import copy_bundle
 from tests.fakes.servers.redis_server import RedisServer
 
+from placewise_models.bundle import MANIFEST
+
 ROOT = Path(__file__).parents[2]
 RELEASES = {"0.1.0": "0ce0bd2", "the day before the moves": "1050272"}
 CLUSTER = "shared"
@@ -48,9 +50,11 @@ def release(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def pair(release: Source, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both use bundles of the older one: it need not encode what newer nets read."""
     bundles = tmp_path_factory.mktemp("bundles")
+    (shipped,) = (release.root / "service").rglob(MANIFEST)
     for name in ("default", "next"):
-        copy_bundle(bundles / name)
+        copy_bundle(bundles / name, source=shipped.parent)
     redis = RedisServer().start()
     settings = {"PLACEWISE_REDIS_URL": redis.url, "PLACEWISE_BUNDLE_DIR": str(bundles)}
     try:

@@ -14,9 +14,10 @@ from placewise_models.learned import LearnedPolicies
 from placewise_service.engine.shadows import PolicySet, Shadows
 
 
-def copy_bundle(folder: Path, created: str = "2026-01-01T00:00:00Z") -> Path:
-    """A copy of the shipped bundle with its folder's name; another `created` gives it another digest."""
-    shutil.copytree(shipped_bundle(), folder)
+def copy_bundle(folder: Path, created: str = "2026-01-01T00:00:00Z", source: Path | None = None) -> Path:
+    """A copy of `source`, the shipped bundle by default, with its folder's name; another `created` gives it another
+    digest."""
+    shutil.copytree(source or shipped_bundle(), folder)
     return rewrite(folder, name=folder.name, created=created)
 
 

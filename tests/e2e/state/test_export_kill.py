@@ -26,8 +26,8 @@ from placewise_service.state.redis.redis_store import RedisStore
 
 pytestmark = pytest.mark.e2e
 
-DECISIONS = 6000
-KILLS = 12
+DECISIONS = 4000
+KILLS = 8
 
 
 @pytest.fixture

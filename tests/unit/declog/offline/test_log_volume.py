@@ -22,7 +22,7 @@ MOST_MIB = 1024
 @pytest.mark.timeout(900)
 def test_200_000_decisions_are_joined_in_the_memory_of_100_000(tmp_path: Path) -> None:
     looks_mib: dict[int, list[float]] = {100_000: [], 200_000: []}
-    for i in range(3):  # by turns: the peak of the same join differs from look to look
+    for i in range(2):  # by turns: the peak of the same join differs from look to look
         for decisions, looks in looks_mib.items():
             directory = tmp_path / f"{decisions}-{i}"
             log_volume.make(directory, decisions)
