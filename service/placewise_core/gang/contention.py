@@ -15,14 +15,19 @@ from placewise_core.view.view import ClusterView
 # Chosen on scenarios of `--seed` 7 and 11 (docs/unseen.md): the chance that a node with GPUs left gets another job on
 # several nodes, and how many jobs like the new one lose by it: itself, those that come, and those after them.
 _CHANCE, _LOSERS = 0.5, 5.0
+# The error of the reward model on all jobs (docs/models/reward.md): so small a loss may as well be that.
+_WITHIN_ERROR = 0.05
 
 
 def contention_factors(
     jobs: IntArray, neighbours: Sequence[JobId], proposals: Sequence[Proposal], view: ClusterView, loss: float
 ) -> FloatArray:
     """(K, P) factors on the speeds of `jobs` (K, P) under each placement: 0 is the new job, i > 0 is
-    `neighbours[i − 1]`. `loss` as in Disturbance.loss."""
+    `neighbours[i − 1]`. `loss` as in Disturbance.loss; the reward model's own error is taken off it."""
     factors = np.ones(jobs.shape)
+    loss = max(0.0, 1.0 - (1.0 - loss) / (1.0 - _WITHIN_ERROR))
+    if loss == 0.0:
+        return factors
     for k, proposal in enumerate(proposals):
         own = _gpus_by_node(proposal.assignments, view)
         if len(own) < 2:

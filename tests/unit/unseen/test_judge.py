@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from placewise_training.unseen.judge import Known, lines, play, run
 from placewise_training.unseen.scenarios import scenarios
 
@@ -31,7 +33,12 @@ def test_spread_is_counted_over_gangs() -> None:
     assert 1.0 <= packed["nodes_per_gang"] < spread["nodes_per_gang"]
 
 
-def test_a_host_may_report_neither_links_nor_speeds() -> None:
-    usual = play(_SMALL, "consolidate")
-    assert play(_SMALL, "consolidate", known=Known(links=False, speeds=False)) == usual, "consolidate reads neither"
-    assert scenarios(8)[0].cluster(is_reported=False)[0].node != scenarios(8)[0].cluster()[0].node
+def test_a_host_may_report_neither_links_nor_speeds_and_a_wrong_network() -> None:
+    known = Known(links=False, speeds=False, times=3.0)
+    assert play(_SMALL, "consolidate", known=known) == play(_SMALL, "consolidate"), "consolidate reads none of it"
+    node = _SMALL.cluster()[0]
+    assert known.reported(node).node.hardware.interconnect_gbps == 0.0
+    wrong = Known(times=3.0).reported(node)
+    assert wrong.node.hardware.interconnect_gbps == pytest.approx(3.0 * node.node.hardware.interconnect_gbps)
+    assert wrong.node.capacity.network_gbps == pytest.approx(3.0 * _SMALL.network_gbps)
+    assert (wrong.nic_bps, wrong.interconnect_bps) == (node.nic_bps, node.interconnect_bps)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from placewise_core.gang.policy import PlacementPolicy
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.gangs.oracle import Objective, Oracle
+from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.policies import opened, policies_of
 from placewise_training.sim.truths import make_truth
@@ -53,10 +54,20 @@ class Spread:
 
 @frozen
 class Known:
-    """What the host says of its cluster: `links`, the bandwidth between the GPUs of a node; `speeds` of its jobs."""
+    """What the host says of its cluster: `links`, the bandwidth between the GPUs of a node; `speeds` of its jobs. Of
+    network and links it tells `times` the true bandwidth."""
 
     links: bool = True
     speeds: bool = True
+    times: float = 1.0
+
+    def reported(self, spec: NodeSpec) -> NodeSpec:
+        """The node as the host reports it; what it is stays."""
+        node = spec.node
+        capacity = replace(node.capacity, network_gbps=self.times * node.capacity.network_gbps)
+        links = self.times * node.hardware.interconnect_gbps if self.links else 0.0
+        hardware = replace(node.hardware, interconnect_gbps=links)
+        return replace(spec, node=replace(node, capacity=capacity, hardware=hardware))
 
 
 ALL_KNOWN = Known()
@@ -74,7 +85,7 @@ def play(scenario: Scenario, player: str, bundle: Path | None = None, known: Kno
         observers=(spread,),
     )
     jobs = scenario.workload(truth)
-    nodes = scenario.cluster(is_reported=known.links)
+    nodes = [known.reported(spec) for spec in scenario.cluster()]
     simulation = Simulation(nodes, jobs, truth, None, options=options, seed=scenario.seed)
     simulation.policy = _policy(player, simulation, bundle)
     metrics = simulation.run().metrics.as_dict()
@@ -140,10 +151,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--without-links", action="store_true", help="no inventory has the bandwidth between GPUs")
     parser.add_argument("--without-speeds", action="store_true", help="no job reports its speed")
+    parser.add_argument("--times", type=float, default=1.0, help="so wrong the host tells network and links")
     args = parser.parse_args(arguments)
     first, _, end = args.only.partition(":")
     wanted = scenarios(args.count, args.seed)[int(first or 0) : int(end or args.count)]
-    known = Known(links=not args.without_links, speeds=not args.without_speeds)
+    known = Known(links=not args.without_links, speeds=not args.without_speeds, times=args.times)
     run(wanted, args.players, args.out, args.bundle, args.processes, known)
 
 

@@ -66,8 +66,8 @@ class Scenario:
     def seed(self) -> int:
         return FIRST_SEED + self.number
 
-    def cluster(self, *, is_reported: bool = True) -> list[NodeSpec]:
-        """Equal nodes. `is_reported`: their inventory has the bandwidth between GPUs."""
+    def cluster(self) -> list[NodeSpec]:
+        """Equal nodes."""
         return [
             make_node(
                 f"node{i:03d}",
@@ -78,7 +78,6 @@ class Scenario:
                 gpu_model=self.gpu_model,
                 interconnect_bps=self.interconnect_bps,
                 pcie_bps=self.pcie_bps,
-                is_reported=is_reported,
             )
             for i in range(self.nodes)
         ]
