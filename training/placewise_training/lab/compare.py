@@ -48,7 +48,8 @@ Contender = tuple[Callable[[Simulation], PlacementPolicy], Order]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A cluster and its load: `length` stretches every job, `per_interval` jobs arrive in 20 minutes."""
+    """A cluster and its load: `length` stretches every job, `per_interval` jobs arrive in 20 minutes.
+    `learns_disturbance` is the cluster's setting `learn_disturbance`."""
 
     pattern: str = "uniform"
     nodes: int = 6
@@ -58,6 +59,7 @@ class Setting:
     length: float = 1.0
     every_s: float = INTERVAL_S
     truth: str = "judge"
+    learns_disturbance: bool = False
 
     @classmethod
     def of(cls, pattern: str, nodes: int, jobs: int, length: float) -> "Setting":
@@ -103,6 +105,7 @@ def run(setting: Setting, contender: Contender, seed: int) -> Metrics:
         discipline=Discipline(every_s=setting.every_s, order=order),
         belief=make_truth("train", seed).sharing,
         reports_progress=True,
+        learns_disturbance=setting.learns_disturbance,
     )
     jobs = setting.workload.generate(truth, seed)
     simulation = Simulation(harmony_cluster(setting.nodes), jobs, truth, None, options=options, seed=seed)
@@ -184,12 +187,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--patterns", nargs="+", default=list(PATTERNS))
     parser.add_argument("--policies", nargs="+", default=list(BASELINES))
     parser.add_argument("--oracle", action="store_true")
+    parser.add_argument("--learn-disturbance", action="store_true", help="the cluster's setting, which `search` heeds")
     args = parser.parse_args(arguments)
     entered = contenders(opened(args.bundle), args.policies, with_oracle=args.oracle)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     for nodes in args.nodes:
         for pattern in args.patterns:
-            json.dump(compare(Setting.of(pattern, nodes, args.jobs, args.length), entered, seeds), sys.stdout)
+            usual = Setting.of(pattern, nodes, args.jobs, args.length)
+            setting = replace(usual, learns_disturbance=args.learn_disturbance)
+            json.dump(compare(setting, entered, seeds), sys.stdout)
             sys.stdout.write("\n")
             sys.stdout.flush()
 

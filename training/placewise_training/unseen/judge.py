@@ -54,15 +54,15 @@ class Spread:
 
 @frozen
 class Known:
-    """What the host says of its cluster: `links`, the bandwidth between the GPUs of a node; `speeds` of its jobs. Of
-    network and links it tells `times` the true bandwidth."""
+    """The host's inventory and reports: with or without the bandwidth of `links` between the GPUs of a node, and the
+    `speeds` of jobs. The inventory has `times` the true bandwidth of network and links."""
 
     links: bool = True
     speeds: bool = True
     times: float = 1.0
 
     def reported(self, spec: NodeSpec) -> NodeSpec:
-        """The node as the host reports it; what it is stays."""
+        """The node with the inventory of the host, and its true speeds."""
         node = spec.node
         capacity = replace(node.capacity, network_gbps=self.times * node.capacity.network_gbps)
         links = self.times * node.hardware.interconnect_gbps if self.links else 0.0
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--without-links", action="store_true", help="no inventory has the bandwidth between GPUs")
     parser.add_argument("--without-speeds", action="store_true", help="no job reports its speed")
-    parser.add_argument("--times", type=float, default=1.0, help="so wrong the host tells network and links")
+    parser.add_argument("--times", type=float, default=1.0, help="the inventory has so many times the true bandwidths")
     args = parser.parse_args(arguments)
     first, _, end = args.only.partition(":")
     wanted = scenarios(args.count, args.seed)[int(first or 0) : int(end or args.count)]

@@ -122,7 +122,7 @@ def worst(found: Sequence[Row], player: str) -> list[Row]:
 
 def plot(found: Sequence[Row], players: Sequence[str], factor: str, path: Path) -> None:
     """Means with their intervals by level of one factor, a colour for each player."""
-    figure = Figure(figsize=(8, 4), layout="constrained")
+    figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()
     levels = _levels(found, factor)
     width = 0.8 / len(players)
@@ -135,7 +135,7 @@ def plot(found: Sequence[Row], players: Sequence[str], factor: str, path: Path) 
     axes.set_xticks(range(len(levels)), levels)
     axes.set_xlabel(factor)
     axes.set_ylabel(f"JCT against {BASELINE}, 100 × log ratio")
-    axes.legend(loc="upper left")
+    figure.legend(loc="outside right upper")
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
