@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import gc
+import socket
 import ssl
 import threading
+import time
 from ipaddress import IPv6Address
 from pathlib import Path
 
@@ -279,6 +281,21 @@ async def test_a_handshake_of_tls_that_is_not_finished_ends(sent: bytes, records
         trusted = grpc.ssl_channel_credentials(authority.pem)
         async with grpc.aio.secure_channel(f"localhost:{at.grpc_port}", trusted) as channel:
             assert await ClusterServiceStub(channel).ListClusters(ListClustersRequest(), timeout=10) is not None
+
+
+@pytest.mark.parametrize("busy_s", [(0.0, 0.4), (1.0, 2.4)], ids=["as it comes", "as it leaves"])
+async def test_a_server_that_was_busy_counts_a_handshake_that_did_not_finish(
+    busy_s: tuple[float, float], records: Records, tmp_path: Path
+) -> None:
+    cert, key = Authority("servers").write(tmp_path, "server")
+    certificates = Certificates(TlsSettings(cert_file=cert, key_file=key))
+    async with listening(limits=LimitSettings(handshake_s=0.5), audit=records.audit(), certificates=certificates) as at:
+        with socket.create_connection(("127.0.0.1", at.grpc_port)) as client:
+            client.send(client_hello()[:40])
+            await asyncio.sleep(busy_s[0])
+            time.sleep(busy_s[1] - busy_s[0])  # noqa: ASYNC251 - nothing else runs, as on a busy machine
+            await counted(at, "handshake")
+        assert records.at_the_door() == ["handshake"]
 
 
 async def test_who_has_said_nothing_longest_makes_room_for_a_caller() -> None:

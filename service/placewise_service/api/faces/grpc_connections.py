@@ -59,6 +59,7 @@ def spare_connections(most: int) -> int:
 class _Connection:
     peer: str  # as gRPC says it: ipv4:127.0.0.1:5000
     since_s: float
+    unseen_s: float  # for so long before that it may have been here: a busy server looks late
     is_ended: bool = False
     has_called: bool = False  # the headers of a call have ended
     headers_since_s: float | None = None  # it has sent a part of its first call's headers
@@ -81,6 +82,7 @@ class GrpcConnections:
         self._count = 0  # of them, where the system counts them
         self._folder = -1  # that lists them
         self._looked_s = 0.0
+        self._known_s = 0.0  # when it was last known who is here: a look, or as many files open as at the last one
         self._has_strangers = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -88,6 +90,7 @@ class GrpcConnections:
         """Watches those who connect to the port."""
         self._port = port
         self._loop = asyncio.get_running_loop()
+        self._known_s = self._loop.time()
         if sys.platform == "linux" and os.path.isdir(_FILES):
             self._folder = os.open(_FILES, os.O_RDONLY | os.O_DIRECTORY)
             self._sweep()
@@ -135,6 +138,8 @@ class GrpcConnections:
         began_s = self._loop.time()
         if self._has_strangers or began_s > self._looked_s + _UNSEEN_S or self._has_changed():
             self._check_strangers()
+        else:
+            self._known_s = began_s
         now_s = self._loop.time()
         pause_s = max(_PERIOD_S, (now_s - began_s) / _MOST_OF_THE_LOOP)
         self._timer = self._loop.call_later(pause_s, self._sweep)
@@ -161,20 +166,21 @@ class GrpcConnections:
     def _look(self) -> dict[int, int]:
         """Notes who has come and who has gone; the descriptors of all that are here, by inode."""
         self._looked_s = now_s = self._loop.time()
+        unseen_s, self._known_s = now_s - self._known_s, now_s
         self._descriptors, self._count = os.listdir(_FILES), self._open_files()
         sockets = _sockets(self._descriptors)
         for inode in sockets:
             if inode not in self._open and inode not in self._others:
-                self._meet(inode, sockets, now_s)
+                self._meet(inode, sockets, unseen_s)
         for inode in self._open.keys() - sockets.keys():
-            self._on_gone(self._open.pop(inode), now_s)
+            self._on_gone(self._open.pop(inode), unseen_s)
         self._others &= sockets.keys()
         if len(self._called_s) > len(self._open) + _UNKNOWN_CALLERS:  # who came and went between two looks
             peers = {each.peer for each in self._open.values()}
             self._called_s = {peer: at_s for peer, at_s in self._called_s.items() if peer in peers}
         return {inode: sockets[inode] for inode in self._open}
 
-    def _meet(self, inode: int, sockets: Mapping[int, int], now_s: float) -> None:
+    def _meet(self, inode: int, sockets: Mapping[int, int], unseen_s: float) -> None:
         peer, fd = "", sockets[inode]
         with _held(inode, fd) as held, contextlib.suppress(OSError):  # it listens, or its peer has left already
             here = held.getsockname()
@@ -183,7 +189,7 @@ class GrpcConnections:
         if not peer:
             self._others.add(inode)
             return
-        self._open[inode] = _Connection(peer, now_s)
+        self._open[inode] = _Connection(peer, self._looked_s, unseen_s)
         if sum(not each.is_ended for each in self._open.values()) > self._most:
             leaving = self._oldest_without_call(sockets) or inode
             self._refused("connections", _address(self._open[leaving].peer))
@@ -238,26 +244,27 @@ class GrpcConnections:
         with _held(inode, fd) as held, contextlib.suppress(OSError):
             held.shutdown(socket.SHUT_RDWR)
 
-    def _on_gone(self, connection: _Connection, now_s: float) -> None:
-        """gRPC does not say why it ended a connection: the time at which it did shows that."""
+    def _on_gone(self, connection: _Connection, unseen_s: float) -> None:
+        """gRPC does not say why it ended a connection, which left in the last `unseen_s` seconds. Its age shows why."""
         called_s = self._called_s.pop(connection.peer, None)
         if connection.is_ended:
             return
-        age_s = now_s - connection.since_s
-        silent_s = age_s if called_s is None else now_s - called_s
+        silent_s = self._looked_s - (connection.since_s if called_s is None else called_s)
+        ages_s = (silent_s - unseen_s, silent_s + (connection.unseen_s if called_s is None else 0.0))
         limit = ""
-        if self._limits.idle_s <= silent_s <= 2.0 * self._limits.idle_s + _LATENESS_S:  # gRPC looks once in this time
+        if _holds(ages_s, self._limits.idle_s, 2.0 * self._limits.idle_s):  # gRPC looks once in this time
             limit = "idle_time"
-        elif called_s is None and _is_at(age_s, self._limits.handshake_s + LENIENCE_S):
+        elif called_s is None and _holds(ages_s, self._limits.handshake_s + LENIENCE_S):
             limit = "handshake"
-        elif called_s is None and _is_at(age_s, ACKNOWLEDGED_S):
+        elif called_s is None and _holds(ages_s, ACKNOWLEDGED_S):
             limit = "settings_time"
         if limit:
             self._refused(limit, _address(connection.peer))
 
 
-def _is_at(age_s: float, limit_s: float) -> bool:
-    return -2.0 * _PERIOD_S <= age_s - limit_s <= _LATENESS_S
+def _holds(ages_s: tuple[float, float], limit_s: float, most_s: float | None = None) -> bool:
+    """Whether gRPC, which ends connections from `limit_s` to `most_s`, may have ended one of such an age."""
+    return limit_s <= ages_s[1] + 2.0 * _PERIOD_S and ages_s[0] - _LATENESS_S <= (limit_s if most_s is None else most_s)
 
 
 def _sockets(descriptors: list[str]) -> dict[int, int]:
