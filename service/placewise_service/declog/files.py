@@ -1,7 +1,7 @@
 """Files that are on the disk whole, or not at all. Knows no table."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,12 +12,22 @@ from placewise_service.declog.problems import SCHEMA, SCHEMA_KEY
 
 
 @contextmanager
-def durable_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-    """A Parquet file that is on the disk, whole, once the block has ended; nothing of it if the block raises."""
+def durable_writer(
+    path: Path, schema: pa.Schema, *, statistics: Sequence[str] | None = None
+) -> Iterator[pq.ParquetWriter]:
+    """A Parquet file that is on the disk, whole, once the block has ended; nothing of it if the block raises.
+
+    `statistics`: the columns whose bounds are kept for each piece of the file, in memory too until it ends; None: all.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.tmp"
     with temporary.open("wb") as file:
-        with pq.ParquetWriter(file, schema.with_metadata({SCHEMA_KEY: SCHEMA}), compression="zstd") as writer:
+        with pq.ParquetWriter(
+            file,
+            schema.with_metadata({SCHEMA_KEY: SCHEMA}),
+            compression="zstd",
+            write_statistics=True if statistics is None else list(statistics),
+        ) as writer:
             yield writer
         file.flush()
         os.fsync(file.fileno())

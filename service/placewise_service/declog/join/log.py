@@ -32,6 +32,7 @@ _OPEN_KEY: Final = "placewise.open"
 COUNTS_KEY: Final = "placewise.counts"  # orphans and repeated rows of the day
 _RULES: Final = "10"  # version of the join's own rules: tables of another one are built again
 _FOLDER: Final = ".join-"
+_START: Final = "start_time_s"
 _ASKED_RUNS: Final = RUNS_SCHEMA.append(pa.field("is_asked", pa.bool_()))
 _REWARDS_AT_ONCE: Final = 4096
 _BATCH: Final = 8192
@@ -93,15 +94,15 @@ class LogJoin:
 
     def _collect(self, day: str, join: DayJoin, clock: LogClock, dangling_after_s: float) -> None:
         with (
-            durable_writer(self._target(RUNS, day), RUNS_SCHEMA) as runs,
-            durable_writer(self._target(PROGRESS, day), PROGRESS_SCHEMA) as progress,
+            durable_writer(self._target(RUNS, day), RUNS_SCHEMA, statistics=(_START,)) as runs,
+            durable_writer(self._target(PROGRESS, day), PROGRESS_SCHEMA, statistics=()) as progress,
         ):
             for found, reported in join.collected(clock, dangling_after_s=dangling_after_s):
                 runs.write_table(found)
                 progress.write_table(reported)
 
     def _write_joined(self, day: str, join: DayJoin, inputs: str) -> None:
-        with durable_writer(self._target(JOINED, day), JOINED_SCHEMA) as writer:
+        with durable_writer(self._target(JOINED, day), JOINED_SCHEMA, statistics=()) as writer:
             for table in join.joined():
                 writer.write_table(table)
             is_open = join.counts[Status.OPEN] + join.counts["WAITING"]
@@ -160,7 +161,7 @@ def _rewarded(rows: list[tuple[Any, ...]]) -> pa.Table:
 def _starts(path: Path) -> tuple[float, float]:
     """First and last start of a table of runs, from the file's statistics; (∞, −∞) without rows."""
     metadata = pq.read_metadata(path)
-    at = [metadata.schema.column(i).path for i in range(metadata.num_columns)].index("start_time_s")
+    at = [metadata.schema.column(i).path for i in range(metadata.num_columns)].index(_START)
     found = [metadata.row_group(i).column(at).statistics for i in range(metadata.num_row_groups)]
     known = [each for each in found if each is not None and each.has_min_max]
     return min((each.min for each in known), default=math.inf), max((each.max for each in known), default=-math.inf)

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes import log_volume
 
 from placewise_service.declog.derived import RUNS_SCHEMA
-from placewise_service.declog.join.buckets import count_for
+from placewise_service.declog.join.buckets import Buckets, by_job, count_for
 from placewise_service.declog.join.log import LogJoin
 from placewise_service.declog.problems import Problems
 
@@ -41,6 +41,26 @@ def test_a_bucket_of_10_million_decisions_is_as_large_as_one_of_1_million() -> N
     """With two outcomes each."""
     rows_of_1_million, rows_of_10_million = (rows / count_for(rows) for rows in (3_000_000, 30_000_000))
     assert rows_of_10_million <= rows_of_1_million
+
+
+@pytest.mark.parametrize("count", [64, 65, 600, 768])
+def test_each_row_comes_back_in_its_bucket_in_few_pieces(count: int, tmp_path: Path) -> None:
+    """Many pieces cost memory: each has arrays of its own for every column."""
+    rows = 200_000
+    schema = pa.schema({"job_id": pa.string(), "n": pa.int64()})
+    numbers = np.arange(rows)
+    table = pa.Table.from_arrays([pa.array([f"job-{n % 5000}" for n in numbers]), pa.array(numbers)], schema=schema)
+    buckets = Buckets(tmp_path, "rows", schema, count)
+    buckets.fill(table.slice(first, 5000) for first in range(0, rows, 5000))
+    found = []
+    for i in range(count):
+        bucket = buckets.take(i)
+        assert set(by_job(bucket, count)) <= {i}
+        assert bucket.column("n").num_chunks <= (4 if count <= 64 else 2)
+        found.append(bucket.column("n").to_numpy())
+        assert (np.diff(found[-1]) > 0).all()
+    assert np.array_equal(np.sort(np.concatenate(found)), numbers)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_runs_of_a_day_are_read_a_part_at_a_time(tmp_path: Path) -> None:
