@@ -4,17 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.explorers.harmony_draw import HarmonyDraw
+from placewise_core.policies.explorers.random_ahead import RandomAhead
 from placewise_core.policies.harmony import Harmony
-from placewise_core.policies.harmony_draw import HarmonyDraw
 from placewise_core.policies.printed.harmony_paper import HarmonyPaper
 from placewise_core.policies.printed.ldwp_paper import LdwpPaper
-from placewise_core.policies.random_ahead import RandomAhead
 from placewise_core.policies.registry import (
+    ADAPTIVE_POLICY,
     DEFAULT_POLICY,
     HARMONY_POLICY,
     LDWP_POLICY,
     PROPOSERS,
     SEARCH_POLICY,
+    adaptive_policy,
     harmony_policy,
     ldwp_policy,
     search_policy,
@@ -24,7 +26,7 @@ from placewise_models.bundle import Bundle
 
 # As their papers print them. Without a net for the cluster they answer by a heuristic, and say so.
 PRINTED_POLICIES = (HarmonyPaper.name, LdwpPaper.name)
-LEARNED_POLICIES = (HARMONY_POLICY, SEARCH_POLICY, LDWP_POLICY, *PRINTED_POLICIES)
+LEARNED_POLICIES = (HARMONY_POLICY, SEARCH_POLICY, LDWP_POLICY, ADAPTIVE_POLICY, *PRINTED_POLICIES)
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ def learned_policies(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) 
         found[LDWP_POLICY] = ldwp_policy(bundle.ldwp, heuristics)
     if bundle.reward is not None:
         found[SEARCH_POLICY] = learned.search = search_policy(bundle.reward, heuristics, harmony=learned.harmony)
+        found[ADAPTIVE_POLICY] = adaptive_policy(bundle.reward, heuristics, harmony=learned.harmony)
     if bundle.harmony_paper is not None:
         found[HarmonyPaper.name] = HarmonyPaper(bundle.harmony_paper, heuristics[PROPOSERS[0]])
     if bundle.ldwp_paper is not None:

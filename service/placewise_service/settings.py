@@ -236,7 +236,9 @@ class RedisSettings(Section):
 
 class PlaceSettings(Section):
     policy: str = Field(
-        default="consolidate", description="Placement policy, unless the request or the cluster names one."
+        default="adaptive",
+        description="Placement policy, unless the request or the cluster names one. With a bundle that has no net for "
+        "it, `fallback_policy` decides.",
     )
     pipeline_policy: str = Field(
         default="ldwp",

@@ -16,11 +16,11 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
 from placewise_core.inputs.ldwp import COLUMNS
 from placewise_core.policies.explore import Explorer
-from placewise_core.policies.harmony_draw import HarmonyDraw
+from placewise_core.policies.explorers.harmony_draw import HarmonyDraw
+from placewise_core.policies.explorers.random_ahead import RandomAhead
 from placewise_core.policies.ldwp import LearnedNodes
 from placewise_core.policies.printed.harmony_paper import HarmonyPaper
 from placewise_core.policies.printed.ldwp_paper import LdwpPaper
-from placewise_core.policies.random_ahead import RandomAhead
 from placewise_core.policies.random_fit import Random
 from placewise_core.policies.registry import harmony_policy, placement_policies, search_policy
 from placewise_core.view.view import ClusterView

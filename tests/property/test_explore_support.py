@@ -11,7 +11,7 @@ from tests.fakes.quick.examples import examples
 from placewise_core.domain.job import GpuSharing, Job, JobId, Resources, Role, TaskGroup
 from placewise_core.gang.gang import Gang
 from placewise_core.gang.policy import action_of
-from placewise_core.policies import random_ahead
+from placewise_core.policies.explorers import random_ahead
 from placewise_core.policies.random_fit import Random
 from placewise_core.view.view import ClusterView
 

@@ -197,8 +197,7 @@ class ClusterSettings:
 
     The rates are those of Place and of AdmitOrWait. One guard serves both. `host_clock`: the cluster's time is the one
     that its host states in requests and reports, not the store's. `learn_durations`: a job that declares no length gets
-    the one learned from jobs that ended. `learn_throughput`: forecasts of speed follow reports of progress.
-    `learn_disturbance`: the search places by what jobs on several nodes report that they lose beside others."""
+    the one learned from jobs that ended. `learn_throughput`: forecasts of speed follow reports of progress."""
 
     place_policy: str = ""
     admit_policy: str = ""
@@ -210,4 +209,3 @@ class ClusterSettings:
     host_clock: bool = False
     learn_durations: bool = False
     learn_throughput: bool = False
-    learn_disturbance: bool = False

@@ -102,13 +102,18 @@ class Encoder:
         current: int = -1,
         placed: Mapping[JobId, Sequence[Assignment]] | None = None,
         rows: IntArray | None = None,
+        running: list[RunningJob] | None = None,
     ) -> Observation:
         """The running jobs of the view and the new ones of `batch`, over the nodes `rows` (None: all).
 
         `placed` holds tentative placements of the batch's jobs (claimed on the view). `current` is an
-        index into `batch`. With `rows`, running jobs that touch none of these nodes are left out.
+        index into `batch`. With `rows`, running jobs that touch none of these nodes are left out. `running`: what
+        `running` gave for these rows, if that was asked for already.
         """
-        new, there = len(batch), self._tokens.of_running(self._running(view, len(batch), rows), view.nodes.index)
+        new = len(batch)
+        if running is None:
+            running = self._running(view, new, rows)
+        there = self._tokens.of_running(running, view.nodes.index)
         jobs, cells = there.rows, there.cells
         if batch:
             jobs = np.empty((new + len(there.rows), JOB_FEATURES), dtype=np.float32)

@@ -1,8 +1,8 @@
 """Harmony's policy net as a placement policy: encode once, then place task by task (Harmony, section V).
 
-A net looks at the cluster as tokens of its nodes and running jobs (inputs/cluster.py), reads up to `CHUNK` jobs of a
-request with that encoding, and then scores, for each task, a worker or a parameter server on every candidate node
-(actions.py) from features refreshed in between (inputs/steps.py). The encoding serves until the cluster changes;
+A net looks at the cluster as tokens of its nodes and running jobs (inputs/cluster.py), reads a job with that encoding,
+and then scores, for each task, a worker or a parameter server on every candidate node (actions.py) from features
+refreshed in between (inputs/steps.py). The encoding serves until the cluster changes, by a job of the same request too.
 `prepare` renews it before the next request. The net is injected: this module knows no runtime and trains nothing. After
 any error, the heuristic answers, flagged.
 """
@@ -34,7 +34,7 @@ from placewise_core.inputs.steps import StepTokens, free_of
 from placewise_core.speed.linear_speed import linear_minutes, shortest_first, stretched
 from placewise_core.view.view import ClusterView
 
-CHUNK = 16  # jobs encoded together, as in training: attention costs the square, and later jobs see the earlier
+CHUNK = 16  # jobs of a request that share a shortlist of nodes, and are read together for their order
 MOST_JOBS = 48  # tokens of running jobs
 _LEAST_LEFT_S = 0.002
 _EXPLAINED_CANDIDATES = 8
@@ -98,13 +98,9 @@ class _ClusterEncoding:
         self._usage_stamp = view.usage.stamp
         self._usage = [array.copy() for array in _usage_of(view, rows)]
 
-    @property
-    def layout_stamp(self) -> int:
-        return self._inventory[0]
-
     def is_layout(self, view: ClusterView) -> bool:
         """True while the view's nodes are the same."""
-        return self.layout_stamp == view.nodes.layout_stamp
+        return self._inventory[0] == view.nodes.layout_stamp
 
     def is_still(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> bool:
         """True while nothing has changed. A claim that was given back is no change."""
@@ -130,29 +126,36 @@ def _usage_of(view: ClusterView, rows: IntArray) -> tuple[FloatArray, IntArray, 
 
 
 @frozen
-class _Encoded:
-    """One encoding of a part of a request; `rows` (C,) are its nodes, `jobs` those of the first job tokens."""
+class _Shortlist:
+    """The nodes `rows` (C,) that some jobs of a request may take."""
 
     lineage: object  # of the view: a gang that is decided on a fork of it has the same nodes
-    rows: IntArray
-    jobs: Sequence[Job]
-    state: PolicyState
     layout_stamp: int
+    jobs: Sequence[Job]
+    rows: IntArray
 
-    def serves(self, job: Job, view: ClusterView) -> bool:
-        return self.lineage is view.lineage and self.layout_stamp == view.nodes.layout_stamp and self.token_of(job) >= 0
+    def is_of(self, job: Job, view: ClusterView) -> bool:
+        """Also False for a job that got its shape after the shortlist was made."""
+        is_here = self.lineage is view.lineage and self.layout_stamp == view.nodes.layout_stamp
+        return is_here and any(other is job for other in self.jobs)
 
-    def token_of(self, job: Job) -> int:
-        """Its row in the states, or −1: a job that got its shape only now is not the one that was encoded."""
-        return next((i for i, other in enumerate(self.jobs) if other is job), -1)
+
+@frozen
+class _Encoded:
+    """A job as the net read it beside a cluster as it saw that. The job is the first of the state."""
+
+    job: Job
+    looked: _ClusterEncoding
+    state: PolicyState
 
 
 @dataclass(slots=True)
 class _Request:
-    """One request: its jobs in the order they are placed, and the last encoding of some of them."""
+    """One request: its jobs in the order they are placed, the last shortlist, and the job that was read last."""
 
     now_s: float
     jobs: Sequence[Job] = ()
+    shortlist: _Shortlist | None = None
     encoded: _Encoded | None = None
 
 
@@ -198,11 +201,11 @@ class Harmony(PlacementPolicy):
         found: dict[JobId, float] = {}
         for first in range(0, len(jobs), CHUNK):
             batch = [job for job in jobs[first : first + CHUNK] if job.groups]
-            rows = shortlist(batch, view, context, self._most_nodes)
+            rows = self._shortlist(batch, view, context)
             if not batch or not len(rows):
                 continue
             looked = self._look(rows, view, context.now_s, context.slices)
-            stretch = self._encode(batch, looked, view, context).state.stretch
+            stretch = self._net.read(looked.state, self._encoder.encode_new(batch)).stretch
             if stretch is not None:
                 by = stretch[:, 0].tolist()
                 found |= {job.id: stretched(linear_minutes(job), by[i]) for i, job in enumerate(batch)}
@@ -219,31 +222,42 @@ class Harmony(PlacementPolicy):
 
     def decode(self, job: Job, view: ClusterView, context: PlaceContext, choose: Choose) -> Proposal | None:
         """The gang placed action by action; None for a dead end. Raises the net's own errors."""
-        request = self._request(context)
-        encoded = request.encoded
-        if encoded is not None and encoded.serves(job, view):
-            candidates = Candidates(Gang(job, view, context), encoded.rows)
-            proposal = None
-            if not candidates.lacks_slots():
-                proposal = _Decoding(self._net, encoded, candidates, choose).run(None)
-            if proposal is not None or len(encoded.rows) == view.nodes.size:
+        known = self._request(context).shortlist
+        if known is not None and known.is_of(job, view):
+            proposal = self._decode_on(known.rows, job, view, context, choose)
+            if proposal is not None or len(known.rows) == view.nodes.size:
                 return proposal  # else jobs placed since may have filled the shortlist
-        batch = _chunk(job, request.jobs)
+        rows = self._shortlist(_chunk(job, self._request(context).jobs), view, context)
+        return self._decode_on(rows, job, view, context, choose)
+
+    def _shortlist(self, batch: Sequence[Job], view: ClusterView, context: PlaceContext) -> IntArray:
         rows = shortlist(batch, view, context, self._most_nodes)
+        self._request(context).shortlist = _Shortlist(view.lineage, view.nodes.layout_stamp, batch, rows)
+        return rows
+
+    def _decode_on(
+        self, rows: IntArray, job: Job, view: ClusterView, context: PlaceContext, choose: Choose
+    ) -> Proposal | None:
+        """The gang on some of the nodes `rows`."""
         candidates = Candidates(Gang(job, view, context), rows)
         if candidates.lacks_slots():
             return None
-        looked = self._look(rows, view, context.now_s, context.slices)
-        encoded = self._encode(batch, looked, view, context)
-        return _Decoding(self._net, encoded, candidates, choose).run(looked.free)
+        encoded = self._encode(job, rows, view, context)
+        return _Decoding(self._net, encoded.state, candidates, choose).run(encoded.looked.free)
+
+    def _encode(self, job: Job, rows: IntArray, view: ClusterView, context: PlaceContext) -> _Encoded:
+        looked, request = self._look(rows, view, context.now_s, context.slices), self._request(context)
+        if request.encoded is None or request.encoded.looked is not looked or request.encoded.job is not job:
+            state = self._net.read(looked.state, self._encoder.encode_new([job]))
+            request.encoded = _Encoded(job, looked, state)
+        return request.encoded
 
     def steps(self, job: Job, view: ClusterView, context: PlaceContext) -> "NetSteps":
         """The gang before its first task, on an encoding of its own: the same for equal states, whatever was asked
         before. Raises the net's own errors."""
-        batch = _chunk(job, self._request(context).jobs)
-        rows = shortlist(batch, view, context, self._most_nodes)
+        rows = shortlist(_chunk(job, self._request(context).jobs), view, context, self._most_nodes)
         looked = self._look(rows, view, context.now_s, context.slices)
-        state = self._net.read(looked.state, self._encoder.encode_new(batch))
+        state = self._net.read(looked.state, self._encoder.encode_new([job]))
         return NetSteps(self._net, state, Candidates(Gang(job, view, context), rows), looked.free)
 
     def _request(self, context: PlaceContext) -> _Request:
@@ -252,14 +266,6 @@ class Harmony(PlacementPolicy):
             request = context.notes[self] = _Request(context.now_s)
         return request
 
-    def _encode(
-        self, batch: Sequence[Job], looked: _ClusterEncoding, view: ClusterView, context: PlaceContext
-    ) -> _Encoded:
-        state = self._net.read(looked.state, self._encoder.encode_new(batch))
-        encoded = _Encoded(view.lineage, looked.rows, batch, state, looked.layout_stamp)
-        self._request(context).encoded = encoded
-        return encoded
-
     def _look(self, rows: IntArray, view: ClusterView, now_s: float, slices: Slices) -> _ClusterEncoding:
         """Encodes the nodes `rows` and their jobs; the last encoding if nothing has changed since."""
         chosen = None if len(rows) == view.nodes.size else rows
@@ -267,7 +273,7 @@ class Harmony(PlacementPolicy):
         looked: _ClusterEncoding | None = view.notes.get(self)
         if looked is None or not looked.is_still(view, rows, now_s, running):
             looked = _ClusterEncoding(view, rows, now_s, running)
-            seen = self._encoder.encode(view, (), now_s, rows=chosen)
+            seen = self._encoder.encode(view, (), now_s, rows=chosen, running=running)
             looked.state, looked.free = slices.aside(lambda: self._net.look(seen)), free_of(seen.nodes)
             view.notes[self] = looked
         return looked
@@ -406,22 +412,22 @@ def _chunk(job: Job, jobs: Sequence[Job]) -> Sequence[Job]:
 
 
 class _Decoding:
-    """One gang on one encoding. For one use."""
+    """One gang, whose job is the first of the state. For one use."""
 
-    def __init__(self, net: PolicyNet, encoded: _Encoded, candidates: Candidates, choose: Choose) -> None:
-        self._net, self._encoded, self._candidates, self._choose = net, encoded, candidates, choose
+    def __init__(self, net: PolicyNet, state: PolicyState, candidates: Candidates, choose: Choose) -> None:
+        self._net, self._state, self._candidates, self._choose = net, state, candidates, choose
         self._gang = candidates.gang
         self._is_explaining = self._gang.context.is_explaining
         self._explained: list[Candidate] = []
         self._propensity = 1.0
 
-    def run(self, free: Float32 | None) -> Proposal | None:
+    def run(self, free: Float32) -> Proposal | None:
         """None if the net's choices lead into a dead end. `free`: as of StepTokens."""
         candidates, gang = self._candidates, self._gang
-        steps, token = StepTokens(candidates, free), self._encoded.token_of(gang.job)
+        steps = StepTokens(candidates, free)
         recorded = _recorded(self._net, candidates)
         net = recorded or self._net
-        while (c := self._place(net.decode(self._encoded.state, token, steps.features))) >= 0:
+        while (c := self._place(net.decode(self._state, 0, steps.features))) >= 0:
             if not gang.remaining:
                 read = recorded.read() if recorded is not None else None
                 return Proposal(gang.assignments(), self._propensity, tuple(self._explained), read=read)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.adaptive import Adaptive
 from placewise_core.policies.apart import ConsolidateApart
 from placewise_core.policies.bin_packing import BinPacking
 from placewise_core.policies.consolidate import Consolidate
@@ -20,6 +21,7 @@ from placewise_core.policies.tetris import Tetris
 
 DEFAULT_POLICY = "load-balance"
 SEARCH_POLICY = BestOfK.name
+ADAPTIVE_POLICY = Adaptive.name
 HARMONY_POLICY = Harmony.name
 LDWP_POLICY = LearnedNodes.name
 # Proposers for the search, in order of trust: the first one answers if the scorer fails. Tiresias is not among
@@ -92,9 +94,22 @@ def search_policy(
     With a net, its proposal replaces that of the last heuristic, and jobs of a request are placed in Harmony's
     order.
     """
-    first, *others = (policies[name] for name in PROPOSERS)
-    learned: list[PlacementPolicy] = []
-    if harmony is not None:
-        learned = [harmony, *(HarmonySample(harmony, seed) for seed in range(1, samples + 1))]
-    apart = policies.get(ConsolidateApart.name)
-    return BestOfK([first, *learned, *others][:most], scorer, most, arranger=harmony, apart=apart)
+    proposers = [policies[name] for name in PROPOSERS]
+    return BestOfK(_with_harmony(proposers, harmony, samples)[:most], scorer, most, arranger=harmony)
+
+
+def adaptive_policy(
+    scorer: SpeedScorer, policies: Mapping[str, PlacementPolicy], most: int = 8, harmony: Harmony | None = None
+) -> Adaptive:
+    """The search that learns from reports: as `search_policy`, with gangs that keep apart among the proposals."""
+    proposers = _with_harmony([policies[name] for name in PROPOSERS], harmony, 0)
+    proposers.insert(1, policies[ConsolidateApart.name])
+    return Adaptive(proposers[:most], scorer, most, arranger=harmony)
+
+
+def _with_harmony(proposers: Sequence[PlacementPolicy], harmony: Harmony | None, samples: int) -> list[PlacementPolicy]:
+    """Its own proposal and so many draws come second."""
+    first, *others = proposers
+    if harmony is None:
+        return [first, *others]
+    return [first, harmony, *(HarmonySample(harmony, seed) for seed in range(1, samples + 1)), *others]

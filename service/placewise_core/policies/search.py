@@ -24,7 +24,6 @@ from placewise_core.basics.arrays import Float32, FloatArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
 from placewise_core.domain.job import Job, Role
-from placewise_core.gang.contention import contention_factors
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.inputs.reward import WITNESSES, PartEncoder, PartTokens
@@ -120,17 +119,14 @@ class BestOfK(PlacementPolicy):
         most: int = 8,
         monotonic_s: Callable[[], float] = time.monotonic,
         arranger: PlacementPolicy | None = None,
-        apart: PlacementPolicy | None = None,
     ) -> None:
-        """`arranger` says in which order the jobs of a request are placed; without one they stay in theirs. `apart`
-        proposes second, in place of the last, on clusters that learn how much jobs disturb each other."""
+        """`arranger` says in which order the jobs of a request are placed; without one they stay in theirs."""
         if not proposers:
             raise ValueError("a search needs a policy that proposes")
         self._proposers = tuple(proposers)
         self._scorer = scorer
         self._most = most
         self._arranger = arranger
-        self._apart = apart
         self._most_asked = len(self._proposers)
         self._monotonic_s = monotonic_s
         self._encoder = PartEncoder(_MOST_PARTS, most_witnesses=WITNESSES)
@@ -159,7 +155,8 @@ class BestOfK(PlacementPolicy):
             judged = self.judge(job, [proposal for _, proposal in proposals], view, context.slices)
         except Exception as error:  # no error of the runtime fails a call
             return _fallback(first, type(error).__name__, found.info)
-        answer = self._best(found, proposals, _foreseen(judged, proposals, view, found.loss))
+        scores = self._foreseen(judged, [proposal for _, proposal in proposals], view)
+        answer = self._best(found, proposals, scores)
         return replace(answer, judgement=found.judgement(judged)) if context.is_recording else answer
 
     def _best(self, found: "_Found", proposals: Sequence[tuple[str, Proposal]], scores: Scores) -> Proposal:
@@ -185,16 +182,21 @@ class BestOfK(PlacementPolicy):
         return Judged(job, tokens, self._predicted(job, proposals, tokens, slices))
 
     def _asked_on(self, view: ClusterView) -> Sequence[PlacementPolicy]:
-        first, *others = self._proposers
-        if self._apart is not None and view.settings.learn_disturbance:
-            others = [self._apart, *others][: max(1, len(others))]
-        return [first, *others][: self._most_asked]
+        return self._proposers[: self._most_asked]
+
+    def _info_of(self, view: ClusterView) -> dict[str, float]:
+        """What else the choice rests on, by name."""
+        return {}
+
+    def _foreseen(self, judged: Judged, proposals: Sequence[Proposal], view: ClusterView) -> Scores:
+        """The scores by which one of the proposals is chosen."""
+        return judged.scores
 
     def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
         """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
         began_s = self._monotonic_s()
         stop_s = began_s + _RESERVED_SHARE * (context.deadline_s - began_s)
-        found = _Found(loss=view.estimates.disturbance.loss if view.settings.learn_disturbance else None)
+        found = _Found(rests_on=self._info_of(view))
         for policy in self._asked_on(view):
             if len(found.by_placement) == self._most:
                 break
@@ -241,7 +243,7 @@ class _Found:
     is_late: bool = False
     asked: int = 0
     is_cut: bool = False
-    loss: float | None = None  # Disturbance.loss, on a cluster that learns it
+    rests_on: Mapping[str, float] = field(default_factory=dict)
 
     def add(self, name: str, proposal: Proposal, view: ClusterView) -> None:
         """Unless its tasks are on the same nodes as those of an earlier one."""
@@ -258,22 +260,12 @@ class _Found:
     @property
     def info(self) -> dict[str, float]:
         found = {"k": float(len(self.by_placement)), "asked": float(self.asked), "cut": float(self.is_cut)}
-        return found if self.loss is None else {**found, "disturbance": self.loss}
+        return {**found, **self.rests_on}
 
     def taken(self, proposal: Proposal, info: Mapping[str, float]) -> Proposal:
         """The search's own answer. Its proposers' draws are fixed, so of those that were asked it gives no other."""
         reason = self.failure or proposal.fallback_reason
         return replace(proposal, propensity=1.0, info=info, is_fallback=bool(reason), fallback_reason=reason)
-
-
-def _foreseen(judged: Judged, named: Sequence[tuple[str, Proposal]], view: ClusterView, loss: float | None) -> Scores:
-    """The scores by which one is chosen: with the loss of gangs beside each other, on a cluster that learns it."""
-    if loss is None:
-        return judged.scores
-    tokens, neighbours = judged.tokens, [held.id for held in judged.tokens.neighbours]
-    factors = contention_factors(tokens.job, neighbours, [proposal for _, proposal in named], view, loss)
-    speeds = judged.scores.speeds * factors
-    return Scores(progress(speeds, judged.job, tokens), judged.scores.spread, speeds)
 
 
 def _key(proposal: Proposal, view: ClusterView) -> _Key:

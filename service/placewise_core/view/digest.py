@@ -109,9 +109,7 @@ def _number_of_settings(settings: ClusterSettings) -> int:
     explorers = [(explorer.policy, explorer.weight) for explorer in settings.explorers]
     rates = (float(settings.exploration_rate), float(settings.admit_exploration_rate))
     learns = (settings.learn_durations, settings.learn_throughput, settings.host_clock)
-    # Only if it is on, so that logs of before keep their digests.
-    more = (True,) if settings.learn_disturbance else ()
-    return number_of(repr((rates, explorers, (*learns, *more))).encode())
+    return number_of(repr((rates, explorers, learns)).encode())
 
 
 class NodeDigest:

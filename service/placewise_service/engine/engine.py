@@ -136,7 +136,7 @@ class Engine:
         await self.bundles.refresh()
         options = self._parts.options
         if (default := options.place_policy) not in self.place_policies:
-            log.warning("the bundle has no net for the default policy: Place is refused", policy=default)
+            log.warning("the bundle has no net for the default policy: the fallback policy decides", policy=default)
         if (default := options.pipeline_policy) not in self.place_policies:
             log.warning("the bundle has no net for the default policy of pipelines", policy=default)
         for cluster in await self._parts.store.clusters():

@@ -16,7 +16,7 @@ from tests.contract.log.replicas import CLUSTER, EXPLORING, MODELS, POLICIES, Ho
 
 from placewise_core.admit.registry import admission_policies
 from placewise_core.basics.clock import SystemClock
-from placewise_core.domain.cluster import ClusterSettings, Node, NodeTelemetry, QueueSettings
+from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings, Node, NodeTelemetry, QueueSettings
 from placewise_core.domain.commands import (
     AdmitCommand,
     JobEvent,
@@ -153,12 +153,12 @@ class LearningHost(ReportingHost, AdmitHost):
 
 
 class DisturbedHost(ReportingHost):
-    """Gangs of whole GPUs on several nodes, on a cluster that learns how much they disturb each other."""
+    """Gangs of whole GPUs on several nodes, which report how much they disturb each other. Some spread by chance."""
 
     nodes, gpus = 8, 2
 
     def settings(self) -> ClusterSettings:
-        return ClusterSettings(learn_disturbance=True)
+        return ClusterSettings(exploration_rate=0.3, explorers=(ExplorerSettings("load-balance"),))
 
     def node(self, i: int, now_s: float) -> Node:
         node = super().node(i, now_s)

@@ -12,7 +12,7 @@ from placewise.v1 import cluster_pb2 as cluster_pb
 from placewise.v1 import decision_pb2 as decision_pb
 
 UNITS = "units"
-LEARNED = ("harmony", "ldwp", "search")
+LEARNED = ("harmony", "ldwp", "search", "adaptive")
 UNDECIDED = ("harmony", "ldwp")  # whose scores show how sure they were
 # Fields whose numbers nets have a part in: scores of a learned policy, and speeds on shared GPUs, which a net completes
 # from measurements.

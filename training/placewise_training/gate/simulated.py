@@ -199,6 +199,7 @@ class SiteSimulation:
             discipline=self._order,
             belief=packaged_tables().interference,
             reports_progress=True,
+            learns_disturbance=True,
             observers=(note_end,),
         )
         Simulation(self._nodes, jobs, self._speed(fit, seed), policy, options=options, seed=seed).run_until(until_s)

@@ -20,6 +20,7 @@ from typing import Any
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.policies.adaptive import Adaptive
 from placewise_core.policies.harmony import Harmony
 from placewise_core.policies.search import BestOfK
 from placewise_core.view.view import ClusterView
@@ -37,7 +38,7 @@ from placewise_training.sim.workloads import HarmonyWorkload, Lengths
 
 FIRST_SEED = 10_000  # evaluation counts from here (docs/truths.md)
 PATTERNS: Mapping[str, float] = {"uniform": 3.0, "poisson": 2.0, "google": 2.0}  # jobs per interval on 6 servers
-HARMONY, SEARCH, ORACLE = Harmony.name, BestOfK.name, "oracle"
+HARMONY, SEARCH, ADAPTIVE, ORACLE = Harmony.name, BestOfK.name, Adaptive.name, "oracle"
 BASELINES = ("load-balance", "tetris", "tiresias", "lif-linear", "lif-quadratic", "consolidate")
 _LARGE_TASKS = 10
 _LARGE_RATE = 5 / 2.75  # 30 servers have five times the GPUs, gangs of 1 to 10 tasks 2.75 times the workers
@@ -48,8 +49,7 @@ Contender = tuple[Callable[[Simulation], PlacementPolicy], Order]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A cluster and its load: `length` stretches every job, `per_interval` jobs arrive in 20 minutes.
-    `learns_disturbance` is the cluster's setting `learn_disturbance`."""
+    """A cluster and its load: `length` stretches every job, `per_interval` jobs arrive in 20 minutes."""
 
     pattern: str = "uniform"
     nodes: int = 6
@@ -59,7 +59,6 @@ class Setting:
     length: float = 1.0
     every_s: float = INTERVAL_S
     truth: str = "judge"
-    learns_disturbance: bool = False
 
     @classmethod
     def of(cls, pattern: str, nodes: int, jobs: int, length: float) -> "Setting":
@@ -105,7 +104,7 @@ def run(setting: Setting, contender: Contender, seed: int) -> Metrics:
         discipline=Discipline(every_s=setting.every_s, order=order),
         belief=make_truth("train", seed).sharing,
         reports_progress=True,
-        learns_disturbance=setting.learns_disturbance,
+        learns_disturbance=True,
     )
     jobs = setting.workload.generate(truth, seed)
     simulation = Simulation(harmony_cluster(setting.nodes), jobs, truth, None, options=options, seed=seed)
@@ -121,7 +120,7 @@ def average_jct_s(setting: Setting, contender: Contender, seeds: Sequence[int]) 
 def contenders(bundle: Bundle, names: Sequence[str], *, with_oracle: bool) -> dict[str, Contender]:
     """Every policy in every order, by "policy, order"; the learned ones as far as the bundle has them."""
     found: dict[str, Contender] = {}
-    learned = [name for name in (SEARCH, HARMONY) if name in policies_of(bundle)]
+    learned = [name for name in (SEARCH, ADAPTIVE, HARMONY) if name in policies_of(bundle)]
     for name in (*names, *learned):
         for title in ("fifo", "declared"):
             found[f"{name}, {title}"] = (_blind(placement_policy, name, bundle), _ORDERS[title])
@@ -163,7 +162,7 @@ def compare(
             if theirs != ours
         }
         for ours in jct
-        if ours.startswith((HARMONY, SEARCH))
+        if ours.startswith((HARMONY, SEARCH, ADAPTIVE))
     }
     means = {name: interval(estimate(list(values.values()))) for name, values in jct.items()}
     described = {"pattern": setting.pattern, "nodes": setting.nodes, "jobs": setting.jobs, "length": setting.length}
@@ -187,15 +186,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--patterns", nargs="+", default=list(PATTERNS))
     parser.add_argument("--policies", nargs="+", default=list(BASELINES))
     parser.add_argument("--oracle", action="store_true")
-    parser.add_argument("--learn-disturbance", action="store_true", help="the cluster's setting, which `search` heeds")
     args = parser.parse_args(arguments)
     entered = contenders(opened(args.bundle), args.policies, with_oracle=args.oracle)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     for nodes in args.nodes:
         for pattern in args.patterns:
-            usual = Setting.of(pattern, nodes, args.jobs, args.length)
-            setting = replace(usual, learns_disturbance=args.learn_disturbance)
-            json.dump(compare(setting, entered, seeds), sys.stdout)
+            json.dump(compare(Setting.of(pattern, nodes, args.jobs, args.length), entered, seeds), sys.stdout)
             sys.stdout.write("\n")
             sys.stdout.flush()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.domain.cluster import QueueSettings
 from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.adaptive import Adaptive
 from placewise_models.bundle import Bundle
 from placewise_models.learned import LEARNED_POLICIES
 from placewise_training.sim.discipline import Discipline
@@ -87,6 +88,7 @@ def simulate(
         faults=setting.faults,
         telemetry_every_s=setting.telemetry_every_s,
         reports_progress=contender.reads_progress,
+        learns_disturbance=place.name == Adaptive.name,
         observers=observers,
     )
     simulation = Simulation(

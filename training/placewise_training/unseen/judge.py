@@ -29,8 +29,7 @@ from placewise_training.unseen.scenarios import SOBOL_SEED, Scenario, scenarios
 
 ORACLES: Mapping[str, Objective] = {"oracle by delay": "delay", "oracle by progress": "progress"}
 LEARNED = ("harmony", "search")
-# `search` on a cluster with the setting `learn_disturbance`, whose estimate starts empty in each scenario.
-LEARNING = "search that learns"
+LEARNING = "adaptive"  # its estimate starts empty in each scenario
 PLAYERS = ("consolidate", "consolidate-apart", "load-balance", *LEARNED, LEARNING, *ORACLES)
 _PLACEMENTS, _MOVES = 200, 40
 _KEPT = ("avg_jct_s", "p95", "avg_slowdown", "p95_slowdown", "avg_queueing_s", "gpu_util", "unfinished", "impossible")
@@ -95,7 +94,7 @@ def play(scenario: Scenario, player: str, bundle: Path | None = None, known: Kno
 def _policy(player: str, simulation: Simulation, bundle: Path | None) -> PlacementPolicy:
     policies = policies_of(opened(bundle))
     if player not in ORACLES:
-        return policies["search" if player == LEARNING else player]
+        return policies[player]
     learned = [policies[name] for name in LEARNED if name in policies]
     return Oracle(simulation, _PLACEMENTS, ORACLES[player], more=learned, moves=_MOVES)
 

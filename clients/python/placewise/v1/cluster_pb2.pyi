@@ -380,7 +380,7 @@ class ExplorationGuard(_message.Message):
     def __init__(self, max_gpus: _Optional[float] = ..., min_nodes: _Optional[int] = ..., spare_urgent: bool = ...) -> None: ...
 
 class ClusterSettings(_message.Message):
-    __slots__ = ("place_policy", "admit_policy", "exploration_rate", "queues", "explorers", "exploration_guard", "admit_exploration_rate", "host_clock", "learn_durations", "learn_throughput", "learn_disturbance")
+    __slots__ = ("place_policy", "admit_policy", "exploration_rate", "queues", "explorers", "exploration_guard", "admit_exploration_rate", "host_clock", "learn_durations", "learn_throughput")
     PLACE_POLICY_FIELD_NUMBER: _ClassVar[int]
     ADMIT_POLICY_FIELD_NUMBER: _ClassVar[int]
     EXPLORATION_RATE_FIELD_NUMBER: _ClassVar[int]
@@ -391,7 +391,6 @@ class ClusterSettings(_message.Message):
     HOST_CLOCK_FIELD_NUMBER: _ClassVar[int]
     LEARN_DURATIONS_FIELD_NUMBER: _ClassVar[int]
     LEARN_THROUGHPUT_FIELD_NUMBER: _ClassVar[int]
-    LEARN_DISTURBANCE_FIELD_NUMBER: _ClassVar[int]
     place_policy: str
     admit_policy: str
     exploration_rate: float
@@ -402,8 +401,7 @@ class ClusterSettings(_message.Message):
     host_clock: bool
     learn_durations: bool
     learn_throughput: bool
-    learn_disturbance: bool
-    def __init__(self, place_policy: _Optional[str] = ..., admit_policy: _Optional[str] = ..., exploration_rate: _Optional[float] = ..., queues: _Optional[_Iterable[_Union[QueueSettings, _Mapping]]] = ..., explorers: _Optional[_Iterable[_Union[Explorer, _Mapping]]] = ..., exploration_guard: _Optional[_Union[ExplorationGuard, _Mapping]] = ..., admit_exploration_rate: _Optional[float] = ..., host_clock: bool = ..., learn_durations: bool = ..., learn_throughput: bool = ..., learn_disturbance: bool = ...) -> None: ...
+    def __init__(self, place_policy: _Optional[str] = ..., admit_policy: _Optional[str] = ..., exploration_rate: _Optional[float] = ..., queues: _Optional[_Iterable[_Union[QueueSettings, _Mapping]]] = ..., explorers: _Optional[_Iterable[_Union[Explorer, _Mapping]]] = ..., exploration_guard: _Optional[_Union[ExplorationGuard, _Mapping]] = ..., admit_exploration_rate: _Optional[float] = ..., host_clock: bool = ..., learn_durations: bool = ..., learn_throughput: bool = ...) -> None: ...
 
 class UpdateClusterSettingsRequest(_message.Message):
     __slots__ = ("cluster", "settings", "update_mask")

@@ -77,8 +77,7 @@ def totals(
     )
     if host_s is not None:
         set_time(message.host_time, host_s)
-    if view.settings.learn_disturbance:
-        found = view.estimates.disturbance
+    if (found := view.estimates.disturbance).weight:
         message.disturbance.CopyFrom(cluster_pb2.Disturbance(loss=found.loss, pairs=found.weight))
     return message
 
@@ -156,7 +155,6 @@ def settings(value: ClusterSettings) -> cluster_pb2.ClusterSettings:
         host_clock=value.host_clock,
         learn_durations=value.learn_durations,
         learn_throughput=value.learn_throughput,
-        learn_disturbance=value.learn_disturbance,
     )
 
 
@@ -212,7 +210,6 @@ def changed_settings(
         host_clock=given.host_clock if "host_clock" in wanted else current.host_clock,
         learn_durations=given.learn_durations if "learn_durations" in wanted else current.learn_durations,
         learn_throughput=given.learn_throughput if "learn_throughput" in wanted else current.learn_throughput,
-        learn_disturbance=given.learn_disturbance if "learn_disturbance" in wanted else current.learn_disturbance,
     )
 
 

@@ -54,8 +54,8 @@ def check_policies(settings: Settings) -> str:
     place = settings.place
     if place.policy not in engine.place_policies:
         raise ConcernError(
-            f"PLACEWISE_PLACE__POLICY: the bundle has no net for {place.policy!r}; Place is refused until one that has "
-            "it is activated"
+            f"PLACEWISE_PLACE__POLICY: the bundle has no net for {place.policy!r}; {place.fallback_policy!r} decides "
+            "until one that has it is activated"
         )
     changed = CHANGED_ORDERS.get(settings.admit.policy) if "policy" in settings.admit.model_fields_set else None
     if changed is not None:

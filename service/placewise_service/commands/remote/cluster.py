@@ -153,9 +153,6 @@ def settings(
     learn_throughput: Annotated[
         bool | None, typer.Option(help="Learn the speed of models from reports of progress.")
     ] = None,
-    learn_disturbance: Annotated[
-        bool | None, typer.Option(help="Learn how much jobs on several nodes slow each other down; search heeds it.")
-    ] = None,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
@@ -169,7 +166,6 @@ def settings(
         "admit_exploration_rate": admit_exploration_rate,
         "learn_durations": learn_durations,
         "learn_throughput": learn_throughput,
-        "learn_disturbance": learn_disturbance,
     }
     guard = {"max_gpus": spare_above_gpus, "min_nodes": spare_below_nodes, "spare_urgent": spare_urgent}
     given = {name: value for name, value in changes.items() if value is not None}
@@ -263,7 +259,6 @@ def _settings_rows(settings: ClusterSettings) -> list[tuple[str, object]]:
         ("admit_exploration_rate", settings.admit_exploration_rate),
         ("learn_durations", settings.learn_durations),
         ("learn_throughput", settings.learn_throughput),
-        ("learn_disturbance", settings.learn_disturbance),
         ("explorers", ", ".join(f"{e.policy}={e.weight}" for e in settings.explorers) or "(the service's)"),
     ]
     if settings.HasField("exploration_guard"):

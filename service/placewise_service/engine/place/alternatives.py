@@ -8,7 +8,7 @@ import numpy as np
 from placewise_core.basics.slices import Slices
 from placewise_core.gang.context import PlaceContext
 from placewise_core.inputs.reward import PartTokens
-from placewise_core.policies.harmony_draw import retraced
+from placewise_core.policies.explorers.harmony_draw import retraced
 from placewise_core.policies.studies.alternatives import Alternative, Study, studied
 from placewise_log.record import DecisionRecord, Parts, Steps, Tensor
 from placewise_service.declog.sink import DecisionSink

@@ -157,8 +157,8 @@ class Placing:
     def _default_policy(self, jobs: Sequence[Job], placer: Placer) -> str:
         options = self.parts.options
         are_pipelines = all(job.architecture is Architecture.PIPELINE for job in jobs)
-        has_net = options.pipeline_policy in placer.policies  # the bundle may be one of a site
-        return options.pipeline_policy if are_pipelines and has_net else options.place_policy
+        wanted = [options.pipeline_policy] * are_pipelines + [options.place_policy, options.fallback_policy]
+        return next(name for name in wanted if name in placer.policies)  # the bundle may be one of a site
 
     async def _attempt(
         self,

@@ -108,7 +108,7 @@ class Reporter:
         lengths = _lengths(reports, live) if live.view.settings.learn_durations else {}
         settings = live.view.settings
         speeds = _measured(reports, live, addition_of) if settings.learn_throughput else []
-        losses = _measured(reports, live, disturbance_of) if settings.learn_disturbance else []
+        losses = _measured(reports, live, disturbance_of)
         result = await self._store.report_jobs(cluster, reports)
         changes = [*result.events, *await self._release_heads(cluster, live, events)]
         if lengths:

@@ -20,8 +20,8 @@ from placewise_core.gang.policy import Proposal
 from placewise_core.inputs.cluster import JOB_COLUMNS, Observation
 from placewise_core.inputs.shortlist import MOST_NODES, shortlist
 from placewise_core.policies.consolidate import Consolidate
+from placewise_core.policies.explorers.harmony_draw import HarmonyDraw
 from placewise_core.policies.harmony import CHUNK, ClusterState, Harmony, HarmonySample, PolicyState
-from placewise_core.policies.harmony_draw import HarmonyDraw
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_core.policies.registry import harmony_policy, placement_policies, search_policy
 from placewise_core.speed.interference import GpuInterference
@@ -99,7 +99,7 @@ def test_explain_gives_the_likeliest_actions_of_each_task() -> None:
 
 
 @pytest.mark.parametrize("count", [1, CHUNK, CHUNK + 1, 40])
-def test_a_request_is_encoded_once_per_chunk_and_decoded_once_per_task(count: int) -> None:
+def test_a_job_sees_those_of_its_request_that_were_placed_before_it_as_jobs(count: int) -> None:
     view, net, asked = a_view(12, 8), Spreads(), context()
     harmony = Harmony(net, Consolidate())
     jobs = [make_job(f"j{i}", workers=2) for i in range(count)]
@@ -108,9 +108,10 @@ def test_a_request_is_encoded_once_per_chunk_and_decoded_once_per_task(count: in
         assert proposal is not None
         assert not proposal.is_fallback
         view.add_job(RunningJob(job, proposal.assignments))
-    chunks = -(-count // CHUNK)  # a second time if the order between chunks had to be found first
-    assert len(net.encoded) == (chunks if chunks == 1 else 2 * chunks)
-    assert net.decoded[: 2 * min(count, CHUNK)] == [i for i in range(min(count, CHUNK)) for _ in range(2)]
+    assert [len(seen.jobs) for seen in net.looked] == list(range(count))
+    for_order = -(-count // CHUNK) if count > 1 else 0
+    assert [len(jobs) for jobs in net.encoded[for_order:]] == [1] * count
+    assert net.decoded == [0] * 2 * count
     assert (view.usage.free >= 0).all()
 
 
@@ -121,8 +122,9 @@ def test_a_new_request_is_encoded_anew() -> None:
     for _ in range(2):
         asked = context()
         harmony.order(jobs, view, asked)
-        harmony.propose(jobs[0], view, asked)
-    assert len(net.encoded) == 2
+        for _ in range(2):
+            harmony.propose(jobs[0], view, asked)
+    assert [len(jobs) for jobs in net.encoded] == [2, 1, 2, 1]
 
 
 def _ask(harmony: Harmony, view: ClusterView, now_s: float = 0.0) -> None:

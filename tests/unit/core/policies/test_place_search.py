@@ -8,23 +8,20 @@ import pytest
 from tests.fakes.cluster import make_job, make_node
 
 from placewise_core.basics.arrays import Float32, FloatArray
-from placewise_core.domain.cluster import Assignment, ClusterSettings, RunningJob
+from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.events import ClusterRecords
-from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
+from placewise_core.domain.job import Job, JobId, NodeId, Role
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import ScoredPolicy
 from placewise_core.gang.offer import Offer
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.inputs.reward import PADDING, REPORTED, PartEncoder, PartTokens
 from placewise_core.inputs.tables import MODEL_VOCABULARY
-from placewise_core.policies.apart import ConsolidateApart
 from placewise_core.policies.bin_packing import BinPacking
 from placewise_core.policies.consolidate import Consolidate
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_core.policies.registry import placement_policies, search_policy
 from placewise_core.policies.search import BestOfK, SpeedScorer, progress
-from placewise_core.speed.learned.disturbance import Group
-from placewise_core.speed.learned.sums import Sums
 from placewise_core.view.view import ClusterView
 
 
@@ -347,61 +344,3 @@ def test_few_tokens_are_the_same_under_every_candidate() -> None:
     tokens = PartEncoder(most_parts=3).encode(job, [p.assignments for p in proposals if p is not None], view)
     assert len(tokens.neighbours) == 1
     assert (tokens.job[:, :2] == 1).all()
-
-
-def learning_view(loss_row: float | None = None) -> ClusterView:
-    """Four nodes of 4 GPUs, a gang on n0 and n1; `learn_disturbance` on, with that logarithm learned of the loss."""
-    tasks = [Assignment(f"w{i}", Role.WORKER, NodeId(f"n{i}"), (0,), Resources(gpus=1.0)) for i in range(2)]
-    group = Group("resnet50", "T4", 64, 2, 2, 2)
-    rows = {
-        group.kind(is_beside=is_beside): Sums(1e3, -1e3 * (loss_row or 0.0) * is_beside, 1e3).row
-        for is_beside in (True, False)
-        if loss_row is not None
-    }
-    nodes = tuple(make_node(f"n{i}", 4) for i in range(4))
-    settings = ClusterSettings(learn_disturbance=True)
-    running = RunningJob(declared("there", 2), tuple(tasks))
-    return ClusterView(
-        ClusterRecords("c", 0, "e", settings=settings, nodes=nodes, jobs=(running,), subtask_profiles=rows)
-    )
-
-
-def nodes_taken(search: BestOfK, workers: int, view: ClusterView) -> list[str]:
-    proposal = search.propose(declared("new", workers), view, context())
-    assert proposal is not None
-    return sorted({task.node for task in proposal.assignments})
-
-
-@pytest.mark.parametrize(
-    ("logarithm", "nodes"), [(0.0, ["n0", "n1", "n2", "n3"]), (0.7, ["n2"])], ids=["no loss", "half is lost"]
-)
-def test_the_search_spreads_a_gang_only_where_gangs_do_not_disturb_each_other(
-    logarithm: float, nodes: list[str]
-) -> None:
-    search = BestOfK(PROPOSERS, FewNodes(-1.0))
-    assert nodes_taken(search, 4, learning_view(logarithm)) == nodes
-
-
-def test_what_a_cluster_does_not_learn_changes_nothing() -> None:
-    view = learning_view(0.7)
-    view.settings = ClusterSettings()
-    assert nodes_taken(BestOfK(PROPOSERS, FewNodes(-1.0)), 4, view) == ["n0", "n1", "n2", "n3"]
-
-
-def test_on_a_cluster_that_learns_gangs_that_keep_apart_are_compared_too() -> None:
-    search = BestOfK(PROPOSERS, FewNodes(), apart=ConsolidateApart())
-    view = learning_view(0.7)
-    assert nodes_taken(search, 6, view) == ["n2", "n3"]
-    assert nodes_taken(search.stopped_after(1), 6, view) == ["n0", "n2"]
-    view.settings = ClusterSettings()
-    assert nodes_taken(search, 6, view) == ["n0", "n2"]
-
-
-def test_the_forecasts_that_are_logged_are_the_nets_own() -> None:
-    view, asked = learning_view(0.7), context()
-    asked.is_recording = True
-    proposal = BestOfK(PROPOSERS, FewNodes(-1.0)).propose(declared("new", 4), view, asked)
-    assert proposal is not None
-    judged = proposal.judgement.judged
-    assert judged.scores.speeds[judged.tokens.job == 0].max() == pytest.approx(2.4)
-    assert proposal.info["disturbance"] == view.estimates.disturbance.loss == pytest.approx(0.5, abs=0.01)

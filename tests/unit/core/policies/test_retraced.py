@@ -14,8 +14,8 @@ from placewise_core.domain.job import GpuSharing, Job, NodeId, Resources, Role, 
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import Proposal
 from placewise_core.policies.consolidate import Consolidate
+from placewise_core.policies.explorers.harmony_draw import Retraced, retraced
 from placewise_core.policies.harmony import Harmony
-from placewise_core.policies.harmony_draw import Retraced, retraced
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view.view import ClusterView
 

@@ -1,4 +1,4 @@
-"""Disturbance learned from reports of progress: on every replica, only if it is on, and in the answers of search."""
+"""Disturbance learned from reports of progress: on every replica, and where it is shown."""
 
 import math
 from dataclasses import replace
@@ -8,14 +8,13 @@ from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_place, place, running_engine
 
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import Assignment, ClusterSettings, QueueSettings
+from placewise_core.domain.cluster import Assignment, QueueSettings
 from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
 from placewise_service.api.convert.convert_cluster import totals
 from placewise_service.engine import Engine
 from placewise_service.state.reference.memory import MemoryStore
 
-ON = ClusterSettings(learn_disturbance=True)
 NOW_S = 1_000_000.0
 
 
@@ -62,7 +61,6 @@ async def test_a_gang_that_slows_down_beside_another_shows_the_loss_on_every_rep
         running_engine(store=store, clock=clock) as one,
         running_engine(nodes=0, store=store, clock=clock) as other,
     ):
-        await one.update_settings(CLUSTER, ON)
         guess, _ = await loss(one)
         await reported(one)
         found, weight = await loss(one)
@@ -77,15 +75,8 @@ async def test_a_gang_that_slows_down_beside_another_shows_the_loss_on_every_rep
         assert await loss(other) == (found, weight)
 
 
-async def test_switched_off_nothing_is_written() -> None:
-    async with running_engine(clock=ManualClock(NOW_S)) as engine:
-        await reported(engine)
-        assert list((await engine.get_cluster(CLUSTER)).view.estimates.kinds) == []
-
-
 async def test_a_report_that_comes_twice_counts_once() -> None:
     async with running_engine(clock=ManualClock(NOW_S)) as engine:
-        await engine.update_settings(CLUSTER, ON)
         await reported(engine)
         before = await loss(engine)
         await progressed(engine, "a", 0.25, 2.0)
@@ -103,11 +94,10 @@ async def test_the_policy_of_the_same_name_keeps_gangs_apart() -> None:
         assert decision.meta.policy == "consolidate-apart"
 
 
-async def test_the_cluster_shows_what_it_has_learned_if_it_learns() -> None:
+async def test_the_cluster_shows_what_it_has_learned_once_jobs_have_reported() -> None:
     async with running_engine(clock=ManualClock(NOW_S)) as engine:
         shown = await engine.get_cluster(CLUSTER)
         assert not totals(shown.view, False, NOW_S, usual).HasField("disturbance")
-        await engine.update_settings(CLUSTER, ON)
         await reported(engine)
         message = totals((await engine.get_cluster(CLUSTER)).view, False, NOW_S, usual).disturbance
         assert (message.loss, message.pairs) == await loss(engine)

@@ -10,6 +10,7 @@ from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import AdmitPlan
 from placewise_core.domain.job import Job
+from placewise_core.policies.adaptive import Adaptive
 from placewise_core.view.view import ClusterView
 from placewise_models.bundle import Bundle
 from placewise_models.learned import LEARNED_POLICIES
@@ -118,6 +119,7 @@ def run_elastic(
         belief=make_truth("train", seed).sharing,
         observers=(log.observe,),
         reports_progress=place in LEARNED_POLICIES,
+        learns_disturbance=place == Adaptive.name,
     )
     policy = placement_policy(place, bundle)
     simulation = Simulation(nodes, jobs, truth, policy, admission=timed, options=options, seed=seed)

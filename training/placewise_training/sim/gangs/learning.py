@@ -37,12 +37,12 @@ class SiteReports:
         )
         self.reported[running.id] = epochs_done
         self.counts["reports"] += 1
-        settings = self.view.settings
-        speed_here = addition_of(known, speed, epochs_done, self.view) if settings.learn_throughput else None
+        learns_throughput = self.view.settings.learn_throughput
+        speed_here = addition_of(known, speed, epochs_done, self.view) if learns_throughput else None
         if speed_here is not None:
             self.counts["counted"] += 1
             self._add(speed_here, now_s, throughputs.HALVING_S)
-        loss = disturbance_of(known, speed, epochs_done, self.view) if settings.learn_disturbance else None
+        loss = disturbance_of(known, speed, epochs_done, self.view)
         if loss is not None:
             self._add(loss, now_s, disturbance.HALVING_S)
 

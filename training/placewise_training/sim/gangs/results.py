@@ -38,7 +38,7 @@ class SimOptions:
     """`belief` is the policy's model of GPU sharing. `learns_durations`: jobs without a length get the one learned from
     those that ended, as on a cluster with the setting `learn_durations`. `learns_throughput`: admission's forecasts
     follow the speeds that jobs report whenever one may start or ends, as with `learn_throughput`. `learns_disturbance`:
-    the search knows what these reports say of jobs beside each other, as with `learn_disturbance`."""
+    the cluster learns from these reports how much jobs beside each other lose, for the policy `adaptive`."""
 
     discipline: Discipline = field(default_factory=Discipline)
     belief: GpuInterference = field(default_factory=NoInterference)
@@ -59,4 +59,4 @@ class SimOptions:
     @property
     def settings(self) -> ClusterSettings:
         """Of the simulated cluster."""
-        return ClusterSettings(learn_throughput=self.learns_throughput, learn_disturbance=self.learns_disturbance)
+        return ClusterSettings(learn_throughput=self.learns_throughput)

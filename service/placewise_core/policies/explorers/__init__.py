@@ -1,0 +1,1 @@
+"""Policies that explore: draws whose probability is known, without dead ends. One file each."""
