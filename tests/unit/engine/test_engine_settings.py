@@ -128,7 +128,24 @@ async def test_requests_for_pipelines_alone_have_a_default_policy_of_their_own()
     await engine.close()
 
 
-@pytest.mark.parametrize("policy", ["harmony", "ldwp", "search", "tetris"])
+async def test_with_a_bundle_without_its_net_the_fallback_policy_is_the_default() -> None:
+    clock = ManualClock(1_000_000.0)
+    settings = load_settings({}, place={"fallback_policy": "tetris"})
+    engine = make_engine(settings, MemoryStore(clock), clock, Telemetry())
+    await engine.start()
+    await engine.report_nodes(CLUSTER, [make_node("n0", 1)], full=True)
+    policies, used = dict(engine._placing.placer.policies), list[str]()
+    for _ in range(2):
+        decision = await ask_place(engine, PlaceCommand(CLUSTER, (make_job("j"),), is_dry_run=True))
+        used.append(decision.meta.policy)
+        policies.pop("adaptive", None)
+        engine._placing.placer.policies = policies
+    assert used == ["adaptive", "tetris"]
+    await engine.drain(0.0)
+    await engine.close()
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "harmony", "ldwp", "search", "tetris"])
 def test_every_policy_may_be_the_default(policy: str) -> None:
     clock = ManualClock(1_000_000.0)
     settings = load_settings({}, place={"policy": policy})
