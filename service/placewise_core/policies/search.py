@@ -148,13 +148,13 @@ class BestOfK(PlacementPolicy):
             return None
         first = proposals[0][1]
         if found.is_late:
-            return _fallback(first, "deadline", found.info)
+            return self._fallback(first, "deadline", found.info)
         if len(proposals) == 1:
             return found.taken(first, found.info)
         try:
             judged = self.judge(job, [proposal for _, proposal in proposals], view, context.slices)
         except Exception as error:  # no error of the runtime fails a call
-            return _fallback(first, type(error).__name__, found.info)
+            return self._fallback(first, type(error).__name__, found.info)
         scores = self._foreseen(judged, [proposal for _, proposal in proposals], view)
         answer = self._best(found, proposals, scores)
         return replace(answer, judgement=found.judgement(judged)) if context.is_recording else answer
@@ -162,9 +162,12 @@ class BestOfK(PlacementPolicy):
     def _best(self, found: "_Found", proposals: Sequence[tuple[str, Proposal]], scores: Scores) -> Proposal:
         k = int(scores.progress.argmax())
         if scores.spread[k] > self._scorer.spread_limit:
-            return _fallback(proposals[0][1], "uncertain", found.info)
+            return self._fallback(proposals[0][1], "uncertain", found.info)
         named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores.progress, strict=True)}
         return found.taken(proposals[k][1], {**found.info, **named})
+
+    def _fallback(self, proposal: Proposal, reason: str, info: Mapping[str, float]) -> Proposal:
+        return replace(proposal, propensity=1.0, info=info, is_fallback=True, fallback_reason=f"{self.name}: {reason}")
 
     def stopped_after(self, asked: int) -> "BestOfK":
         other = copy.copy(self)
@@ -287,7 +290,3 @@ def progress(speeds: FloatArray, job: Job, tokens: PartTokens) -> FloatArray:
     kind = of + (1 + (len(jobs) + 2) * np.arange(len(speeds))[:, None])
     counts = np.bincount(kind.ravel()).take(kind)
     return np.asarray(np.add.reduce(speeds * (weight.take(of) / counts), axis=1))
-
-
-def _fallback(proposal: Proposal, reason: str, info: Mapping[str, float]) -> Proposal:
-    return replace(proposal, propensity=1.0, info=info, is_fallback=True, fallback_reason=f"search: {reason}")

@@ -92,6 +92,16 @@ def test_gangs_that_keep_apart_are_compared_too() -> None:
     assert nodes_taken(apart.stopped_after(1), 6, a_view(0.7)) == ["n0", "n2"]
 
 
+def test_a_fallback_names_the_policy_that_was_asked() -> None:
+    """Reasons are counted by policy."""
+    broken = FewNodes()
+    broken.speeds = None  # type: ignore[assignment,method-assign]
+    for policy in (Adaptive(PROPOSERS, broken), BestOfK(PROPOSERS, broken)):
+        proposal = policy.propose(declared("new", 4), a_view(0.0), context())
+        assert proposal is not None
+        assert proposal.fallback_reason == f"{policy.name}: TypeError"
+
+
 def test_the_forecasts_that_are_logged_are_the_nets_own() -> None:
     view, asked = a_view(0.7), context()
     asked.is_recording = True
