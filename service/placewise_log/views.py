@@ -8,7 +8,7 @@ Bytes: msgpack of [schema version, kind, id, entry]. Events are as the store's s
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 import msgspec
@@ -40,7 +40,9 @@ class Snapshot:
     @classmethod
     def of(cls, name: str, view: ClusterView, time_s: float, assumed: tuple[tuple[str, int], ...]) -> "Snapshot":
         """The view now: its parts are not copied, as nobody changes them."""
-        co_runs = {kind: view.co_runs.row(kind) for kind in view.co_runs.kinds}
+        rows: dict[str, Mapping[str, float]] = {**view.subtask_profiles}
+        for kept in (view.estimates, view.co_runs):
+            rows.update((kind, kept.row(kind)) for kind in kept.kinds)
         records = ClusterRecords(
             view.cluster,
             view.version,
@@ -50,7 +52,7 @@ class Snapshot:
             dict(view.queues),
             view.settings,
             dict(view.overheads),
-            {kind: dict(row) for kind, row in (view.subtask_profiles | co_runs).items()},
+            {kind: dict(row) for kind, row in rows.items()},
             view.host_time_s,
         )
         return cls(name, time_s, records, view.stale_after_s, tuple(view.heads), assumed)

@@ -230,6 +230,7 @@ def make_engine(
         log_buffer_records=settings.declog.buffer_records,
         observe_share=settings.declog.observe_share,
         alternatives_share=settings.declog.alternatives_share,
+        study_time_share=settings.declog.study_time_share,
         logs_views=settings.declog.views,
         most_clusters=settings.limits.clusters,
         most_queues=settings.limits.queues_per_cluster,

@@ -308,6 +308,15 @@ class DecisionLogSettings(Section):
         le=1,
         description="Share of the Place decisions logged with their alternatives and forecasts, if there is time.",
     )
+    study_time_share: float = Field(
+        default=0.01,
+        gt=0,
+        le=1,
+        description=(
+            "Most of a process's time that alternatives take, and as much again for shadows. "
+            "Raise it where nobody waits, as in a replay."
+        ),
+    )
     views: bool = Field(default=True, description="Log what the view of each decision is rebuilt from.")
     views_bytes: int = Field(
         default=128 << 20, ge=1 << 20, description="Bytes of snapshots and events Redis keeps for that, per cluster."

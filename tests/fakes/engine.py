@@ -5,6 +5,7 @@ import dataclasses
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from tests.fakes.cluster import make_job, make_node
 
@@ -41,13 +42,11 @@ async def running_engine(
     gpus: int = 4,
     store: StateStore | None = None,
     clock: ManualClock | None = None,
-    observe_share: float = 0.0,
-    alternatives_share: float = 0.0,
+    **shares: float,
 ) -> AsyncIterator[Engine]:
-    """An engine that knows cluster "c" of `nodes` equal nodes n0, n1, …"""
+    """An engine that knows cluster "c" of `nodes` equal nodes n0, n1, …; `shares` are options of the engine."""
     clock = clock or ManualClock(1_000_000.0)
-    shares = {"observe_share": observe_share, "alternatives_share": alternatives_share}
-    options = EngineOptions(queue=QueueSettings(slot_s=10.0), **shares)
+    options = replace(EngineOptions(queue=QueueSettings(slot_s=10.0)), **shares)
     engine = build_engine(store or MemoryStore(clock), clock, Telemetry(), options)
     await engine.start()
     if nodes:

@@ -62,7 +62,7 @@ _EXPIRY_PERIOD_S = 0.5
 _FORGETTING_ROUNDS = 60  # of expiry: every half minute
 _CLUSTERS_PERIOD_S = 1.0
 # Propensities over both arms of a canary: up to a fifth of the time, and so many waiting.
-_MIXING_REST, _MOST_MIXED = 4.0, 64
+_MIXING_TIME_SHARE, _MOST_MIXED = 0.2, 64
 PARTITION_POLICY = "heat-island"  # if the request names none
 
 
@@ -97,9 +97,10 @@ class Engine:
         self._parts = parts
         self._explorers = explorers
         slicing = self._slicing = Slicing(parts.clock.monotonic_s)
-        self._studying, self._shadowed = Studying(parts.clock), Studying(parts.clock)
+        time_share = parts.options.study_time_share
+        self._studying, self._shadowed = (Studying(parts.clock, time_share) for _ in range(2))
         shadowing = Shadowing(parts.registry, self._shadowed, parts.sink, parts.telemetry, parts.clock)
-        self._mixing = Studying(parts.clock, _MIXING_REST, _MOST_MIXED)
+        self._mixing = Studying(parts.clock, _MIXING_TIME_SHARE, _MOST_MIXED)
         self.bundles = SharedBundles(parts.store, parts.registry, parts.clock, parts.audit)
         self._watching = Watching(parts.store, parts.registry, self.bundles, parts.telemetry)
         sliced, after = SlicedPlacer(parts, slicing), (self._studying, shadowing, self._mixing, self._watching)

@@ -51,6 +51,7 @@ class EngineOptions:
     log_buffer_records: int = 20_000
     observe_share: float = 0.0
     alternatives_share: float = 0.0
+    study_time_share: float = 0.01
     queue: QueueSettings = QueueSettings()
     most_clusters: int = 1000
     most_queues: int = 1000

@@ -355,7 +355,10 @@ async def test_studies_are_shed_first_and_every_record_is_logged() -> None:
     assert "placewise_alternatives_shed_total 12.0" in text
 
 
-async def test_after_a_study_follows_a_rest_in_which_others_are_shed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("time_share", "studied_of_three"), [(0.01, [True, False, True]), (1.0, [True, True, True])])
+async def test_after_a_study_follows_a_rest_in_which_others_are_shed(
+    time_share: float, studied_of_three: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = ManualClock(1_000_000.0)
 
     def lasting(*given: object) -> Studied:
@@ -364,12 +367,13 @@ async def test_after_a_study_follows_a_rest_in_which_others_are_shed(monkeypatch
 
     monkeypatch.setattr(alternatives, "studied", lasting)
     found = []
-    async with running_engine(nodes=4, clock=clock, alternatives_share=1.0) as engine:
+    shares = {"alternatives_share": 1.0, "study_time_share": time_share}
+    async with running_engine(nodes=4, clock=clock, **shares) as engine:
         for pause_s in (0.0, 1.0, 1.0):
             clock.advance(pause_s)
             await ask_place(engine, place(make_job(f"j{len(found)}")))
             found = [record.alternatives is not None for record in await records_of(engine)]
-    assert found == [True, False, True]
+    assert found == studied_of_three
 
 
 async def test_a_study_that_fails_leaves_its_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Work on decisions that were answered, for the log: behind everything else, and shed first.
 
-One study at a time, in short slices, and for no more than a hundredth of the time, or for the share that it is given: a
-rest follows each. Studies that come in it, or find the queue full, are shed. Never fails a decision, and keeps a study
-waiting no longer than a few others take.
+One study at a time, in short slices, and for no more than a given share of the time: a rest follows each. Studies that
+come in it, or find the queue full, are shed. Never fails a decision, and keeps a study waiting no longer than a few
+others take.
 """
 
 import asyncio
@@ -19,7 +19,6 @@ from placewise_service.engine.slicing import Slicing
 log = structlog.get_logger(__name__)
 
 _MOST_QUEUED: Final = 8  # each keeps copies of a view
-_REST: Final = 99.0  # times the length of a study: the rest that it costs by default
 _SLICE_S: Final = 0.0005  # calls that came meanwhile wait for no more than one step of a policy
 
 
@@ -45,10 +44,10 @@ class Deferred(Protocol):
 
 
 class Studying:
-    """Studies in turn, at most `most` waiting, with rests `rest` times as long as they. One event loop owns it."""
+    """Studies in turn, at most `most` waiting, for at most `time_share` of the time. One event loop owns it."""
 
-    def __init__(self, clock: Clock, rest: float = _REST, most: int = _MOST_QUEUED) -> None:
-        self._rest, self._most = rest, most
+    def __init__(self, clock: Clock, time_share: float, most: int = _MOST_QUEUED) -> None:
+        self._rest, self._most = 1.0 / time_share - 1.0, most
         self._slicing = Slicing(clock.monotonic_s, _SLICE_S)
         self._clock = clock
         self._rests_until_s = 0.0

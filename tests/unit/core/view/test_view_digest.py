@@ -35,6 +35,9 @@ from placewise_core.domain.events import (
 )
 from placewise_core.domain.job import CoRun, GpuSharing, JobId
 from placewise_core.speed.co_runs import row_kind, rows_of
+from placewise_core.speed.learned.disturbance import Group
+from placewise_core.speed.learned.durations import kinds_of
+from placewise_core.speed.learned.throughputs import Row
 from placewise_core.view import digest
 from placewise_core.view.renewal import Renewal
 from placewise_core.view.view import ClusterView
@@ -42,6 +45,7 @@ from placewise_log.views import Snapshot
 
 CO_RUNS = (CoRun("VGG16", 0.7, 0.8),)
 ROWS = rows_of([("BERT", CO_RUNS)])
+SUMS = {"time_s": 1.0, "count": 2.0, "sum": 3.0, "squares": 5.0}
 
 
 def view() -> ClusterView:
@@ -59,6 +63,9 @@ CHANGES: dict[str, Callable[[], Change]] = {
     "profile": lambda: SubtaskProfiled("decode", {"cpu_s": 2.0, "gpu_util": 0.5}),
     "another profile": lambda: SubtaskProfiled("decode", {"cpu_s": 3.0}),
     "co-run": lambda: SubtaskProfiled(row_kind("BERT"), ROWS[row_kind("BERT")]),
+    "a length": lambda: SubtaskProfiled(kinds_of(make_job("a"))[0], SUMS),
+    "a speed": lambda: SubtaskProfiled(Row("BERT", "V100", 1, 1, 64).kind, SUMS),
+    "a disturbance": lambda: SubtaskProfiled(Group("BERT", "V100", 64, 2, 2, 2).kind(is_beside=True), SUMS),
     "a job's co-run": lambda: JobsChanged((sharing("a"),)),
 }
 
