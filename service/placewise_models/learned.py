@@ -63,14 +63,17 @@ def learned_policies(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) 
     return learned
 
 
-def bundle_explorer(bundle: Bundle, heuristics: Mapping[str, PlacementPolicy]) -> PlacementPolicy | None:
-    """The policy that explores under the bundle's name: the first of LEARNED_POLICIES that it has nets for, if any."""
+def bundle_explorer(
+    bundle: Bundle, heuristics: Mapping[str, PlacementPolicy], policy: str = ""
+) -> PlacementPolicy | None:
+    """The policy that explores as BUNDLE/POLICY; under the bundle name alone the first of LEARNED_POLICIES that it has
+    nets for. None if it has none."""
     learned = learned_policies(bundle, heuristics)
-    if not learned.names:
-        return None
-    policy = learned.by_name[learned.names[0]]
-    policy.name = bundle.name
-    return policy
+    wanted = policy or next(iter(learned.names), "")
+    found = learned.by_name.get(wanted)
+    if found is not None:
+        found.name = f"{bundle.name}/{policy}" if policy else bundle.name
+    return found
 
 
 def printed_without_nets(heuristics: Mapping[str, PlacementPolicy]) -> dict[str, PlacementPolicy]:

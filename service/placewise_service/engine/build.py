@@ -2,7 +2,6 @@
 
 from collections import ChainMap
 from collections.abc import Collection, Sequence
-from functools import partial
 from pathlib import Path
 
 from placewise_core.admit.policy import AdmissionPolicy
@@ -92,7 +91,7 @@ def build_engine(
         options=options,
         audit=audit or NoAudit(),
     )
-    of_bundles = BundleExplorers(registry, partial(bundle_explorer, heuristics=heuristics))
+    of_bundles = BundleExplorers(registry, lambda bundle, policy: bundle_explorer(bundle, heuristics, policy))
     return Engine(
         parts=parts,
         placer=Placer(

@@ -19,10 +19,11 @@ _RETRY_EVERY: Final = 30  # rounds until a bundle that was refused is tried agai
 class BundleExplorers:
     """The policies of the bundles that clusters name as explorers, by the names they use. One event loop owns it.
 
-    `explorer_of` builds the policy of a bundle, or None if no policy rests on it.
+    `explorer_of` builds a bundle's policy of this name, or the one that explores for the bundle if the name is "". It
+    gives None if the bundle has no net for it.
     """
 
-    def __init__(self, registry: BundleRegistry, explorer_of: Callable[[Bundle], PlacementPolicy | None]) -> None:
+    def __init__(self, registry: BundleRegistry, explorer_of: Callable[[Bundle, str], PlacementPolicy | None]) -> None:
         self._registry = registry
         self._explorer_of = explorer_of
         self.loaded: dict[str, PlacementPolicy] = {}
@@ -31,13 +32,15 @@ class BundleExplorers:
         self._rounds = 0
 
     async def load(self, name: str) -> None:
-        """Loads the bundle of this name or alias. Raises NotFoundError, InvalidRequestError for one that is refused or
-        that places nothing."""
+        """Loads BUNDLE or BUNDLE/POLICY, the bundle by name or alias. Raises NotFoundError, InvalidRequestError for one
+        that is refused or that has no net for it."""
         if name in self.loaded:
             return
         policy = await asyncio.to_thread(self._built, name)
         if policy is None:
-            raise InvalidRequestError(f"the bundle {name!r} has no net that places jobs: name another", "name")
+            bundle, _, wanted = name.partition("/")
+            net = f"for the policy {wanted!r}" if wanted else "that places jobs"
+            raise InvalidRequestError(f"the bundle {bundle!r} has no net {net}: name another", "name")
         self.loaded[name] = policy
 
     async def follow(self, named: Collection[str]) -> None:
@@ -58,4 +61,5 @@ class BundleExplorers:
         self._unused = unused
 
     def _built(self, name: str) -> PlacementPolicy | None:
-        return self._explorer_of(self._registry.verified(name))
+        bundle, _, policy = name.partition("/")
+        return self._explorer_of(self._registry.verified(bundle), policy)

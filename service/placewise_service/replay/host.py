@@ -19,6 +19,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from placewise.v1.cluster_pb2 import (
     ClusterSettings,
     DeleteClusterRequest,
+    Explorer,
     JobEvent,
     Node,
     ReportJobEventsRequest,
@@ -59,6 +60,7 @@ class ReplayPlan:
     admit_exploration_rate: float = 0.0
     speed: float = 0.0
     reports_progress: bool = False
+    explorers: tuple[Explorer, ...] = ()
 
 
 @dataclass(slots=True)
@@ -298,7 +300,10 @@ class Host:
 def settings_request(plan: ReplayPlan, queues: Sequence[str]) -> UpdateClusterSettingsRequest:
     """The settings of a replayed cluster: the trace's time, and for these queues the simulator's parameters."""
     settings = ClusterSettings(
-        exploration_rate=plan.exploration_rate, admit_exploration_rate=plan.admit_exploration_rate, host_clock=True
+        exploration_rate=plan.exploration_rate,
+        admit_exploration_rate=plan.admit_exploration_rate,
+        explorers=plan.explorers,
+        host_clock=True,
     )
     usual = QueueSettings()
     for name in queues:

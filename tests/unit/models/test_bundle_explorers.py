@@ -12,6 +12,7 @@ from tests.fakes.engine import CLUSTER, ask_place, place
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings
 from placewise_core.domain.errors import InvalidRequestError
+from placewise_core.policies.search import BestOfK
 from placewise_models.folder import DEFAULT_BUNDLE
 from placewise_service.engine import Engine, EngineOptions, explorers
 from placewise_service.engine.build import build_engine
@@ -51,6 +52,22 @@ async def test_a_replica_that_starts_later_explores_with_the_bundle_as_well(bund
     await second.close()
 
 
+async def test_a_policy_of_a_bundle_explores_under_both_names(bundles: Path) -> None:
+    engine = an_engine(MemoryStore(clock := ManualClock(1_000_000.0)), clock, bundles)
+    await engine.start()
+    await engine.report_nodes(CLUSTER, [make_node("n0"), make_node("n1")], full=True)
+    wanted = ClusterSettings(exploration_rate=1.0, explorers=(ExplorerSettings("site-1/search"),))
+    await engine.update_settings(CLUSTER, wanted)
+    assert (await ask_place(engine, place(make_job("a")))).meta.is_explored
+    assert [policy.name for policy in engine._explorers.loaded.values()] == ["site-1/search"]
+    assert isinstance(engine._explorers.loaded["site-1/search"], BestOfK)
+    with pytest.raises(InvalidRequestError, match=r"'site-1' has no net for the policy 'consolidate'"):
+        await engine.update_settings(
+            CLUSTER, ClusterSettings(exploration_rate=1.0, explorers=(ExplorerSettings("site-1/consolidate"),))
+        )
+    await engine.close()
+
+
 async def test_a_bundle_that_is_gone_is_left_out_and_reported_once(
     bundles: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +83,7 @@ async def test_a_bundle_that_is_gone_is_left_out_and_reported_once(
 
 async def test_a_bundle_without_a_net_for_placement_is_refused(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = an_engine(MemoryStore(clock := ManualClock(1_000_000.0)), clock, bundles)
-    monkeypatch.setattr(engine._explorers, "_explorer_of", lambda bundle: None)
+    monkeypatch.setattr(engine._explorers, "_explorer_of", lambda bundle, policy: None)
     with pytest.raises(InvalidRequestError, match=r"no net that places jobs") as refused:
         await engine.update_settings(CLUSTER, NAMED)
     assert refused.value.metadata["field"] == "settings.explorers[0].policy"

@@ -4,16 +4,18 @@ Trains nothing and promotes nothing. A refusal is a result: it names the checks 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.policies.registry import placement_policies
 from placewise_log.store import LogStore
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
-from placewise_models.learned import LEARNED_POLICIES
+from placewise_models.learned import LEARNED_POLICIES, bundle_explorer
 from placewise_training.drift.compare import Drift, drift_of_log
 from placewise_training.evaluate.again import CandidatePolicy
 from placewise_training.evaluate.estimators import doubly_robust
@@ -197,7 +199,7 @@ def _simulated(
     except ValueError as error:
         return _Simulated([agreed, Check("simulation credible", False, f"simulation not credible: {error}")])
     shares = simulation.shares()
-    known = explorers_of(incumbent)
+    known = explorers_of(incumbent) | _own_explorers(candidate.bundle, shares)
     named = {name: (share, known[name]) for name, share in shares.items() if name and name in known}
     checked = simulation.check(lambda: Mixture(placement_policy(usable.in_force, incumbent), named))
     facts = {
@@ -216,6 +218,17 @@ def _simulated(
     )
     gained = [agreed, checks.credible(checked), checks.gain(change(paired)), _all_end(paired)]
     return _Simulated(gained, _jct_slices(paired), facts)
+
+
+def _own_explorers(candidate: Bundle, names: Iterable[str]) -> dict[str, PlacementPolicy]:
+    """Those of the names under which the candidate explored."""
+    found = {}
+    for name in names:
+        bundle, _, policy = name.partition("/")
+        explorer = bundle_explorer(candidate, placement_policies(), policy) if bundle == candidate.name else None
+        if explorer is not None:
+            found[name] = explorer
+    return found
 
 
 def _facts(found: Credible) -> Mapping[str, Any]:

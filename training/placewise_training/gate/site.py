@@ -1,6 +1,7 @@
 """One stretch of a cluster's life from its log: its jobs, how fast they ran beside others, its nodes, and whether these
 agree. Fits nothing."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +12,16 @@ import pyarrow.compute as pc
 
 from placewise_core.domain.cluster import Node
 from placewise_core.domain.job import Job, Role
-from placewise_log.record import CorruptEntryError
+from placewise_log.reading import ExportedLog
+from placewise_log.rebuilding import NotRebuiltError
 from placewise_log.store import LogError, LogStore
-from placewise_log.views import SNAPSHOT, Snapshot, decode_view_entry
 from placewise_training.gate.agreement import HORIZONS_S, Agreement, Stay, held, reward_differs, stays_of
 from placewise_training.log.index import Logged, LogIndex
 from placewise_training.log.nodes import NodeKey, gpu_models
 from placewise_training.log.places import Placed, Places
 from placewise_training.log.speeds import speed_of
 
+_MOST_TRIED: Final = 50
 _MOST_REWARDS: Final = 2000  # worked out again: enough to find one in a thousand
 
 
@@ -116,26 +118,32 @@ def site_log(store: LogStore, cluster: str, before_s: float, reward: str) -> Sit
 
 
 def nodes_at(store: LogStore, cluster: str, before_s: float) -> Sequence[Node]:
-    """The nodes of the last snapshot that was taken by then; of the first one if there is none. Raises LogError."""
+    """The nodes that the first decision from `before_s` on saw; of those whose view cannot be rebuilt, the nearest one
+    whose view can. Raises LogError."""
     if not store.has("views"):
         raise LogError(f"{store.where} has no views, which tell the nodes: export it with PLACEWISE_DECLOG__VIEWS=true")
-    wanted = (pc.field("kind") == SNAPSHOT) & (pc.field("cluster") == cluster)
-    best: tuple[float, bytes] | None = None
-    for batch in store.batches("views", ("cluster", "kind", "position", "record"), wanted, rows=1):
-        for position, data in zip(batch.column("position").to_pylist(), batch.column("record"), strict=True):
-            time_s = float(position.partition("-")[0]) / 1000.0
-            if best is None or best[0] < time_s <= before_s or time_s < best[0] > before_s:
-                best = time_s, data.as_py()
-    if best is None:
-        raise LogError(
-            f"{store.where} has no snapshot of cluster {cluster!r}: name another one, or export more of the log"
-        )
-    try:
-        entry = decode_view_entry(best[1])
-    except CorruptEntryError as error:
-        raise store.error(error) from error
-    assert isinstance(entry, Snapshot)
-    return entry.records.nodes
+    log, reason = ExportedLog(store.where), "it has no decision"
+    for decision_id in _decisions_near(store, cluster, before_s):
+        try:
+            if nodes := log.view_at(decision_id).nodes.records:
+                return tuple(nodes)
+            reason = "it has none"
+        except NotRebuiltError as error:
+            reason = str(error)
+    remedy = "name another cluster, or export more of the log"
+    raise LogError(f"{store.where} lacks the nodes of cluster {cluster!r} ({reason}): {remedy}")
+
+
+def _decisions_near(store: LogStore, cluster: str, before_s: float) -> Sequence[str]:
+    """Decisions from then on, the first ones first, and then earlier ones, the last ones first; _MOST_TRIED of each."""
+    found: list[tuple[float, str]] = []
+    for batch in store.batches("decisions", ("id", "cluster", "time"), pc.field("cluster") == cluster):
+        times = pc.divide(pc.cast(batch.column("time"), "int64"), 1e6).to_pylist()
+        found += zip(times, batch.column("id").to_pylist(), strict=True)
+    found.sort()
+    at = bisect_left(found, (before_s, ""))
+    ordered = [*found[at : at + _MOST_TRIED], *found[max(0, at - _MOST_TRIED) : at][::-1]]
+    return [decision_id for _, decision_id in ordered]
 
 
 @dataclass(frozen=True, slots=True)

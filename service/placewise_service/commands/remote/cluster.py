@@ -170,7 +170,7 @@ def settings(
     guard = {"max_gpus": spare_above_gpus, "min_nodes": spare_below_nodes, "spare_urgent": spare_urgent}
     given = {name: value for name, value in changes.items() if value is not None}
     guarded = {name: value for name, value in guard.items() if value is not None}
-    exploring = [_explorer(text) for text in explorers or ()]
+    exploring = [explorer_of(text) for text in explorers or ()]
     with connect(target, token, tls_ca) as client:
         current = client.get_cluster(GetClusterRequest(cluster=cluster)).settings
         if given or guarded or exploring:
@@ -202,7 +202,8 @@ def _changed(
     return wanted
 
 
-def _explorer(text: str) -> Explorer:
+def explorer_of(text: str) -> Explorer:
+    """POLICY or POLICY=WEIGHT. Raises BadParameter."""
     policy, _, weight = text.partition("=")
     if weight and not weight.isdecimal():
         raise typer.BadParameter(f"{text!r}: write POLICY or POLICY=WEIGHT, the weight a whole number")

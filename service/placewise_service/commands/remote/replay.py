@@ -24,6 +24,7 @@ from placewise_service.commands.connection import (
 )
 from placewise_service.commands.console import console, errors, print_json, print_table, progress
 from placewise_service.commands.exits import CommandError, Exit
+from placewise_service.commands.remote.cluster import explorer_of
 from placewise_service.commands.store import opened_store
 from placewise_service.data import PHILLY_CUT
 from placewise_service.declog.dataset import DatasetBusyError
@@ -73,6 +74,9 @@ def replay(
     truth: Annotated[str, typer.Option(help="Runs jobs at true speeds: site or judge. Empty: the trace's times.")] = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the truth and of the decisions, with --truth.")] = 0,
     exploration_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of jobs that explore.")] = 0.0,
+    explorers: Annotated[
+        list[str] | None, typer.Option("--explorer", help="POLICY or POLICY=WEIGHT, also of a bundle; repeat for more.")
+    ] = None,
     admit_exploration_rate: Annotated[
         float, typer.Option(min=0, max=1, help="Share of jobs for which AdmitOrWait explores.")
     ] = 0.0,
@@ -83,6 +87,10 @@ def replay(
         bool, typer.Option("--report-progress", help="Report all progress before each question, with --truth.")
     ] = False,
     plot: Annotated[Path, typer.Option(help="File for the plot (PNG).")] = Path("replay.png"),
+    cluster: Annotated[
+        str,
+        typer.Option(help="Name of the replayed cluster; default: one is drawn for each policy."),
+    ] = "",
     is_keeping: Annotated[bool, typer.Option("--keep", help="Keep the clusters of the replay afterwards.")] = False,
     log: Annotated[
         Path | None, typer.Option(help="Export the decision log to this folder at the end.", file_okay=False)
@@ -95,12 +103,15 @@ def replay(
     """AdmitOrWait, Place, started, progress, finished: each with the trace's time."""
     if admit == "none" and not truth:
         raise CommandError("--admit none needs --truth: name an admission policy, such as fifo", Exit.USAGE)
+    names = policies or ["consolidate", "load-balance"]
+    if cluster and len(names) > 1:
+        raise CommandError("--cluster needs a single --policy: each has a cluster of its own", Exit.USAGE)
     maker = truth_maker(truth) if truth else None
     jobs = _jobs_of(trace, max_jobs, jobs_per_hour)
     admit = admit or ("none" if truth else "fifo")
     plans = [
         ReplayPlan(
-            cluster=f"replay-{secrets.token_hex(3)}-{policy}",
+            cluster=cluster or f"replay-{secrets.token_hex(3)}-{policy}",
             place_policy=policy,
             admit_policy=admit,
             nodes=nodes,
@@ -111,8 +122,9 @@ def replay(
             admit_exploration_rate=admit_exploration_rate,
             speed=speed,
             reports_progress=reports_progress,
+            explorers=tuple(map(explorer_of, explorers or ())),
         )
-        for policy in policies or ["consolidate", "load-balance"]
+        for policy in names
     ]
     setting = TruthSetting(jobs, nodes, gpus_per_node, gpu_model, seed, is_elastic=admit != "none")
     made = (lambda: maker(setting)) if maker is not None else None

@@ -25,7 +25,7 @@ class ViewNotes:
         self.refused: deque[RunningJob] = deque(maxlen=_MOST_KEPT)
         self.snapshots: deque[Snapshot] = deque(maxlen=2)
         self._assumed: dict[JobId, tuple[str, int]] = {}
-        self._taken_version, self._taken_s = 0, 0.0
+        self._taken_version, self._taken_s, self._had_nodes = 0, 0.0, False
 
     def begin(self, view: ClusterView, assumed: Iterable[RunningJob], now_s: float) -> None:
         """The view was loaded, and has these gangs on it."""
@@ -61,11 +61,12 @@ class ViewNotes:
         return ViewRead(self.name, view.version, now_s, view.digest(), assumed, self.moved, job_id)
 
     def take_if_due(self, view: ClusterView, now_s: float) -> None:
-        """Takes a snapshot every so often; not in the middle of a change."""
+        """Takes a snapshot every so often, and once the first nodes have come; not in the middle of a change."""
         events = view.version - self._taken_version
-        if not self.moved and (events >= _VERSIONS or (events and now_s - self._taken_s >= _PERIOD_S)):
+        is_due = events >= _VERSIONS or (events and now_s - self._taken_s >= _PERIOD_S)
+        if not self.moved and (is_due or bool(view.nodes.size) > self._had_nodes):
             self._take(view, now_s)
 
     def _take(self, view: ClusterView, now_s: float) -> None:
-        self._taken_version, self._taken_s = view.version, now_s
+        self._taken_version, self._taken_s, self._had_nodes = view.version, now_s, bool(view.nodes.size)
         self.snapshots.append(Snapshot.of(self.name, view, now_s, tuple(self._assumed.values())))
