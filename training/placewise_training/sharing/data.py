@@ -32,7 +32,7 @@ _VALUES = (False, False)
 
 # The network that each of the profiler's loops is a small copy of, by character (profiling/workloads.py); the loop
 # that waits for its input is like none of them.
-_LOOPS = {
+LOOPS = {
     "convolutional": "resnet18",
     "recurrent": "lm",
     "transformer": "transformer",
@@ -107,7 +107,7 @@ def profiled_jobs(references: Sequence[str]) -> list[SharedJob]:
     for measured in profiled_sets():
         if len(measured.models) != 2:
             continue
-        a, b = (_LOOPS[name] for name in measured.models)
+        a, b = (LOOPS[name] for name in measured.models)
         own, other = (min(1.0, 0.5 * norm) for norm in measured.cpu_norms)
         cells.setdefault(a, []).append((b, (own, other), _VALUES))
         cells.setdefault(b, []).append((a, (other, own), _VALUES))
