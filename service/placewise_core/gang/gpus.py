@@ -115,11 +115,11 @@ def is_tolerated(view: ClusterView, m: int, g: int, job: Job, interference: GpuI
 
 def _are_tolerated(co_tenants: CoTenants, gpu_model: str, job: Job, interference: GpuInterference) -> bool:
     models = [model for model, _ in co_tenants]
-    if not _within(interference.relative_speed(job.model, models, gpu_model), job.gpu_sharing.max_slowdown):
+    if not _within(interference.careful_speed(job.model, models, gpu_model), job.gpu_sharing.max_slowdown):
         return False
     for i, (model, limit) in enumerate(co_tenants):
         others = [job.model, *models[:i], *models[i + 1 :]]
-        if not _within(interference.relative_speed(model, others, gpu_model), limit):
+        if not _within(interference.careful_speed(model, others, gpu_model), limit):
             return False
     return True
 

@@ -100,6 +100,11 @@ class KnownCoRuns:
         """Kinds of the rows."""
         return self._rows.keys()
 
+    @property
+    def models(self) -> Iterable[str]:
+        """Canonical names of the models with a co-run, their own or one of another model, in one order."""
+        return sorted(self._stated.keys() | self._stated_by.keys())
+
     def row(self, kind: str) -> Mapping[str, float]:
         """The co-runs of a model, as the store keeps them."""
         return self._rows.get(kind, {})

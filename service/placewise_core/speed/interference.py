@@ -22,6 +22,10 @@ class GpuInterference(Protocol):
         do not fit into its memory together."""
         ...
 
+    def careful_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
+        """The speed to compare with a limit: lower than `relative_speed` where that is an uncertain estimate."""
+        return self.relative_speed(model, others, gpu_model)
+
 
 def composed(speeds: Iterable[float]) -> float:
     """Relative speed beside several, from those beside each of them: extra time adds up, 1/speed = 1 + Σ_j (1/speed
@@ -43,6 +47,9 @@ class NoInterference:
 
     def relative_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
         return 1.0 / (1 + len(others))
+
+    def careful_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
+        return self.relative_speed(model, others, gpu_model)
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,9 @@ class MeasuredInterference:
             gpu = self.gpu_of(gpu_model)
             known = self._answers[key] = composed([self._pair(model, other, gpu) for other in others])
         return known
+
+    def careful_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
+        return self.relative_speed(model, others, gpu_model)
 
     @cached_property
     def references(self) -> tuple[str, ...]:

@@ -2,13 +2,13 @@
 
 Written and committed before the results of the method that it judges.
 
-Sets: Gavel's pairs on K80 (`gavel_simulation`) and on V100 (`gavel_oracle_v1`), the pairs of this project on an H200, and
-its loops in pairs on CPU cores (halved speeds per CPU second). Constants are chosen on K80 alone; the other sets judge.
-Gavel's other source of each GPU model has clipped values and is left out.
+Sets: Gavel's pairs on K80 (`gavel_simulation`) and on V100 (`gavel_oracle_v1`), the pairs of this project on an H200,
+and its loops in pairs on CPU cores (halved speeds per CPU second). Constants are chosen on K80 alone; the other sets
+judge. Gavel's other source of each GPU model has clipped values and is left out.
 
-Each network X of a set in turn is no reference: no pair of it is in the history, which makes the table. Every batch of it
-asks `draws` times. X has k co-runs, k = 1, 2 or 3, with the error of short profiles; the speeds of both in its other pairs
-are asked for.
+Each network X of a set in turn is no reference: no pair of it is in the history, which makes the table. Every batch of
+it asks `draws` times. X has k co-runs, k = 1, 2 or 3, with the error of short profiles; the speeds of both in its other
+pairs are asked for.
 
     references   X, by its name, beside references. Known: k of its pairs. Asked: the others.
     alone        All names are unknown. Known: k pairs of X beside others, nothing else. Asked: X beside one more.
@@ -18,14 +18,15 @@ are asked for.
     mixed        The names of X and of its k known partners are unknown. Asked: X beside the references. Neither X nor
                  those partners are in the history.
 
-The GPU model is in the table (K80 and V100: the history has its pairs) or is not (all sets: the history has those of the
-other GPU models). Baselines: `mean`, of the known own speeds for X, and of the partners' for the partner; `shift`, the
-table by name, or its careful default, moved in log-odds by the mean difference of the known co-runs, own and partners'
-apart; `knn`, mean of the jobs of the history that are nearest in the known co-runs; `today`, the service before. `shift`
-may shrink (λ of the mean), and kNN has a k: both are chosen on K80 as the method's constants are, by case.
+The GPU model is in the table (K80 and V100: the history has its pairs) or is not (all sets: the history has those of
+the other GPU models). Baselines: `mean`, of the known own speeds for X, and of the partners' for the partner; `shift`,
+the table by name, or its careful default, moved in log-odds by the mean difference of the known co-runs, own and
+partners' apart; `knn`, mean of the jobs of the history that are nearest in the known co-runs; `today`, the service
+before. `shift` may shrink (λ of the mean), and kNN has a k: both are chosen on K80 as the method's constants are, by
+case.
 
-Criteria, for k = 1, on V100, H200 and CPU cores: the mean absolute error is no more than the least of `mean`, `shift` and
-`knn` in every case; pairs decided wrongly at a `max_slowdown` of 1.5 and of 2 are no more than today's.
+Criteria, for k = 1, on V100, H200 and CPU cores: the mean absolute error is no more than the least of `mean`, `shift`
+and `knn` in every case; pairs decided wrongly at a `max_slowdown` of 1.5 and of 2 are no more than today's.
 """
 
 import functools
@@ -105,7 +106,9 @@ def measured_sets() -> Mapping[str, tuple[Measured, ...]]:
 
 
 def questions(case: str, hardware: str, count: int, *, is_in_table: bool, draws: int, seed: int) -> list[Question]:
-    """Of every network and batch of a set, `draws` each; none where the set has too few networks."""
+    """Of every network and batch of a set, `draws` each; none where a case has none."""
+    if is_in_table and (case == "together" or hardware not in {p.gpu_type for p in usable_pairs()}):
+        return []
     rng = np.random.default_rng((seed, 81, CASES.index(case), count, len(hardware), is_in_table))
     base = tuple(p for p in usable_pairs() if is_in_table or p.gpu_type != hardware)
     ask = {"references": _references, "alone": _alone, "together": _together, "mixed": _mixed}[case]
@@ -260,11 +263,6 @@ def nearest_jobs(question: Question, neighbours: int) -> Matrix:
         gaps += np.square(rows[:, at] - sides(pair, question.name)).sum(axis=1)
     near = rows[np.argsort(gaps, kind="stable")[:neighbours]].mean(axis=0)
     return np.array([near[_column(names, pair.other)] for pair in question.asked])
-
-
-def today(question: Question) -> Matrix:
-    """The service before, for names nobody knows: by name, or the careful default."""
-    return np.array([by_name(question, pair.other) for pair in question.asked])
 
 
 def by_name(question: Question, other: str) -> tuple[float, float]:

@@ -35,6 +35,10 @@ class PairSharing:
             return product
         return 1.0 / (1.0 + sum(1.0 / ratio - 1.0 for ratio in ratios))
 
+    def careful_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
+        """The same: nothing here is estimated."""
+        return self.relative_speed(model, others, gpu_model)
+
     def pair(self, model: str, other: str) -> float:
         """Relative speed of `model` beside one other."""
         key = (self._catalogue[model].pair_family, self._catalogue[other].pair_family)
