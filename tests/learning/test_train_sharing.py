@@ -13,9 +13,11 @@ from placewise_models.session import ModelError
 from placewise_models.sharing import SharingRuntime
 from placewise_training.data.measured import GpuPair
 from placewise_training.data.placement_tables import usable_pairs
+from placewise_training.sharing import judge_own, own_models
 from placewise_training.sharing import train as train_sharing
 from placewise_training.sharing.card import card
 from placewise_training.sharing.data import (
+    CPU_CORES,
     as_row,
     as_speeds,
     examples,
@@ -100,6 +102,26 @@ def test_a_co_run_moves_the_row_and_longer_steps_do() -> None:
     assert found[:5] == pytest.approx([0.731, 0.803, 0.269, 0.356, 0.731], abs=1e-3)
 
 
+def test_questions_about_own_models_hold_back_what_they_ask_for() -> None:
+    """No name of the question is in the history, nor a pair that is asked for among the known ones."""
+    for case in own_models.CASES:
+        for is_in_table in (True, False):
+            asked = own_models.questions(case, "V100", 2, is_in_table=is_in_table, draws=1, seed=0)
+            assert bool(asked) == (case != "together" or not is_in_table)
+            for question in asked:
+                hidden = {name for pair in question.known for name in (pair.one, pair.other) if name.startswith("x")}
+                there = {canonical(name) for p in question.history for name in (p.model_a, p.model_b)}
+                assert question.network not in there
+                assert any(p.gpu_type == "V100" for p in question.history) == is_in_table
+                known = {frozenset((pair.one, pair.other)) for pair in question.known}
+                assert not known & {frozenset((pair.one, pair.other)) for pair in question.asked}
+                assert len(own_models.own_known(question)) == 2
+                if case in ("alone", "mixed"):
+                    assert not {name[:0:-1] for name in hidden} & there
+    again = own_models.questions("mixed", "K80", 1, is_in_table=True, draws=1, seed=0)
+    assert again == own_models.questions("mixed", "K80", 1, is_in_table=True, draws=1, seed=0)
+
+
 def test_training_finds_what_is_in_the_pairs_and_beats_what_was_served() -> None:
     net, _ = fit(usable_pairs(), QUICK)
     assert net.steps[0] > 0 > net.steps[1], "the job with the longer steps gets more"
@@ -123,6 +145,8 @@ def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path, monkeypatch: p
     settings = {"pairs": train_sharing.folds(QUICK)["pairs"][:1]}
     settings |= dict.fromkeys(("networks", "gpu_k80", "gpu_v100", "gpu_h200"), settings["pairs"])
     monkeypatch.setattr(train_sharing, "folds", lambda args: settings)
+    loops = {CPU_CORES: own_models.measured_sets()[CPU_CORES]}
+    monkeypatch.setattr(judge_own, "measured_sets", lambda: loops)
     quick = Args(out=tmp_path, steps=5, draws=2, ncf_steps=6, processes=1)
     report = train(quick)
     methods = report["judged"]["networks"]["2"]["methods"]
@@ -130,7 +154,8 @@ def test_a_run_writes_a_model_a_report_and_a_card(tmp_path: Path, monkeypatch: p
     assert all(0.0 <= methods[name]["wrongly_together_2"] <= 1.0 for name in methods)
     model = export_sharing(tmp_path, tmp_path)
     assert graph_of(len(report["columns"])).parity(load_net(tmp_path / "sharing.pt"), model) <= 1e-5
-    assert "K80" in card(report)
+    assert report["own_models"][CPU_CORES]["not in"]["together"]["1"]["mae"]["site"] < 0.1
+    assert "## A site's own models" in card(report)
     assert train(replace(quick, resume=True))["judged"] == report["judged"]
 
 

@@ -6,7 +6,7 @@ that an event described. Both are about models, not jobs: a measurement of one j
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 
 from placewise_core.basics.bounded import Bounded
@@ -101,9 +101,9 @@ class KnownCoRuns:
         return self._rows.keys()
 
     @property
-    def models(self) -> Iterable[str]:
-        """Canonical names of the models with a co-run, their own or one of another model, in one order."""
-        return sorted(self._stated.keys() | self._stated_by.keys())
+    def models(self) -> Set[str]:
+        """Canonical names of the models with a co-run, their own or one of another model."""
+        return self._stated.keys() | self._stated_by.keys()
 
     def row(self, kind: str) -> Mapping[str, float]:
         """The co-runs of a model, as the store keeps them."""
@@ -116,6 +116,11 @@ class KnownCoRuns:
         # Later ones override: first those for any GPU model, last those of the same name; one order on every replica.
         names = sorted({on for _, on in pairs if _may_be(on, gpu)}, key=lambda on: (on == gpu, on))
         return {other: speeds for name in names for (other, on), speeds in pairs.items() if on == name}
+
+    def partners(self, model: str, gpu: str) -> list[str]:
+        """Models that it ran beside on a GPU model, by name, whichever of the two speeds was measured."""
+        both = [*self._stated.get(model, {}), *self._stated_by.get(model, {})]
+        return sorted({other for other, on in both if _may_be(on, gpu)})
 
     def _seen_from(self, model: str) -> Pairs:
         """The model's own co-runs, and for other pairs the co-runs that others report of it."""

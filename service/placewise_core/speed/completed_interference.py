@@ -59,9 +59,9 @@ class CompletedInterference:
         if measured is not None:
             speed = min(1.0, measured.own)
             return PairSpeed(speed, speed)
-        odds = self._site(gpu).of(a, b)
-        if odds is not None:
-            return odds.speed
+        estimated = self._site(gpu).of(a, b)
+        if estimated is not None:
+            return estimated
         speed = self._table.pair(model, other, gpu_model)
         return PairSpeed(speed, speed)
 

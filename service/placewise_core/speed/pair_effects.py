@@ -1,4 +1,4 @@
-"""Speeds of pairs on shared GPUs from a site's co-runs, whoever the partners are: a normal model of their log-odds.
+"""Speeds of pairs on shared GPUs from a site's co-runs, with any partners: a normal model of their log-odds.
 
 Speed s of model i beside j has the log-odds z = ln(s / (1 − s)), which are −ln of the extra time. About an assumption,
 
@@ -102,31 +102,26 @@ class PairEffects:
     def of(self, model: str, partner: str, own: Spread, other: Spread, *, has_level: bool = True) -> Odds:
         """μ + a + b of a model beside a partner, and the variance of z. `own` and `other` are the spreads of the two,
         for effects that no co-run shows. Without `has_level` μ is left out."""
-        row = self._row(model, partner)
+        row = self._rows([model], [partner])[0]
         row[0] *= has_level
         variance = float(row @ self._covariance @ row) + self._unknown(model, partner, own, other) + NOISE**2
         return Odds(round(float(row @ self._mean), _DIGITS), round(variance, _DIGITS))
 
     def _posterior(self, cells: Sequence[CoRunCell]) -> tuple[FloatArray, FloatArray]:
-        rows = [np.zeros((0, len(self._units)))]
-        values: list[float] = []
-        weights: list[float] = []
-        for cell in cells:
-            one = self._row(cell.model, cell.partner)
-            if cell.other is None:
-                rows.append(one[None])
-                values.append(cell.own)
-                weights.append(1.0)
-                continue
-            # Sum and difference of two errors that correlate are independent of each other.
-            two = self._row(cell.partner, cell.model)
-            rows.append(np.stack([one + two, one - two]) / math.sqrt(2.0))
-            values += [(cell.own + cell.other) / math.sqrt(2.0), (cell.own - cell.other) / math.sqrt(2.0)]
-            weights += [1.0 / (1.0 + _NOISES), 1.0 / (1.0 - _NOISES)]
-        design = np.concatenate(rows)
-        weighted = design.T * (np.array(weights) / NOISE**2)
+        one = self._rows([cell.model for cell in cells], [cell.partner for cell in cells])
+        two = self._rows([cell.partner for cell in cells], [cell.model for cell in cells])
+        own = np.array([cell.own for cell in cells])
+        other = np.array([np.nan if cell.other is None else cell.other for cell in cells])
+        both = ~np.isnan(other)
+        # Sum and difference of two errors that correlate are independent of each other.
+        half = math.sqrt(0.5)
+        design = np.concatenate([one[~both], half * (one + two)[both], half * (one - two)[both]])
+        values = np.concatenate([own[~both], half * (own + other)[both], half * (own - other)[both]])
+        precision = np.array([1.0, 1.0 / (1.0 + _NOISES), 1.0 / (1.0 - _NOISES)])
+        weights = np.repeat(precision, [(~both).sum(), both.sum(), both.sum()])
+        weighted = design.T * (weights / NOISE**2)
         covariance = np.asarray(np.linalg.inv(self._prior() + weighted @ design), dtype=np.float64)
-        return covariance @ (weighted @ np.array(values)), covariance
+        return covariance @ (weighted @ values), covariance
 
     def _prior(self) -> FloatArray:
         """The inverse of the covariance of the effects, in units of their spreads."""
@@ -137,18 +132,16 @@ class PairEffects:
         precision[own, partner] = precision[partner, own] = -_EFFECTS / (1.0 - _EFFECTS**2)
         return precision
 
-    def _row(self, model: str, partner: str) -> FloatArray:
-        """The weights of level and effects in z of the pair; those of models without co-runs are left out."""
-        row = np.zeros(len(self._units))
-        row[0] = self._units[0]
+    def _rows(self, models: Sequence[str], partners: Sequence[str]) -> FloatArray:
+        """(N, 1 + 2M) the weights of level and effects in z of each pair; those of models without co-runs are 0."""
         count = len(self._index)
-        if model in self._index:
-            at = 1 + self._index[model]
-            row[at] = self._units[at]
-        if partner in self._index:
-            at = 1 + count + self._index[partner]
-            row[at] = self._units[at]
-        return row
+        rows = np.zeros((len(models), len(self._units)))
+        rows[:, 0] = self._units[0]
+        for names, first in ((models, 1), (partners, 1 + count)):
+            at = np.array([first + self._index.get(name, -1 - first) for name in names], dtype=np.int64)
+            there = np.flatnonzero(at >= 0)
+            rows[there, at[there]] = self._units[at[there]]
+        return rows
 
     def _unknown(self, model: str, partner: str, of_model: Spread, of_partner: Spread) -> float:
         """The variance of effects of models without co-runs."""

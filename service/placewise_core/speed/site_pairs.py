@@ -6,6 +6,7 @@ are spent. On another GPU model, equal shares are assumed, and of a partner of t
 All other co-runs make the effects of pair_effects.py.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Protocol
@@ -22,8 +23,8 @@ from placewise_core.speed.pair_effects import (
     OWN_SPREAD,
     PARTNER_SPREAD,
     CoRunCell,
-    Odds,
     PairEffects,
+    PairSpeed,
     Spread,
     log_odds,
 )
@@ -33,7 +34,7 @@ from placewise_core.speed.sharing_row import Square, known_row
 _LEVEL, _OTHER_LEVEL = 0.3, 0.4  # τ_μ on a GPU model of the table, and on another
 _REFERENCE = 0.5  # effects of a model of the table, over those of others
 _CARRIED = 0.3  # of a partner's deviation on the table's GPU model, in log-odds, to one that is not in the table
-_MOST_MODELS = 100  # in one estimate, those nearest to the pair: an inverse of a millisecond
+_MOST_MODELS = 50  # in one estimate, those nearest to the pair: an inverse of a millisecond
 
 
 class RowCompleter(Protocol):
@@ -69,41 +70,54 @@ class SitePairs:
         self._names = table.references
         self._is_measured = table.measured_gpu(gpu) is not None
         self._square = Square.of(table, table.gpu_of(gpu))
+        self._by_name = self._assumptions()
+        # Of a model like none beside itself.
+        self._itself = log_odds(float(self._square.speeds.diagonal().mean())) if self._is_measured else 0.0
         self._completer = completer if self._is_measured else None
-        self._pairs = {model: pairs for model in known.models if (pairs := known.of(model, gpu))}
+        self._known, self._gpu = known, gpu
+        models = known.models
+        self._all = tuple(sorted(models)) if len(models) <= _MOST_MODELS else ()
+        # Each of a model with a co-run; of others nothing is kept, as users name them, in any number.
+        self._pairs: dict[str, dict[str, PairSpeeds]] = {}
         self._rows: dict[str, _Row] = {}
-        self._effects: dict[tuple[str, ...], PairEffects] = {}
-        self._all = tuple(sorted(self._pairs)) if len(self._pairs) <= _MOST_MODELS else ()
+        self._cells: dict[str, list[CoRunCell]] = {}
+        self._effects: PairEffects | None = None
 
-    def of(self, model: str, other: str) -> Odds | None:
-        """Log-odds of the speed of a model beside another, canonical names; None if neither has a co-run."""
-        if not (model in self._pairs or other in self._pairs):
+    def of(self, model: str, other: str) -> PairSpeed | None:
+        """Speed of a model beside another, canonical names; None if nothing is known beyond the table. Of a completed
+        row the careful speed is the forecast, as it has not been shown there to decide better."""
+        if not (self._is_informed(model) or self._is_informed(other)):
             return None
-        near = self._all or self._near(model, other)
-        effects = self._effects.get(near)
-        if effects is None:
-            effects = PairEffects(self._cells(near), self._spreads(near), self._level)
-            if self._all:
-                self._effects[near] = effects
         assumed, is_of_row = self._assumed(model, other)
         spread = self._spread(model), self._spread(other)
-        return effects.of(model, other, *spread, has_level=not is_of_row).plus(assumed)
+        odds = self._effects_near(model, other).of(model, other, *spread, has_level=not is_of_row).plus(assumed)
+        return PairSpeed(odds.speed.forecast, odds.speed.forecast) if is_of_row else odds.speed
 
-    @property
-    def _level(self) -> float:
-        return _LEVEL if self._is_measured else _OTHER_LEVEL
+    def _effects_near(self, *models: str) -> PairEffects:
+        if self._effects is not None:
+            return self._effects
+        near = dict.fromkeys(self._all or self._near(*models))
+        cells = [cell for model in near for cell in self._cells_of(model) if cell.partner in near]
+        level = _LEVEL if self._is_measured else _OTHER_LEVEL
+        effects = PairEffects(cells, {name: self._spread(name) for name in near}, level)
+        if self._all:
+            self._effects = effects
+        return effects
 
-    def _near(self, *models: str) -> tuple[str, ...]:
+    def _is_informed(self, model: str) -> bool:
+        """Whether co-runs tell of a model; of a model of the table only those beside others of it do."""
+        if self._is_measured and model in self._names:
+            return self._row(model) is not _NO_ROW
+        return bool(self._known.partners(model, self._gpu))
+
+    def _near(self, *models: str) -> list[str]:
         """The models that the fewest co-runs lie between; by name, of those equally near."""
         found = dict.fromkeys(models)
         ring = list(found)
         while ring and len(found) < _MOST_MODELS:
-            ring = sorted({name for one in ring for name in self._pairs.get(one, {})} - found.keys())
+            ring = sorted({name for one in ring for name in self._known.partners(one, self._gpu)} - found.keys())
             found.update(dict.fromkeys(ring[: _MOST_MODELS - len(found)]))
-        return tuple(found)
-
-    def _spreads(self, near: tuple[str, ...]) -> Mapping[str, Spread]:
-        return {name: self._spread(name) for name in near}
+        return list(found)
 
     def _spread(self, model: str) -> Spread:
         """Less for a model of the table, and for one whose row is completed."""
@@ -115,19 +129,24 @@ class SitePairs:
             scale / math.sqrt(1.0 + row.partner_count * (partner / NOISE) ** 2),
         )
 
-    def _cells(self, near: tuple[str, ...]) -> list[CoRunCell]:
-        """The co-runs between these models that no row has spent, each pair once."""
-        there = set(near)
-        cells = []
-        for model in near:
-            for other, speeds in self._pairs.get(model, {}).items():
-                if other not in there or self._is_spent(model, other):
-                    continue
-                back = self._pairs.get(other, {})
-                if model > other and model in back:
-                    continue
-                cells.append(self._cell(model, other, speeds))
-        return cells
+    def _cells_of(self, model: str) -> list[CoRunCell]:
+        """The co-runs of a model that no row has spent, each pair with one of its two models alone."""
+        found = self._cells.get(model)
+        if found is None:
+            found = self._cells[model] = [
+                self._cell(model, other, speeds)
+                for other, speeds in self._pairs_of(model).items()
+                if not self._is_spent(model, other) and (model <= other or model not in self._pairs_of(other))
+            ]
+        return found
+
+    def _pairs_of(self, model: str) -> Mapping[str, PairSpeeds]:
+        found = self._pairs.get(model)
+        if found is None:
+            found = self._known.of(model, self._gpu)
+            if found:
+                self._pairs[model] = found
+        return found
 
     def _is_spent(self, model: str, other: str) -> bool:
         """Whether a row was completed from the co-run of this pair."""
@@ -153,40 +172,46 @@ class SitePairs:
             found.append(log_odds(float(rows[1].speeds[len(self._names) + self._names.index(model)])))
         if found:
             return sum(found) / len(found), True
-        return self._by_name(model, other) + rows[0].own + rows[1].partner, False
+        like = self._like(model), self._like(other)
+        by_name = self._itself if model == other and like[0] < 0 else self._by_name[like]
+        return float(by_name) + rows[0].own + rows[1].partner, False
 
-    def _by_name(self, model: str, other: str) -> float:
-        a, b = nearest(model, self._names), nearest(other, self._names)
+    def _like(self, model: str) -> int:
+        """The number of the model of the table that it is like; -1 for none, which is the last of `_by_name`."""
+        return _like(model, self._names)
+
+    def _assumptions(self) -> FloatArray:
+        """(P + 1, P + 1) log-odds of the speed of a model like each of the table beside one like each; the last is like
+        none."""
+        count = len(self._names)
         speeds = self._square.speeds
-        if not self._is_measured:
-            if b is None:
-                return 0.0
-            means = [log_odds(float(speed)) for speed in speeds.mean(axis=0)]
-            return _CARRIED * (means[self._names.index(b)] - sum(means) / len(means))
-        if model == other and a is None:
-            return log_odds(float(speeds.diagonal().mean()))
-        rows = speeds if a is None else speeds[[self._names.index(a)]]
-        cells = rows if b is None else rows[:, [self._names.index(b)]]
-        return log_odds(float(cells.mean()))
+        odds = np.zeros((count + 1, count + 1))
+        if self._is_measured:
+            means = np.block([[speeds, speeds.mean(axis=1)[:, None]], [speeds.mean(axis=0)[None], speeds.mean()]])
+            odds[:] = np.vectorize(log_odds)(means)
+        else:
+            partners = np.vectorize(log_odds)(speeds.mean(axis=0))
+            odds[:, :count] = _CARRIED * (partners - partners.mean())
+        return odds
 
     def _row(self, model: str) -> _Row:
+        if self._completer is None or not self._pairs_of(model):
+            return _NO_ROW
         found = self._rows.get(model)
         if found is None:
-            found = self._rows[model] = self._completed(model)
+            found = self._rows[model] = self._completed(model, self._completer)
         return found
 
-    def _completed(self, model: str) -> _Row:
+    def _completed(self, model: str, completer: RowCompleter) -> _Row:
         """The row of a model that has a co-run beside a model of the table."""
-        if self._completer is None or model not in self._pairs:
-            return _NO_ROW
-        known = known_row(self._names, model, self._pairs[model])
+        known = known_row(self._names, model, self._pairs_of(model))
         if np.isnan(known[:-1]).all():
             return _NO_ROW
-        like = nearest(model, self._names)
-        prior = self._square.row(None if like is None else self._names.index(like))
+        like = self._like(model)
+        prior = self._square.row(None if like < 0 else like)
         if np.isnan(prior[-1]):
             known[-1] = np.nan
-        row = self._completer.complete(prior, known)
+        row = completer.complete(prior, known)
         return _NO_ROW if row is None else _moved(row, prior, known)
 
 
@@ -200,3 +225,9 @@ def _moved(row: FloatArray, prior: FloatArray, known: FloatArray) -> _Row:
         parts.append(float(moves[open_ones if len(open_ones) else columns].mean()))
     own_count = int(is_known[:count].sum() + is_known[-2])
     return _Row(row, parts[0], parts[1], own_count, int(is_known[count : 2 * count].sum()))
+
+
+@functools.lru_cache(4096)
+def _like(model: str, names: tuple[str, ...]) -> int:
+    found = nearest(model, names)
+    return -1 if found is None else names.index(found)

@@ -23,6 +23,7 @@ from torch import Tensor
 from placewise_core.domain.model_names import canonical, nearest
 from placewise_core.speed.interference import MeasuredInterference
 from placewise_core.speed.sharing_row import Square, columns_of
+from placewise_core.speed.site_pairs import RowCompleter
 from placewise_models.folder import shipped_bundle
 from placewise_training.data.measured import GpuPair, profiled_gpu_pairs
 from placewise_training.data.placement_tables import usable_pairs
@@ -45,6 +46,7 @@ from placewise_training.sharing.data import (
     without_networks,
 )
 from placewise_training.sharing.from_log import begun, log_pairs, log_report, with_log
+from placewise_training.sharing.judge_own import judge_own
 from placewise_training.sharing.net import CoRunCompletion, log_odds
 from placewise_training.stdm.completion import Completer, chosen_factors, chosen_neighbours, column_means, holes
 from placewise_training.stdm.data import PROFILE_ERROR, Table
@@ -54,15 +56,8 @@ from placewise_training.stdm.train import complete_by_ncf
 SCHEMA = "placewise.sharing/1"
 CHECKPOINT, REPORT = "sharing.pt", "sharing.json"
 LIMITS = (1.5, 2.0)  # of max_slowdown, whose decisions are counted: 2 is the default
-_APART = (
-    "out",
-    "threads",
-    "processes",
-    "resume",
-    "device",
-    "measured",
-    "start",
-)  # change no figure, or are reported elsewhere
+# They change no figure, or are reported elsewhere.
+_APART = ("out", "threads", "processes", "resume", "device", "measured", "start")
 _SIGMA = PROFILE_ERROR * (np.pi / 2.0) ** 0.5  # a co-run is a short profile, with IAWP's error of those
 _LEAST = 0.02
 _WITH_STEPS = "_with_steps"
@@ -162,11 +157,16 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
         "metrics": {name: _summary(by_known) for name, by_known in judged.items()},
         "judged": judged,
         "floors": floors(),
+        "own_models": {} if logged else judge_own(partial(_completer, args=args), args.draws, args.seed),
     }
     if logged:
         report["log"] = log_report(args.log, logged, pairs, begun(args.start or shipped_bundle()), net)
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return report
+
+
+def _completer(history: Sequence[GpuPair], has_profiled: bool, args: Args) -> RowCompleter:
+    return NetCompleter(fit(history, args, has_profiled=has_profiled)[0])
 
 
 def folds(args: Args) -> dict[str, list[Fold]]:
@@ -459,6 +459,17 @@ def complete(net: CoRunCompletion, prior: Matrix, known: Matrix) -> Matrix:
     with torch.no_grad():
         found: Matrix = net(*_inputs(prior, known)).double().numpy()
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class NetCompleter:
+    """Implements the core's RowCompleter, as the service does by ONNX Runtime."""
+
+    net: CoRunCompletion
+
+    def complete(self, prior: Matrix, known: Matrix) -> Matrix:
+        """(C,) the row with its measurements unchanged."""
+        return np.where(np.isnan(known), complete(self.net, prior[None], known[None])[0], known)
 
 
 def _keep(checkpoint: Path, net: CoRunCompletion, args: Args) -> None:

@@ -1,16 +1,20 @@
 """Sharing a GPU: measured pairs, composition, unknown names; and the predictions for neighbours."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tests.fakes.place_cases import gang, node, running, view_of
+from tests.fakes.place_cases import context, gang, node, running, view_of
 
 from placewise_core.domain.cluster import RunningJob
-from placewise_core.domain.job import GpuSharing, Resources
+from placewise_core.domain.job import GpuSharing, Job, Resources
 from placewise_core.domain.model_names import canonical, nearest
 from placewise_core.gang import neighbours
+from placewise_core.gang.policy import Proposal
+from placewise_core.policies.consolidate import Consolidate
 from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.speed.interference import MeasuredInterference, NoInterference
+from placewise_core.view.view import ClusterView
 
 TABLE = {
     "pairs": {
@@ -120,3 +124,49 @@ def test_a_reported_speed_is_where_a_neighbour_starts_from() -> None:
     prediction = neighbours.predict(job, taken, view, MEASURED)
     assert prediction.speed == 0.0
     assert [(n.speed_before, n.speed_after) for n in prediction.neighbours] == [pytest.approx((3.0, 1.2))]
+
+
+class _Asked(NoInterference):
+    """Notes the questions."""
+
+    def __init__(self) -> None:
+        self.models: list[str] = []
+
+    def careful_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
+        self.models.append(model)
+        return 0.9
+
+
+@pytest.mark.parametrize(("needs_gib", "fits"), [(6.0, True), (9.0, False)])
+@pytest.mark.parametrize("gpus", [1.0, 0.5])
+def test_gpu_memory_decides_before_anybody_asks_for_speeds(needs_gib: float, fits: bool, gpus: float) -> None:
+    """A GPU of 16 GiB, of which a tenant has 8, for a job that would be fast enough beside it."""
+    share = GpuSharing(True, 1.5)
+    holds = Resources(4, 0.5, 8, gpu_memory_gib=8)
+    view = view_of(
+        [node("a", gpus=1, max_jobs_per_gpu=2)], [running("there", "a", [0], holds, model="lm", gpu_sharing=share)]
+    )
+    job = gang("new", 1, gpus, model="lm", sharing=share, gpu_memory_gib=needs_gib)
+    asked = _Asked()
+    proposal = Consolidate().propose(job, view, context(interference=asked))
+    assert (proposal is not None) == fits
+    assert bool(asked.models) == fits
+
+
+def test_a_limit_is_compared_with_the_careful_speed_and_an_answer_shows_the_forecast() -> None:
+    class Unsure(NoInterference):
+        def careful_speed(self, model: str, others: Sequence[str], gpu_model: str) -> float:
+            return 0.4
+
+    def placed(limit: float) -> tuple[ClusterView, Job, Proposal | None]:
+        share = GpuSharing(True, limit)
+        there = running("there", "a", [0], model="lm", gpu_sharing=share, total_epochs=1.0, single_gpu_s=1.0)
+        view = view_of([node("a", gpus=1, max_jobs_per_gpu=2)], [there])
+        job = gang("new", 1, model="lm", sharing=share, total_epochs=1.0, single_gpu_s=1.0)
+        return view, job, Consolidate().propose(job, view, context(interference=Unsure()))
+
+    assert placed(2.1)[2] is None
+    view, job, found = placed(2.6)
+    assert found is not None
+    view.add_job(RunningJob(job, found.assignments))
+    assert neighbours.predict(job, found.assignments, view, Unsure()).speed == pytest.approx(0.5)
