@@ -5,17 +5,18 @@ one net serves any size. The columns are those of tables.py. Unknown values are 
 NaN.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placewise_core.basics.arrays import Float32, FloatArray, IntArray
+from placewise_core.basics.arrays import BoolArray, Float32, FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.gpu_names import GPU_SPEEDS, gpu_speed
 from placewise_core.domain.cluster import Assignment, RunningJob
 from placewise_core.domain.job import Job, JobId
-from placewise_core.inputs.jobs import NOWHERE, Held, JobTokens, encode_job, numbered
+from placewise_core.inputs.jobs import NOWHERE, Held, JobTokens, encode_job
 from placewise_core.inputs.tables import (
     COLUMNS,
     JOB_COLUMNS,
@@ -91,7 +92,9 @@ class Encoder:
         """`most_jobs` > 0 keeps only so many job tokens: the batch first, then the running jobs that came last."""
         self._most_jobs = most_jobs
         self._tokens = JobTokens()
+        self._running_last: _RunningTokens | None = None
         self._inventory: tuple[object, Float32] | None = None
+        self._chosen: _Chosen | None = None
 
     def encode(
         self,
@@ -113,21 +116,41 @@ class Encoder:
         new = len(batch)
         if running is None:
             running = self._running(view, new, rows)
-        there = self._tokens.of_running(running, view.nodes.index)
-        jobs, cells = there.rows, there.cells
+        there = self._tokens_of_running(running, view, rows)
+        jobs, placement = there.rows, there.placement
         if batch:
             jobs = np.empty((new + len(there.rows), JOB_FEATURES), dtype=np.float32)
             jobs[new:] = there.rows
-            where: list[NDArray[np.int64]] = []
+            where: list[Held] = []
             for i, job in enumerate(batch):
                 done = () if placed is None else placed.get(job.id, ())
                 held = Held.of(done, view.nodes.index) if done else NOWHERE
                 self._tokens.write_new(jobs[i], job, held, is_current=i == current)
-                where.append(held.cells)
-            cells = np.concatenate([numbered(where), there.cells], axis=1)
-            cells[0, len(cells[0]) - len(there.cells[0]) :] += new
-        placement = _placement(cells, len(jobs), view.nodes.size, rows)
+                where.append(held)
+            placement = np.concatenate([_placement(where, self._chosen_of(view, rows)), there.placement])
         return Observation(self.encode_nodes(view, now_s, rows), jobs, placement, current)
+
+    def _tokens_of_running(
+        self, running: Sequence[RunningJob], view: ClusterView, rows: IntArray | None
+    ) -> "_RunningTokens":
+        """Of jobs in this order. What was encoded for the same nodes the last time is taken from there."""
+        chosen, last = self._chosen_of(view, rows), self._running_last
+        if last is None or last.chosen is not chosen:
+            last = _RunningTokens((), chosen, {}, _NO_TOKENS, _placement((), chosen))
+        at = [*map(last.places.get, map(id, running))]
+        new = [job for job, place in zip(running, at, strict=True) if place is None]
+        if not new and len(at) == len(last.jobs) and at == [*range(len(at))]:
+            return last
+        tokens, held = self._tokens.of_running(new, view.nodes.index)
+        placement = _placement(held, chosen)
+        if last.jobs:
+            of_new = itertools.count(len(last.jobs))
+            order = np.array([next(of_new) if place is None else place for place in at], dtype=np.int64)
+            tokens = np.concatenate([last.rows, tokens]).take(order, axis=0)
+            placement = np.concatenate([last.placement, placement]).take(order, axis=0)
+        places = {id(job): place for place, job in enumerate(running)}
+        self._running_last = _RunningTokens(running, chosen, places, tokens, placement)
+        return self._running_last
 
     def encode_new(self, batch: Sequence[Job]) -> Float32:
         """(len(batch), JOB_FEATURES): jobs of which nothing is placed, as `encode` has them."""
@@ -144,32 +167,50 @@ class Encoder:
         if rows is None:
             running = list(view.jobs.values())
         else:
-            ids = dict.fromkeys(job_id for m in rows.tolist() for job_id in view.usage.jobs_on(m))
-            running = [view.jobs[job_id] for job_id in ids if job_id in view.jobs]
+            ids = dict.fromkeys(itertools.chain.from_iterable(map(view.usage.jobs_on, rows.tolist())))
+            running = [job for job in map(view.jobs.get, ids) if job is not None]
         if self._most_jobs and len(running) + new > self._most_jobs:
             running = running[len(running) - max(0, self._most_jobs - new) :]
         return running
 
     def encode_nodes(self, view: ClusterView, now_s: float, rows: IntArray | None = None) -> Float32:
         """(M, NODE_FEATURES), or (C, NODE_FEATURES) for the nodes `rows`; cost follows C, not M."""
+        chosen, usable = self._chosen_of(view, rows), view.usable(now_s)
+        last: _NodeTokens | None = view.notes.get(self)
+        if last is not None and last.is_of(view, chosen, usable):
+            changed = set(view.usage.touched_since(last.usage_stamp))
+            if len(changed) <= _FEW_CHANGED:
+                nodes = last.nodes.copy()
+                for m in changed:
+                    _write_use_of(m, nodes, view, chosen)
+                view.notes[self] = _NodeTokens(nodes, view, chosen, usable)
+                return nodes
+        nodes = self._nodes_anew(view, rows, chosen, usable)
+        view.notes[self] = _NodeTokens(nodes, view, chosen, usable)
+        return nodes
+
+    def _nodes_anew(self, view: ClusterView, rows: IntArray | None, chosen: "_Chosen", usable: BoolArray) -> Float32:
         at: slice | IntArray = slice(None) if rows is None else rows
-        out = self._inventory_of(view)[at].copy()
-        free, free_gpus = view.usage.free[:, at], view.usage.free_gpus[at]
-        shares = free * view.nodes.inverse_capacity[:, at]
-        out[:, _AT["free_cpu"]] = free[CPU]
-        out[:, _AT["free_gpus"]] = free_gpus
-        out[:, _AT["free_cpu_share"]] = shares[CPU]
-        out[:, _AT["free_memory_share"]] = shares[MEMORY]
-        out[:, _AT["free_network_share"]] = shares[NETWORK]
-        out[:, _AT["free_gpu_share"]] = free_gpus / np.maximum(out[:, _AT["gpus"]], 1)
-        out[:, _AT["free_gpu_memory_share"]] = shares[GPU_MEMORY]
-        out[:, _AT["load"]] = view.usage.load[at]
-        out[:, _AT["tasks"]] = view.usage.task_count[at]
-        out[:, _AT["is_usable"]] = view.usable(now_s)[at]
+        out, usage = chosen.inventory.copy(), view.usage
+        use = (usage.free[:, at], usage.free_gpus[at], usage.load[at], usage.task_count[at])
+        out[:, _USE] = np.array(_in_use(*use, view.nodes.inverse_capacity[:, at], chosen.gpus)).T
+        out[:, _USE] *= _USE_SCALES
+        out[:, _AT["is_usable"]] = usable[at]
         if view.nodes.has_telemetry and view.nodes.observe_time_s[at].any():
             _write_telemetry(out, view.nodes.telemetry[:, at], view.nodes.capacity[NETWORK, at])
-        out *= _NODE_SCALES
+            out[:, _REPORTED] *= _NODE_SCALES[_REPORTED]
         return out
+
+    def _chosen_of(self, view: ClusterView, rows: IntArray | None) -> "_Chosen":
+        """Kept until the inventory changes or other nodes are asked for."""
+        asked, kept = None if rows is None else rows.tobytes(), self._chosen
+        if kept is None or kept.capacity is not view.nodes.capacity or kept.asked != asked:
+            inventory = self._inventory_of(view)
+            inventory = inventory if rows is None else inventory[rows]
+            place = None if rows is None else {m: c for c, m in enumerate(rows.tolist())}
+            gpus = np.maximum(inventory[:, _AT["gpus"]], 1).astype(np.float64)
+            kept = self._chosen = _Chosen(view.nodes.capacity, asked, place, inventory * _NODE_SCALES, gpus)
+        return kept
 
     def _inventory_of(self, view: ClusterView) -> Float32:
         """(M, NODE_FEATURES), unscaled, with the columns that only an inventory change changes."""
@@ -187,14 +228,98 @@ class Encoder:
         """Rewrites token i of an observation over all nodes: the current job of the batch, after one more task."""
         held = Held.of(done, view.nodes.index)
         self._tokens.write_new(seen.jobs[i], job, held, is_current=i == seen.current)
-        node, role, count = held.cells
         seen.placement[i] = 0.0
-        seen.placement[i, node, role] = count * PLACEMENT_COLUMNS[0].scale
+        for m, role, count in held.cells:
+            seen.placement[i, m, role] = count * _PLACED_SCALE
+
+
+@frozen
+class _Chosen:
+    """C nodes, and of them all that only another inventory changes.
+
+    `capacity`: the view's, of the same nodes while it is the same · `asked`: their rows as bytes, None for all ·
+    `place`: the place of each row, None for all · inventory (C, NODE_FEATURES), scaled · gpus (C,), at least 1.
+    """
+
+    capacity: FloatArray
+    asked: bytes | None
+    place: Mapping[int, int] | None
+    inventory: Float32
+    gpus: FloatArray
+
+    def place_of(self, m: int) -> int | None:
+        """None if node m is not among them."""
+        return m if self.place is None else self.place.get(m)
+
+
+@frozen
+class _RunningTokens:
+    """`jobs` as tokens over some nodes: rows (J, JOB_FEATURES) · placement (J, C, 2) · `places`: the place of each job
+    by its identity."""
+
+    jobs: Sequence[RunningJob]
+    chosen: _Chosen
+    places: Mapping[int, int]
+    rows: Float32
+    placement: Float32
+
+
+_NO_TOKENS: Float32 = np.zeros((0, JOB_FEATURES), dtype=np.float32)
+
+
+class _NodeTokens:
+    """`nodes` as they were encoded last, and the stamps by which a change shows."""
+
+    def __init__(self, nodes: Float32, view: ClusterView, chosen: _Chosen, usable: BoolArray) -> None:
+        self.nodes, self.usage_stamp = nodes, view.usage.stamp
+        self._usage, self._chosen, self._usable = view.usage, chosen, usable.tobytes()
+        self._telemetry_stamp = view.nodes.telemetry_stamp
+
+    def is_of(self, view: ClusterView, chosen: _Chosen, usable: BoolArray) -> bool:
+        """True if nothing but the usage of some nodes can have changed."""
+        return (
+            self._chosen is chosen
+            and self._usage is view.usage
+            and self._telemetry_stamp == view.nodes.telemetry_stamp
+            and self._usable == usable.tobytes()
+        )
 
 
 _AT = {column.name: i for i, column in enumerate(NODE_COLUMNS)}
+_USE = slice(_AT["free_cpu"], _AT["tasks"] + 1)  # columns that change with the jobs on a node
+_PLACED_SCALE = PLACEMENT_COLUMNS[0].scale
+_REPORTED = slice(_AT["has_temperature"], NODE_FEATURES)
 _FASTEST_TRAINED = GPU_SPEEDS["a100"]
 _NODE_SCALES = np.asarray([column.scale for column in NODE_COLUMNS], dtype=np.float32)
+_USE_SCALES = _NODE_SCALES[_USE]
+_FEW_CHANGED = 8  # nodes up to which writing one by one is faster than all at once
+
+
+def _in_use(free: Any, free_gpus: Any, load: Any, tasks: Any, inverse_capacity: Any, gpus: Any) -> tuple[Any, ...]:
+    """The columns of _USE, of one node or of arrays of nodes."""
+    return (
+        free[CPU],
+        free_gpus,
+        free[CPU] * inverse_capacity[CPU],
+        free[MEMORY] * inverse_capacity[MEMORY],
+        free[NETWORK] * inverse_capacity[NETWORK],
+        free_gpus / gpus,
+        free[GPU_MEMORY] * inverse_capacity[GPU_MEMORY],
+        load,
+        tasks,
+    )
+
+
+def _write_use_of(m: int, nodes: Float32, view: ClusterView, chosen: _Chosen) -> None:
+    """Renews the token of node m, if it is among the chosen ones."""
+    c = chosen.place_of(m)
+    if c is not None:
+        usage = view.usage
+        free, inverse = usage.free[:, m].tolist(), view.nodes.inverse_capacity[:, m].tolist()
+        use = (free, usage.free_gpus.item(m), usage.load.item(m), usage.task_count.item(m))
+        row = nodes[c, _USE]
+        row[:] = _in_use(*use, inverse, chosen.gpus.item(c))
+        row *= _USE_SCALES
 
 
 def gpu_relative_speed(model: str) -> float:
@@ -244,16 +369,12 @@ def _write_telemetry(out: Float32, telemetry: FloatArray, network_gbps: FloatArr
         out[:, _AT[column]] = np.nan_to_num(values, nan=0.0)
 
 
-def _placement(cells: NDArray[np.int64], jobs: int, size: int, rows: IntArray | None) -> Float32:
-    """(J, M, 2), or (J, C, 2) over the nodes `rows`: how many tasks of each job are on each node, by role. `cells` are
-    those of job_tokens.numbered."""
-    placement = np.zeros((jobs, size if rows is None else len(rows), 2), dtype=np.float32)
-    owner, node, role, count = cells
-    if rows is not None:
-        position = np.full(size, -1, dtype=np.int64)
-        position[rows] = np.arange(len(rows))
-        node = position[node]
-        is_there = node >= 0
-        owner, node, role, count = owner[is_there], node[is_there], role[is_there], count[is_there]
-    placement[owner, node, role] = count * PLACEMENT_COLUMNS[0].scale
+def _placement(held: Sequence[Held], chosen: _Chosen) -> Float32:
+    """(J, C, 2): how many tasks of each job are on each of the nodes, by role."""
+    placement = np.zeros((len(held), len(chosen.inventory), 2), dtype=np.float32)
+    for i, each in enumerate(held):
+        for m, role, count in each.cells:
+            c = chosen.place_of(m)
+            if c is not None:
+                placement[i, c, role] = count * _PLACED_SCALE
     return placement

@@ -94,7 +94,7 @@ class PaperRows:
                 at = _DEMANDS + i * (1 + len(KINDS))
                 row[at] = sum(group.count for group in groups) * _OF_TASKS
                 row[at + 1 : at + 1 + len(KINDS)] = _amounts(groups[0].demand)
-        for m, i, count in listed.held.cells.T.tolist():
+        for m, i, count in listed.held.cells:
             row[_PLACED + i] += count * _OF_TASKS
             row[self._tasks_at(m) + i] = count * _OF_TASKS
         row[-1] = listed.is_new

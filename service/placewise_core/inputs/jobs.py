@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from placewise_core.basics.arrays import Float32, IntArray
+from placewise_core.basics.arrays import Float32
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment, RunningJob
@@ -26,7 +26,6 @@ from placewise_core.inputs.tables import (
 from placewise_core.speed.linear_speed import linear_minutes, reported_speed, worker_step_ms, workers_of
 
 _REMEMBERED = 20_000
-_DYNAMIC, _LINEAR_SPEED = slice(STATIC_JOB_FEATURES, len(JOB_COLUMNS)), slice(len(JOB_COLUMNS), JOB_FEATURES)
 _MINUTES_SCALE, _STEP_SCALE = LINEAR_SPEED_COLUMNS[1].scale, LINEAR_SPEED_COLUMNS[3].scale
 _SCALE = {column.name: column.scale for column in JOB_COLUMNS}
 _STATIC_SCALES = np.asarray([column.scale for column in JOB_COLUMNS[:STATIC_JOB_FEATURES]])
@@ -81,33 +80,37 @@ _ARCHITECTURES = {kind: tuple(float(kind is other) for other in Architecture) fo
 _PRIORITIES = {priority: tuple(float(priority is other) for other in Priority) for priority in Priority}
 
 
+# Of a job's tasks: the node, the role (0 worker, 1 parameter server), and how many.
+Cell = tuple[int, int, int]
+
+
 @frozen
 class Held:
-    """The nodes of a job's tasks. cells (3, n) int64: node, role (0 worker, 1 parameter server) and count of each pair;
-    `summary`: the encoded workers, servers and nodes."""
+    """The nodes of a job's tasks. `summary`: the encoded workers, servers and nodes."""
 
     assignments: Sequence[Assignment]
     index: Mapping[str, int]
-    cells: IntArray
+    cells: Sequence[Cell]
     summary: tuple[float, float, float]
 
     @classmethod
     def of(cls, assignments: Sequence[Assignment], index: Mapping[str, int]) -> "Held":
         """`index` gives the place of each node; tasks on nodes it lacks are passed over."""
         counted: dict[tuple[int, int], int] = {}
+        in_role = [0, 0]
         for assignment in assignments:
             m = index.get(assignment.node)
             if m is not None:
                 cell = (m, int(assignment.role is not Role.WORKER))
                 counted[cell] = counted.get(cell, 0) + 1
-        cells = np.array([(m, role, n) for (m, role), n in counted.items()], dtype=np.int64).reshape(-1, 3).T
-        workers = sum(n for (_, role), n in counted.items() if role == 0)
-        servers = sum(n for (_, role), n in counted.items() if role == 1)
-        nodes = len({m for m, _ in counted})
-        return cls(assignments, index, cells, (_FEW_SCALE * workers, _FEW_SCALE * servers, _NODES_SCALE * nodes))
+                in_role[cell[1]] += 1
+        cells = [(m, role, n) for (m, role), n in counted.items()]
+        nodes = len(cells) if not in_role[1] else len({m for m, _ in counted})
+        summary = (_FEW_SCALE * in_role[0], _FEW_SCALE * in_role[1], _NODES_SCALE * nodes)
+        return cls(assignments, index, cells, summary)
 
 
-NOWHERE = Held((), {}, np.zeros((3, 0), dtype=np.int64), (0.0, 0.0, 0.0))
+NOWHERE = Held((), {}, (), (0.0, 0.0, 0.0))
 
 
 @frozen
@@ -128,86 +131,29 @@ class _LinearSpeed:
         return (self.minutes > 0.0, minutes, self.step > 0.0, self.step, speed > 0.0, speed)
 
 
-def numbered(cells: Sequence[IntArray], first: int = 0) -> IntArray:
-    """(4, N): Held.cells of several jobs, with the job's number, from `first`, before them."""
-    widths = [each.shape[1] for each in cells]
-    found = np.empty((4, sum(widths)), dtype=np.int64)
-    if widths:
-        found[0] = np.arange(first, first + len(widths)).repeat(widths)
-        np.concatenate(cells, axis=1, out=found[1:])
-    return found
-
-
-@frozen
-class RunningTokens:
-    """`jobs` as tokens: rows (n, JOB_FEATURES) · cells (4, N) as `numbered` gives them · `widths`: how many of each."""
-
-    jobs: Sequence[RunningJob]
-    index: Mapping[str, int]
-    rows: Float32
-    cells: IntArray
-    widths: Sequence[int]
-
-    def begun(self, count: int) -> "RunningTokens":
-        """The first `count` jobs alone."""
-        widths = self.widths[:count]
-        return RunningTokens(self.jobs[:count], self.index, self.rows[:count], self.cells[:, : sum(widths)], widths)
-
-    def followed_by(self, others: "RunningTokens") -> "RunningTokens":
-        """With others, which are numbered on from these."""
-        return RunningTokens(
-            [*self.jobs, *others.jobs],
-            self.index,
-            np.concatenate([self.rows, others.rows]),
-            np.concatenate([self.cells, others.cells], axis=1),
-            [*self.widths, *others.widths],
-        )
-
-
-def _begin_alike(ones: Sequence[RunningJob], others: Sequence[RunningJob]) -> int:
-    """How many jobs both begin with."""
-    for i, (one, other) in enumerate(zip(ones, others, strict=False)):
-        if one is not other:
-            return i
-    return min(len(ones), len(others))
-
-
 class JobTokens:
     """Writes tokens of new jobs; keeps those of running ones in one block, a row each, until something changes."""
 
     def __init__(self) -> None:
         self._static: Bounded[JobId, tuple[Job, Float32, _LinearSpeed]] = Bounded(_REMEMBERED)
         self._running = _Block()
-        self._last = RunningTokens((), {}, self._running.rows[:0], numbered(()), ())
 
     def write_new(self, row: Float32, job: Job, held: Held, *, is_current: bool) -> None:
         """A job of the batch, of which `held` is tentatively placed."""
         row[:STATIC_JOB_FEATURES], linear_speed = self._static_of(job)
-        row[_DYNAMIC] = (1.0, is_current, *held.summary, 1.0)
-        row[_LINEAR_SPEED] = linear_speed.columns(1.0, 0.0)
+        row[STATIC_JOB_FEATURES:] = (1.0, is_current, *held.summary, 1.0, *linear_speed.columns(1.0, 0.0))
 
-    def of_running(self, running: Sequence[RunningJob], index: Mapping[str, int]) -> RunningTokens:
-        """`index` as in Held.of. Jobs that began a list before the same way are not looked at again."""
+    def of_running(self, running: Sequence[RunningJob], index: Mapping[str, int]) -> tuple[Float32, Sequence[Held]]:
+        """Tokens (n, JOB_FEATURES), and where the tasks of each job are. `index` as in Held.of."""
         if len(self._running.slots) > _REMEMBERED:  # job ids never come back: without a bound the memory would fill
             self._running = _Block()
-        last = self._last
-        same = _begin_alike(last.jobs, running) if last.index is index else 0
-        if same < len(running) or same < len(last.jobs):
-            rest = self._tokens_of(running[same:], index, same)
-            first = last if same == len(last.jobs) else last.begun(same)
-            self._last = first.followed_by(rest) if same else rest
-        return self._last
-
-    def _tokens_of(self, running: Sequence[RunningJob], index: Mapping[str, int], first: int) -> RunningTokens:
-        """Of jobs whose numbers begin with `first`."""
         kept, at = self._running, []
         for job in running:
             slot = kept.slots.get(job.id, -1)
             if slot < 0 or kept.seen[slot] is not job or kept.held[slot].index is not index:
                 slot = self._renew(job, index)
             at.append(slot)
-        by_job = [kept.held[slot].cells for slot in at]
-        return RunningTokens(running, index, kept.rows[at], numbered(by_job, first), [each.shape[1] for each in by_job])
+        return kept.rows[at], [kept.held[slot] for slot in at]
 
     def _renew(self, running: RunningJob, index: Mapping[str, int]) -> int:
         kept = self._running
@@ -220,8 +166,13 @@ class JobTokens:
         left = 1.0
         if running.job.total_epochs > 0:
             left = min(1.0, max(0.0, 1.0 - running.epochs_done / running.job.total_epochs))
-        row[_DYNAMIC] = (0.0, 0.0, *held.summary, left)
-        row[_LINEAR_SPEED] = linear_speed.columns(left, reported_speed(running))
+        row[STATIC_JOB_FEATURES:] = (
+            0.0,
+            0.0,
+            *held.summary,
+            left,
+            *linear_speed.columns(left, reported_speed(running)),
+        )
         return slot
 
     def _static_of(self, job: Job) -> tuple[Float32, _LinearSpeed]:

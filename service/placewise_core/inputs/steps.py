@@ -26,7 +26,7 @@ _FREE_SHARES = slice(_AT["free_cpu_share"], _AT["free_network_share"] + 1)  # in
 _USAGE = slice(_AT["free_cpu_share"], _AT["tasks"] + 1)
 # The same columns, scaled alike, as tokens of nodes have them.
 _NODE_AT = {column.name: i for i, column in enumerate(NODE_COLUMNS)}
-_USAGE_OF_NODES = [_NODE_AT[name] for name in list(_AT)[_USAGE]]
+_USAGE_OF_NODES = np.array([_NODE_AT[name] for name in list(_AT)[_USAGE]])
 _GPU_SCALE, _LOAD_SCALE, _COUNT_SCALE = _SCALE["free_gpus"], _SCALE["load"], _SCALE["tasks"]
 
 
@@ -46,7 +46,7 @@ def encode_free(view: ClusterView, rows: IntArray) -> Float32:
 def free_of(nodes: Float32) -> Float32:
     """As `encode_free`, from what Encoder.encode_nodes gave of the same nodes."""
     features: Float32 = np.zeros((len(nodes), STEP_FEATURES), dtype=np.float32)
-    features[:, _USAGE] = nodes[:, _USAGE_OF_NODES]
+    features[:, _USAGE] = nodes.take(_USAGE_OF_NODES, axis=1)
     return features
 
 

@@ -96,7 +96,7 @@ class _ClusterEncoding:
         self._usable = view.usable(now_s).tobytes()  # compared as bytes: an array takes ten times as long
         self._inventory = (view.nodes.layout_stamp, view.nodes.telemetry_stamp)
         self._usage_stamp = view.usage.stamp
-        self._usage = [array.copy() for array in _usage_of(view, rows)]
+        self._usage = _usage_of(view, rows)
 
     def is_layout(self, view: ClusterView) -> bool:
         """True while the view's nodes are the same."""
@@ -121,8 +121,11 @@ class _ClusterEncoding:
 
 
 def _usage_of(view: ClusterView, rows: IntArray) -> tuple[FloatArray, IntArray, IntArray]:
-    at: slice | IntArray = slice(None) if len(rows) == view.nodes.size else rows
-    return view.usage.free[:, at], view.usage.free_gpus[at], view.usage.task_count[at]
+    """Copies."""
+    usage = view.usage
+    if len(rows) == view.nodes.size:
+        return usage.free.copy(), usage.free_gpus.copy(), usage.task_count.copy()
+    return usage.free.take(rows, axis=1), usage.free_gpus.take(rows), usage.task_count.take(rows)
 
 
 @frozen
