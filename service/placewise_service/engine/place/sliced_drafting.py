@@ -131,11 +131,14 @@ class _Work:
         self._begin(slices)
         exploration = placer.exploration(self.command, live.view, draft)
         jobs = self.policy.order(self.command.jobs, live.view.fork(), context)
+        nodes, work = -1, list[int]()
         for i, job in enumerate(jobs):
             slices.pause()
             placer.check_deadline(draft, self.command, context)
-            ahead = jobs[i : i + _READ_AHEAD]
-            most = max([looks(other, live.view.nodes.size, context.is_explaining) for other in ahead])
+            if live.view.nodes.size != nodes:  # nodes may come and go meanwhile
+                nodes = live.view.nodes.size
+                work = [looks(each, nodes, context.is_explaining) for each in jobs]
+            most = max(work[i : i + _READ_AHEAD])
             if self._is_known(job):
                 continue
             if most > _MOST_LOOKS:

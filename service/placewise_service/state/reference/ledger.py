@@ -1,7 +1,6 @@
 """What jobs hold on nodes, and whether more fits: the reference for reserve.lua and shared/holdings.lua. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 
 from placewise_core.domain.job import JobId
@@ -28,6 +27,10 @@ class Used:
     def is_idle(self) -> bool:
         return not any(self.pooled.values()) and not self.extended and not self.tenants
 
+    def copy(self) -> "Used":
+        tenants = {gpu: list(on_gpu) for gpu, on_gpu in self.tenants.items()}
+        return Used(dict(self.pooled), dict(self.extended), tenants)
+
 
 class NodeLedger:
     """Nodes' capacities and amounts in use. Nodes may leave and return: the amounts there stay in use."""
@@ -40,7 +43,7 @@ class NodeLedger:
         """A ledger to try things on, of these nodes only."""
         other = NodeLedger()
         other.capacities = self.capacities
-        other.used = {name: deepcopy(self.used[name]) for name in nodes if name in self.used}
+        other.used = {name: self.used[name].copy() for name in nodes if name in self.used}
         return other
 
     def take(self, job_id: JobId, holds: Sequence[Hold]) -> None:
@@ -86,7 +89,7 @@ class NodeLedger:
             return pooled
         for gpu in hold.gpus:
             seen = expected.get(f"{hold.node}/{gpu}", ())
-            if reason := _gpu_conflict(hold, gpu, capacity, used.tenants.get(gpu, []), set(seen), set(own)):
+            if reason := _gpu_conflict(hold, gpu, capacity, used.tenants.get(gpu, []), seen, own):
                 return reason
         return ""
 
@@ -142,14 +145,20 @@ def _pooled_conflict(hold: Hold, capacity: NodeCapacity, used: Used) -> str:
 
 
 def _gpu_conflict(
-    hold: Hold, gpu: int, capacity: NodeCapacity, tenants: Sequence[Tenant], seen: set[JobId], own: set[JobId]
+    hold: Hold,
+    gpu: int,
+    capacity: NodeCapacity,
+    tenants: Sequence[Tenant],
+    seen: Collection[JobId],
+    own: Collection[JobId],
 ) -> str:
     memory_gib = capacity.gpu_memory_by_index_gib.get(gpu)
     if memory_gib is None:
         return "GPU_UNKNOWN"
     if tenants and not (hold.is_sharing and all(tenant.is_sharing for tenant in tenants)):
         return "GPU_TAKEN"
-    if {tenant.job_id for tenant in tenants} - own != seen - own:
+    there = {tenant.job_id for tenant in tenants if tenant.job_id not in own}
+    if there != {job_id for job_id in seen if job_id not in own}:
         return "GPU_TENANTS_CHANGED"
     is_full = len(tenants) >= capacity.max_jobs_per_gpu
     is_split = hold.gpu_fraction < 1 and 1 - sum(t.fraction for t in tenants) < hold.gpu_fraction

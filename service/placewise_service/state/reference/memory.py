@@ -229,10 +229,11 @@ class MemoryStore(MemoryBundles):
         if (conflict := _conflict(state, request)) is not None:
             return conflict
         expire_s = self._time_of(state) + request.ttl_s
-        for job in request.jobs:
+        jobs = tuple([reserved(job, expire_s) for job in request.jobs])
+        for job in jobs:
             state.ended.pop(job.id, None)
-            state.hold(reserved(job, expire_s))
-        event = state.append(JobsChanged(tuple(reserved(job, expire_s) for job in request.jobs)))
+            state.hold(job)
+        event = state.append(JobsChanged(jobs))
         self._memorise(cluster, request.request_id, Repeated(request.answer, expire_s), request.fingerprint)
         return Reserved(event, expire_s)
 
