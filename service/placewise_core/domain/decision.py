@@ -146,6 +146,26 @@ class LearnedSpeed:
     source: str
 
 
+@final
+@frozen
+class LearnedHeat:
+    """What reports of nodes say of the GPUs or CPUs (`unit`) of a type of node: °C above the ambient under lasting
+    load, and the time constant, each with the bounds of its 90 % interval and the bundle's value. `reports` is their
+    decayed number."""
+
+    node_type: str
+    unit: str
+    rise_celsius: float
+    low_celsius: float
+    high_celsius: float
+    shipped_celsius: float
+    time_constant_s: float
+    low_s: float
+    high_s: float
+    shipped_s: float
+    reports: float
+
+
 @frozen
 class DecisionMeta:
     decision_id: str
@@ -163,6 +183,7 @@ class DecisionMeta:
     caller: str = ""
     lengths: tuple[LearnedLength, ...] = ()
     speeds: tuple[LearnedSpeed, ...] = ()
+    heat: tuple[LearnedHeat, ...] = ()
 
 
 @final

@@ -8,6 +8,7 @@ from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.partition.exclusion import Exclusion
 from placewise_core.partition.figures import Figures
+from placewise_core.partition.site_heat import heat_stamp
 from placewise_core.view.view import ClusterView
 
 
@@ -67,7 +68,7 @@ class StandingOffer:
     def __init__(self) -> None:
         self._offer: UnitOffer | None = None
         self._view: weakref.ref[ClusterView] | None = None
-        self._stamps = (0, 0, 0)
+        self._stamps = (0, 0, 0, 0)
         self._made_s = 0.0
         self._oldest_fresh_s = 0.0
 
@@ -85,5 +86,5 @@ class StandingOffer:
         self._offer, self._view, self._stamps, self._made_s = offer, weakref.ref(view), _stamps(view), now_s
 
 
-def _stamps(view: ClusterView) -> tuple[int, int, int]:
-    return view.nodes.layout_stamp, view.nodes.telemetry_stamp, view.usage.stamp
+def _stamps(view: ClusterView) -> tuple[int, int, int, int]:
+    return view.nodes.layout_stamp, view.nodes.telemetry_stamp, view.usage.stamp, heat_stamp(view)

@@ -14,7 +14,7 @@ import numpy as np
 
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.slices import Slices, spaced
-from placewise_core.domain.decision import Blocker, Excluded, Outcome, PartitionPlan, Reason, Share
+from placewise_core.domain.decision import Blocker, Excluded, LearnedHeat, Outcome, PartitionPlan, Reason, Share
 from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.partition.candidates import StandingOffer, UnitCandidates, UnitOffer
 from placewise_core.partition.capability import Weights, node_capabilities
@@ -24,13 +24,12 @@ from placewise_core.partition.overhead import overhead_s
 from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.reschedule import handed_out, how_far, is_late, rescheduled
 from placewise_core.partition.shares import levelled, proportional
+from placewise_core.partition.site_heat import SiteHeat
 from placewise_core.partition.thermal import (
     ThermalModel,
     ThermalState,
     allowed_s,
     peak_celsius,
-    readings_of,
-    thermal_state,
 )
 from placewise_core.partition.threshold import threshold_scale, unit_count
 from placewise_core.partition.units import CPU_UNIT, NO_GPU, UnitsCache, selected
@@ -51,8 +50,8 @@ class HeatIsland:
         if capability.get("schema") != "placewise.capability/1":
             raise ValueError("not a placewise.capability/1 file")
         self._weights = Weights.from_mapping(capability["weights"])
-        self._gpu_thermal = ThermalModel.from_mapping(capability["thermal"]["gpu"])
-        self._cpu_thermal = ThermalModel.from_mapping(capability["thermal"]["cpu"])
+        gpu, cpu = (ThermalModel.from_mapping(capability["thermal"][unit]) for unit in ("gpu", "cpu"))
+        self._site = SiteHeat(gpu, cpu)
         self._default_overhead_s = float(capability["default_overhead_s"])
         self._units = UnitsCache()
         self._figures = FiguresCache(self._work_out)
@@ -114,15 +113,13 @@ class HeatIsland:
             allowed_s=allowed_s(thermal),
         )
 
+    def learned(self, view: ClusterView) -> tuple[LearnedHeat, ...]:
+        """As PartitionPolicy."""
+        return self._site.learned(view) if view.settings.learn_heat else ()
+
     def _thermal(self, view: ClusterView) -> ThermalState:
         """(2M,) thermal state of a GPU of each node, then of its CPU, from the node's report."""
-        read = readings_of(view)
-        models = ((self._gpu_thermal, slice(view.nodes.size)), (self._cpu_thermal, slice(view.nodes.size, None)))
-        gpu, cpu = (
-            thermal_state(model, read.celsius[of], read.limit[of], read.ambient[of], read.watts[of])
-            for model, of in models
-        )
-        return gpu.followed_by(cpu)
+        return self._site.state(view)
 
     def _looked_up(self, view: ClusterView, slices: Slices) -> Figures:
         """The figures of this view; computed if needed, after the units."""

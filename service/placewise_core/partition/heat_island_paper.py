@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from placewise_core.domain.decision import LearnedHeat
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.partition.candidates import UnitOffer
 from placewise_core.partition.heat_island import HeatIsland
@@ -21,6 +22,10 @@ class HeatIslandPaper(HeatIsland):
     """Shares in proportion to current capability; heat is avoided by balance alone."""
 
     name = "heat-island-paper"
+
+    def learned(self, view: ClusterView) -> tuple[LearnedHeat, ...]:
+        """Nothing: it forecasts no temperature."""
+        return ()
 
     def _thermal(self, view: ClusterView) -> ThermalState:
         """(2M,), all unknown."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from placewise_core.basics.slices import ONE_SLICE, Slices
-from placewise_core.domain.decision import PartitionPlan
+from placewise_core.domain.decision import LearnedHeat, PartitionPlan
 from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.view.view import ClusterView
 
@@ -37,6 +37,10 @@ class PartitionPolicy(Protocol):
 
         Scales sum to the rest of all shares. WAIT if no unit may take it.
         """
+        ...
+
+    def learned(self, view: ClusterView) -> tuple[LearnedHeat, ...]:
+        """What its forecasts read of what the cluster has learned. Empty unless its setting `learn_heat` is on."""
         ...
 
 

@@ -34,6 +34,16 @@ class ThermalModel:
 
 
 @frozen
+class UnitModels:
+    """The same of each unit, (K,) arrays, with one ambient. A load may be of another unit than watts."""
+
+    resistance_k_per_w: FloatArray
+    time_constant_s: FloatArray
+    load_watts: FloatArray
+    ambient_celsius: float
+
+
+@frozen
 class ThermalState:
     """(K,) arrays: °C now, °C at the end of the load (T_amb + P·R), and the limit, NaN if unknown; R·C in seconds."""
 
@@ -77,7 +87,7 @@ def readings_of(view: ClusterView) -> Readings:
 
 
 def thermal_state(
-    model: ThermalModel, celsius: FloatArray, limit: FloatArray, ambient: FloatArray, watts: FloatArray
+    model: ThermalModel | UnitModels, celsius: FloatArray, limit: FloatArray, ambient: FloatArray, watts: FloatArray
 ) -> ThermalState:
     """State of units from what their nodes report; all (K,), NaN where unreported, a limit of 0 means none.
 
@@ -86,7 +96,7 @@ def thermal_state(
     ambient = np.where(np.isnan(ambient), model.ambient_celsius, ambient)
     power = np.fmax(watts, model.load_watts)
     steady = ambient + power * model.resistance_k_per_w
-    constant = np.full(len(celsius), model.time_constant_s)
+    constant = np.full(len(celsius), 1.0) * model.time_constant_s
     return ThermalState(celsius, steady, np.where(limit > 0, limit, np.nan), constant)
 
 

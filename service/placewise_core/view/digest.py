@@ -108,7 +108,9 @@ def _number_of_settings(settings: ClusterSettings) -> int:
     """64 bits over the settings of exploration and of learning."""
     explorers = [(explorer.policy, explorer.weight) for explorer in settings.explorers]
     rates = (float(settings.exploration_rate), float(settings.admit_exploration_rate))
-    learns = (settings.learn_durations, settings.learn_throughput, settings.host_clock)
+    learns: tuple[bool, ...] = (settings.learn_durations, settings.learn_throughput, settings.host_clock)
+    if settings.learn_heat:  # else as replicas of 0.1.0 have it
+        learns += (True,)
     return number_of(repr((rates, explorers, learns)).encode())
 
 

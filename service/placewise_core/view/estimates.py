@@ -1,4 +1,4 @@
-"""Measurements of a site, for its cluster: overheads of divisible tasks, profiles of subtasks, sums about jobs."""
+"""Measurements of a site, for its cluster: overheads of divisible tasks, profiles of subtasks, sums of reports."""
 
 from collections.abc import Mapping
 
@@ -6,6 +6,7 @@ from placewise_core.basics.cells import digest_of
 from placewise_core.domain.events import OverheadLearned, SubtaskProfiled
 from placewise_core.speed.learned.disturbance import Disturbance, is_disturbance
 from placewise_core.speed.learned.durations import Durations, is_duration
+from placewise_core.speed.learned.heat import NodeHeat, is_heat
 from placewise_core.speed.learned.throughputs import Throughputs, is_throughput
 
 
@@ -16,6 +17,7 @@ class Estimates:
         self.overheads: dict[str, OverheadLearned] = {}
         self.profiles: dict[str, dict[str, float]] = {}
         self.durations, self.throughputs, self.disturbance = Durations(), Throughputs(), Disturbance()
+        self.heat = NodeHeat()
         self.digest = 0
         for overhead in overheads.values():
             self.learn(overhead)
@@ -57,17 +59,19 @@ class Estimates:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Kinds of the rows of sums."""
-        return (*self.durations.kinds, *self.throughputs.kinds, *self.disturbance.kinds)
+        return (*self.durations.kinds, *self.throughputs.kinds, *self.disturbance.kinds, *self.heat.kinds)
 
     def row(self, kind: str) -> Mapping[str, float]:
         """A row as the store keeps it; empty if there is none."""
         learned = self._learned(kind)
         return self.profiles.get(kind, {}) if learned is None else learned.row(kind)
 
-    def _learned(self, kind: str) -> Durations | Throughputs | Disturbance | None:
+    def _learned(self, kind: str) -> Durations | Throughputs | Disturbance | NodeHeat | None:
         """The estimator whose row it is; None for a subtask."""
         if is_duration(kind):
             return self.durations
         if is_disturbance(kind):
             return self.disturbance
+        if is_heat(kind):
+            return self.heat
         return self.throughputs if is_throughput(kind) else None

@@ -22,7 +22,7 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings, QueueState, RunState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
-from placewise_core.domain.decision import AdmitDecision, PartitionDecision, PartitionPlan, PlaceDecision
+from placewise_core.domain.decision import AdmitDecision, LearnedHeat, PartitionDecision, PartitionPlan, PlaceDecision
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError, PlacewiseError, StateUnavailableError
 from placewise_core.domain.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy, partitioned
@@ -77,12 +77,18 @@ def _partition_in_slices(
     return partitioned(policy, command.task, command.progress, view, context)
 
 
+def _heat(policy: PartitionPolicy, view: ClusterView) -> tuple[LearnedHeat, ...]:
+    """What the policy's forecasts read of what the cluster has learned."""
+    return policy.learned(view) if view.settings.learn_heat else ()
+
+
 @frozen
 class ClusterSnapshot:
-    """A view to be rendered at once: it changes with the next event."""
+    """A view to be rendered at once, as it changes with the next event; and what it has learned about heat."""
 
     view: ClusterView
     is_stale: bool
+    heat: tuple[LearnedHeat, ...] = ()
 
 
 class Engine:
@@ -216,6 +222,7 @@ class Engine:
         meta = parts.meta(
             policy.name, live, version, elapsed_ms, caller=command.caller,
             fallback_reason="" if arm is None else arm.error, bundle=None if arm is None else arm.bundle,
+            heat=_heat(policy, live.view),
         )  # fmt: skip
         decision = PartitionDecision(plan, meta)
         latency_ms = parts.elapsed_ms(started_s)
@@ -285,7 +292,10 @@ class Engine:
     ) -> ReportOutcome:
         """Inserts or updates nodes. Creates the cluster. `now_s` is the host's time, if it states one."""
         await self._growth.check_cluster(cluster)
-        outcome, events = await self._reporter.nodes(cluster, nodes, full, await self._time_of_report(cluster, now_s))
+        time_s = await self._time_of_report(cluster, now_s)
+        live = self._parts.views.find(cluster)
+        view = live.view if live is not None else None
+        outcome, events = await self._reporter.nodes(cluster, view, nodes, full, time_s)
         await self._show(cluster, events)
         return outcome
 
@@ -323,7 +333,8 @@ class Engine:
 
     async def get_cluster(self, cluster: str) -> ClusterSnapshot:
         live = await self._parts.views.get(cluster)
-        return ClusterSnapshot(live.view, live.is_stale)
+        policy = self._parts.registry.policies_of(cluster).partition.get(PARTITION_POLICY)
+        return ClusterSnapshot(live.view, live.is_stale, () if policy is None else _heat(policy, live.view))
 
     async def clusters(self) -> Sequence[str]:
         """Names of the clusters the store knows, or, while it does not answer, those with a view."""

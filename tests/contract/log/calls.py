@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -277,6 +278,24 @@ class PartitionHost(Host):
         return "consolidate"
 
 
+class WarmingHost(PartitionHost):
+    """On a cluster that learns heat: nodes work at constant power, and their reports are two seconds apart."""
+
+    def __init__(self, replicas: Sequence[Engine], policy: str, seed: int) -> None:
+        super().__init__(replicas, policy, seed)
+        self.reported: Counter[int] = Counter()
+
+    def settings(self) -> ClusterSettings:
+        return replace(super().settings(), learn_heat=True)
+
+    def node(self, i: int, now_s: float) -> Node:
+        found = super().node(i, now_s)
+        self.reported[i] += 1
+        time_s = now_s - 60.0 + min(60.0, 2.0 * self.reported[i])
+        telemetry = replace(found.telemetry, gpu_util=0.9, power_watts=800.0, observe_time_s=time_s)
+        return replace(found, telemetry=telemetry)
+
+
 class ExploringHost(Host):
     """On a cluster that explores, with a policy in force that each request names."""
 
@@ -321,6 +340,7 @@ def cases() -> dict[str, tuple[str, type[Host]]]:
         found[f"admit {name}"] = (name, AdmitHost)
         found[f"admit {name} exploring"] = (name, ExploringAdmitHost)
     found["admit proteus-qos learning"] = ("proteus-qos", LearningHost)
+    found["partition heat-island learning"] = ("heat-island", WarmingHost)
     found["disturbed search"] = ("search", DisturbedHost)
     return found
 

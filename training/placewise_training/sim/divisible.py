@@ -2,7 +2,8 @@
 
 A stream of tasks is split over the idle units of a cluster; each share runs for scale / true capability, its unit is
 under full load meanwhile, and the temperature of its node follows thermal.py exactly. A splitter knows the view:
-hardware, last telemetry, learned overheads; true capabilities and thermal constants are the simulator's own.
+hardware, last telemetry, learned overheads, and learned heat if the settings say so; true capabilities and thermal
+constants are the simulator's own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +13,15 @@ from typing import Protocol
 import numpy as np
 
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import Assignment, Node, NodeTelemetry, RunningJob
+from placewise_core.domain.cluster import Assignment, ClusterSettings, Node, NodeTelemetry, RunningJob
 from placewise_core.domain.decision import Outcome, PartitionPlan, Share
 from placewise_core.domain.divisible import DivisibleTask
-from placewise_core.domain.events import ClusterRecords, NodesReported
+from placewise_core.domain.events import ClusterRecords, NodesReported, SubtaskProfiled
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import PartitionContext
+from placewise_core.speed.learned.heat import HALVING_S
+from placewise_core.speed.learned.sums import Addition, sums_of
+from placewise_core.view.heat import heat_additions
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue
 from placewise_training.sim.hardware import NodeSpec, make_node
@@ -166,6 +170,7 @@ class HeatSimulation:
         *,
         report_every_s: float = 5.0,
         is_shortest_first: bool = False,
+        settings: ClusterSettings | None = None,
         seed: int = 0,
     ) -> None:
         self.policy = policy
@@ -173,6 +178,7 @@ class HeatSimulation:
         self.nodes = {node.spec.id: node for node in nodes}
         self.heat = {node.spec.id: ThermalState(node.spec.thermal) for node in nodes}
         self.view = ClusterView(ClusterRecords("heat", 0, "sim", nodes=tuple(node.spec.node for node in nodes)))
+        self.view.settings = settings or ClusterSettings()
         self.clock, self.events, self.hash = ManualClock(), EventQueue(), EventHash()
         self.completion = Distribution()
         self.waiting: list[tuple[float, DivisibleTask]] = []
@@ -218,8 +224,19 @@ class HeatSimulation:
         limits = {name: node.spec.thermal.limit_celsius for name, node in self.nodes.items()}
         self._over_s += self._report_every_s * sum(celsius[name] > limits[name] + 1e-9 for name in celsius)
         self._samples.append((self.now_s, tuple(celsius.values())))
-        self.view.apply_change(NodesReported(tuple(self._reported(node, celsius) for node in self.view.nodes.records)))
+        before = tuple(self.view.nodes.records)
+        reported = tuple(self._reported(node, celsius) for node in before)
+        self.view.apply_change(NodesReported(reported))
+        if self.view.settings.learn_heat:
+            for addition in heat_additions(zip(before, reported, strict=True)):
+                self._add(addition)
         self.events.push(self.now_s + self._report_every_s, EventKind.TELEMETRY)
+
+    def _add(self, addition: Addition) -> None:
+        """As the store does."""
+        row = sums_of(self.view.estimates.row(addition.kind))
+        added = row.added(addition.value, self.now_s, HALVING_S, addition.weight)
+        self.view.apply_change(SubtaskProfiled(addition.kind, added.row))
 
     def _reported(self, node: Node, celsius: Mapping[str, float]) -> Node:
         m = self.view.nodes.index[node.id]

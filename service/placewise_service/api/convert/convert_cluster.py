@@ -155,6 +155,7 @@ def settings(value: ClusterSettings) -> cluster_pb2.ClusterSettings:
         host_clock=value.host_clock,
         learn_durations=value.learn_durations,
         learn_throughput=value.learn_throughput,
+        learn_heat=value.learn_heat,
     )
 
 
@@ -210,6 +211,7 @@ def changed_settings(
         host_clock=given.host_clock if "host_clock" in wanted else current.host_clock,
         learn_durations=given.learn_durations if "learn_durations" in wanted else current.learn_durations,
         learn_throughput=given.learn_throughput if "learn_throughput" in wanted else current.learn_throughput,
+        learn_heat=given.learn_heat if "learn_heat" in wanted else current.learn_heat,
     )
 
 

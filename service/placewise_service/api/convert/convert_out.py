@@ -19,6 +19,7 @@ from placewise_core.domain.decision import (
     DecisionMeta,
     Excluded,
     JobDecision,
+    LearnedHeat,
     Outcome,
     PartitionDecision,
     PlaceDecision,
@@ -146,6 +147,23 @@ def _candidate(candidate: Candidate) -> decision_pb2.Candidate:
     )
 
 
+def learned_heat(found: LearnedHeat) -> cluster_pb2.LearnedHeat:
+    """How the units of a type of node warm up."""
+    return cluster_pb2.LearnedHeat(
+        node_type=found.node_type,
+        unit=found.unit,
+        rise_celsius=found.rise_celsius,
+        low_celsius=found.low_celsius,
+        high_celsius=found.high_celsius,
+        shipped_celsius=found.shipped_celsius,
+        time_constant_seconds=found.time_constant_s,
+        low_seconds=found.low_s,
+        high_seconds=found.high_s,
+        shipped_seconds=found.shipped_s,
+        reports=found.reports,
+    )
+
+
 def _fill_meta(message: decision_pb2.DecisionMeta, meta: DecisionMeta) -> None:
     message.decision_id = meta.decision_id
     message.policy = meta.policy
@@ -180,6 +198,7 @@ def _fill_meta(message: decision_pb2.DecisionMeta, meta: DecisionMeta) -> None:
             reports=speed.reports,
             source=speed.source,
         )
+    message.heat.extend(map(learned_heat, meta.heat))
     if meta.is_fallback:
         message.fallback = True
         message.fallback_reason = meta.fallback_reason

@@ -1,5 +1,6 @@
 """`placewise whatif`: shows the placement that a job would get, or the reasons against it, by a dry run."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,7 +8,7 @@ import typer
 import yaml
 from google.protobuf import json_format
 
-from placewise.v1.cluster_pb2 import Assignment
+from placewise.v1.cluster_pb2 import Assignment, LearnedHeat
 from placewise.v1.decision_pb2 import (
     Admission,
     AdmitOrWaitRequest,
@@ -166,6 +167,27 @@ def print_learned(meta: DecisionMeta) -> None:
     if speeds:
         columns = ("job", "GPUs on nodes", "samples/s", "90 % interval", "bundle's forecast", "reports", "from")
         print_table("learned speeds", columns, speeds)
+
+
+def print_heat(found: Iterable[LearnedHeat]) -> None:
+    """Prints how the cluster's nodes warm up, as it has learned it."""
+    rows = [
+        (
+            a.node_type,
+            a.unit,
+            a.rise_celsius,
+            f"{a.low_celsius:g} … {a.high_celsius:g}",
+            a.shipped_celsius,
+            a.time_constant_seconds,
+            f"{a.low_seconds:g} … {a.high_seconds:g}",
+            a.shipped_seconds,
+            a.reports,
+        )
+        for a in found
+    ]
+    if rows:
+        rise, time = ("°C under load", "90 % interval", "bundle's"), ("R·C [s]", "90 % interval", "bundle's")
+        print_table("learned heat", ("nodes", "unit", *rise, *time, "reports"), rows)
 
 
 def _spot(assignment: Assignment) -> tuple[str, str, str]:

@@ -8,14 +8,15 @@ import structlog
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Gpu, Node, NodeTelemetry, RunningJob, RunState
 from placewise_core.domain.commands import JobEvent, JobEventKind
-from placewise_core.domain.events import Event, JobsChanged, JobsEnded
-from placewise_core.domain.job import Job, JobId
+from placewise_core.domain.events import Event, JobsChanged, JobsEnded, NodesReported
+from placewise_core.domain.job import Job, JobId, NodeId
 from placewise_core.speed.co_runs import rows_of
-from placewise_core.speed.learned import disturbance, durations, throughputs
+from placewise_core.speed.learned import disturbance, durations, heat, throughputs
 from placewise_core.speed.learned.durations import kinds_of, log_length
 from placewise_core.speed.learned.sums import Addition
 from placewise_core.subtasks.metrics import measured_times
 from placewise_core.view.disturbance import disturbance_of
+from placewise_core.view.heat import heat_additions
 from placewise_core.view.speeds import addition_of
 from placewise_core.view.view import ClusterView
 from placewise_log.record import OutcomeRecord
@@ -86,12 +87,27 @@ class Reporter:
         self._sink = sink
 
     async def nodes(
-        self, cluster: str, nodes: Sequence[Node], full: bool, now_s: float
+        self, cluster: str, view: ClusterView | None, nodes: Sequence[Node], full: bool, now_s: float
     ) -> tuple[ReportOutcome, Sequence[Event]]:
-        """Upserts nodes, with GPUs listed if the host only counted them, and telemetry dated if it was not."""
+        """Upserts nodes, with GPUs listed if the host only counted them, and telemetry dated if it was not. `view` is
+        the cluster's before; None if it is new."""
+        before = _known(nodes, view) if view is not None and view.settings.learn_heat else {}
         completed = await aside(_all_completed, nodes, now_s) if len(nodes) > _MANY else _all_completed(nodes, now_s)
         result = await self._store.report_nodes(cluster, completed, full)
-        return ReportOutcome(result.version, result.applied, result.ignored), result.events
+        events = [*result.events, *await self._learn_heat(cluster, view, before, result.events)]
+        version = max((event.version for event in events), default=result.version)
+        return ReportOutcome(version, result.applied, result.ignored), events
+
+    async def _learn_heat(
+        self, cluster: str, view: ClusterView | None, before: Mapping[NodeId, Node], applied: Sequence[Event]
+    ) -> Sequence[Event]:
+        """Adds what nodes show of their heat to the sums; a report that came late or twice shows nothing."""
+        changed = [node for event in applied if isinstance(event.change, NodesReported) for node in event.change.nodes]
+        pairs = [(before[node.id], node) for node in changed if node.id in before]
+        if view is None or not pairs:
+            return ()
+        additions = await aside(heat_additions, pairs) if len(pairs) > _MANY else heat_additions(pairs)
+        return await self._add(cluster, additions, view.estimates.heat.kinds, heat.HALVING_S)
 
     async def job_events(
         self, cluster: str, live: LiveView, events: Sequence[JobEvent], now_s: float
@@ -282,6 +298,12 @@ def _add_times(
             given.setdefault(outcome.kind, {}).update(times)
             changed.append(outcome.kind)
     return changed
+
+
+def _known(nodes: Sequence[Node], view: ClusterView) -> dict[NodeId, Node]:
+    """The nodes as the view has them now; without those that it does not know."""
+    index, records = view.nodes.index, view.nodes.records
+    return {node.id: records[index[node.id]] for node in nodes if node.id in index}
 
 
 def _all_completed(nodes: Sequence[Node], now_s: float) -> list[Node]:

@@ -23,6 +23,11 @@ async function ask(path) {
 
 const number = (value) => (value === undefined ? "0" : Number(value).toLocaleString("en", { maximumFractionDigits: 1 }));
 
+function heatOf(item) {
+  const rise = `${number(item.riseCelsius)} °C under load (${number(item.lowCelsius)} to ${number(item.highCelsius)})`;
+  return `${rise}, ${number(item.timeConstantSeconds)} s, by ${number(item.reports)} reports`;
+}
+
 function drawTotals(cluster) {
   const capacity = cluster.capacity || {};
   const used = cluster.used || {};
@@ -41,6 +46,7 @@ function drawTotals(cluster) {
     const { loss, pairs } = cluster.disturbance;
     rows.push(["Lost beside another gang", `${number(100 * (loss || 0))} % by ${number(pairs)} pairs of reports`]);
   }
+  for (const item of cluster.heat || []) rows.push([`Heat of a ${item.unit}, ${item.nodeType}`, heatOf(item)]);
   find("totals").replaceChildren(...rows.map(([name, value]) => {
     const row = element("div");
     row.append(element("dt", name), element("dd", value));
@@ -121,7 +127,8 @@ function learnedOf(meta) {
     const interval = `${number(item.lowPerSecond)} to ${number(item.highPerSecond)}`;
     return `; ${item.jobId}: ${number(item.samplesPerSecond)} samples/s learned (${interval})`;
   });
-  return [...lengths, ...speeds].join("");
+  const heat = (meta.heat || []).map((item) => `; ${item.nodeType} (${item.unit}): ${heatOf(item)} learned`);
+  return [...lengths, ...speeds, ...heat].join("");
 }
 
 function drawDecisions(list) {
