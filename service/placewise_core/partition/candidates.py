@@ -8,7 +8,7 @@ from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.partition.exclusion import Exclusion
 from placewise_core.partition.figures import Figures
-from placewise_core.partition.site_heat import heat_stamp
+from placewise_core.partition.learned.site_heat import heat_stamp
 from placewise_core.view.view import ClusterView
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from placewise_core.basics.arrays import FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
-from placewise_core.partition.site_heat import heat_stamp
+from placewise_core.partition.learned.site_heat import heat_stamp
 from placewise_core.partition.thermal import ThermalState
 from placewise_core.partition.units import Units
 from placewise_core.view.view import ClusterView

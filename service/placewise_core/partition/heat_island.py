@@ -20,11 +20,11 @@ from placewise_core.partition.candidates import StandingOffer, UnitCandidates, U
 from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.exclusion import NOTHING, Exclusion, excluded_units
 from placewise_core.partition.figures import Figures, FiguresCache
+from placewise_core.partition.learned.site_heat import SiteHeat
 from placewise_core.partition.overhead import overhead_s
 from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.reschedule import handed_out, how_far, is_late, rescheduled
 from placewise_core.partition.shares import levelled, proportional
-from placewise_core.partition.site_heat import SiteHeat
 from placewise_core.partition.thermal import (
     ThermalModel,
     ThermalState,

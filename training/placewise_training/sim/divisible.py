@@ -21,7 +21,7 @@ from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import PartitionContext
 from placewise_core.speed.learned.heat import HALVING_S
 from placewise_core.speed.learned.sums import Addition, sums_of
-from placewise_core.view.heat import heat_additions
+from placewise_core.view.learned.heat import heat_additions
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue
 from placewise_training.sim.hardware import NodeSpec, make_node

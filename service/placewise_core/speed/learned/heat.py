@@ -17,7 +17,7 @@ P is watts where nodes report their power, else a share of full load. P_load is 
 
 The store keeps decayed sums of x and x² in rows. A type has four: `flow` of x = θ/P and `change` of
 x = (T₁ − T₀)/(ΔP), both of weight (ΔP)², `balance` of x = T₁ − T₀ + Δθ, and `busy` of x = P. They hold all the products
-that least squares asks for. Which reports count, view/heat.py says.
+that least squares asks for. Which reports count, view/learned/heat.py says.
 """
 
 import math
@@ -131,14 +131,14 @@ class NodeHeat:
     def learn(self, kind: str, row: Mapping[str, float]) -> None:
         """Takes over a row from the store."""
         self._rows[kind] = sums_of(row)
-        self._changed()
+        self._drop_found()
 
     def forget(self, kind: str) -> None:
         """The store has forgotten a row."""
         if self._rows.pop(kind, None) is not None:
-            self._changed()
+            self._drop_found()
 
-    def _changed(self) -> None:
+    def _drop_found(self) -> None:
         self._found.clear()
         self.stamp += 1
 

@@ -16,7 +16,7 @@ from placewise_core.speed.learned.durations import kinds_of, log_length
 from placewise_core.speed.learned.sums import Addition
 from placewise_core.subtasks.metrics import measured_times
 from placewise_core.view.disturbance import disturbance_of
-from placewise_core.view.heat import heat_additions
+from placewise_core.view.learned.heat import heat_additions
 from placewise_core.view.speeds import addition_of
 from placewise_core.view.view import ClusterView
 from placewise_log.record import OutcomeRecord

@@ -13,7 +13,7 @@ from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.registry import partition_policies
 from placewise_core.speed.learned.heat import HALVING_S
 from placewise_core.speed.learned.sums import Addition, Sums, sums_of
-from placewise_core.view.heat import heat_additions, type_of
+from placewise_core.view.learned.heat import heat_additions, type_of
 from placewise_core.view.view import ClusterView
 
 BUSY = NodeTelemetry(

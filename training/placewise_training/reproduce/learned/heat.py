@@ -34,7 +34,7 @@ from placewise_core.domain.job import NodeId, Resources
 from placewise_core.partition.thermal import ThermalModel, peak_celsius, thermal_state
 from placewise_core.speed.learned.heat import HALVING_S, HeatGroup, NodeHeat
 from placewise_core.speed.learned.sums import sums_of
-from placewise_core.view.heat import heat_additions, type_of
+from placewise_core.view.learned.heat import heat_additions, type_of
 from placewise_models.bundle import CAPABILITY
 from placewise_training.lab.origin import origin
 from placewise_training.reproduce.heat.lab import READINGS, Lab

@@ -15,7 +15,7 @@ from placewise_core.partition.thermal import (
     thermal_state,
 )
 from placewise_core.speed.learned.heat import HeatConstants, HeatGroup
-from placewise_core.view.heat import UNITS, USUAL_AMBIENT_CELSIUS, type_of
+from placewise_core.view.learned.heat import UNITS, USUAL_AMBIENT_CELSIUS, type_of
 from placewise_core.view.nodes import TelemetryRow
 from placewise_core.view.view import ClusterView
 

@@ -1,0 +1,1 @@
+"""Constants of a site that Partition reads, as its cluster has learned them."""

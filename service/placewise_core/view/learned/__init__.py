@@ -1,0 +1,1 @@
+"""Reports as measurements of a site."""
