@@ -3,12 +3,13 @@
 A bundle never changes: its name is its directory's, and its digest, the SHA-256 of the manifest, covers all it holds.
 """
 
+import functools
 import hashlib
 import json
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,7 +80,7 @@ class Bundle:
     """A bundle: its manifest, its JSON documents by file name, and its nets, ready to run. `signed_by` is the id of the
     key that signed it, RELEASE, or "" if no key is configured. One that was only `opened` has an empty manifest.
 
-    Compares by identity, as its nets do."""
+    Compares by identity, as its nets do. Pickled, it is where it lies: another process opens it there, once."""
 
     manifest: Manifest
     directory: Path
@@ -98,6 +99,9 @@ class Bundle:
     @property
     def name(self) -> str:
         return self.manifest.name
+
+    def __reduce__(self) -> tuple[Callable[..., "Bundle"], tuple[Path, str, str]]:
+        return _opened_again, (self.directory.resolve(), self.digest, self.signed_by)
 
     def document(self, file: str) -> Mapping[str, Any]:
         """A JSON document of the bundle. Raises BundleError if it has none of that name."""
@@ -164,6 +168,17 @@ def opened(directory: Path) -> Bundle:
         harmony_paper=net(HarmonyPaperRuntime.opened, HARMONY_PAPER_MODEL),
         ldwp_paper=net(LdwpPaperRuntime.opened, LDWP_PAPER_MODEL),
     )
+
+
+@functools.cache
+def _opened_again(directory: Path, digest: str, signed_by: str) -> Bundle:
+    """The bundle in another process. Raises BundleError if it is another one by now."""
+    if not digest:
+        return opened(directory)
+    found = load(directory)
+    if found.digest != digest:
+        raise BundleError(f"{directory.name}: the bundle changed while it was worked with")
+    return replace(found, signed_by=signed_by)
 
 
 def schema_of(files: Iterable[str]) -> str:

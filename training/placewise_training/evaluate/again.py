@@ -6,8 +6,9 @@ policy in the log would have; the probability of such a placement is that of exp
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,9 +29,11 @@ from placewise_log.rebuilding import NotRebuiltError
 from placewise_log.record import Draw, Parts, Tensor
 from placewise_models.bundle import Bundle
 from placewise_training.evaluate.logged import Usable
+from placewise_training.lab.work.workers import Workers
 from placewise_training.log.placed import Option, PlacedJob
 from placewise_training.sim.policies import explorers_of, placement_policy
 
+_PARTS: Final = 16  # of a log, asked apart: each opens the log once
 NEAR_LIMIT_CELSIUS: Final = 5.0
 _CELSIUS: Final = [TELEMETRY_COLUMNS.index(name) for name in ("cpu_celsius", "gpu_celsius", "limit_celsius")]
 
@@ -64,6 +67,9 @@ class Conduct:
 
     answers: list[Answer] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: "Conduct") -> "Conduct":
+        return Conduct([*self.answers, *other.answers], self.reasons + other.reasons)
 
 
 class AskedAgain:
@@ -170,11 +176,33 @@ class AskedAgain:
         )
 
 
-def with_candidate(usable: Usable, again: AskedAgain, kept: Iterable[int]) -> Usable:
-    """The same log, with the candidate asked for the jobs of these rows."""
-    rows = list(kept)
-    answered = dict(zip(rows, again.asked(usable.jobs[i] for i in rows), strict=True))
-    return usable.replaced(answered)
+def with_candidate(
+    usable: Usable,
+    directory: Path,
+    candidate: CandidatePolicy,
+    incumbent: Bundle,
+    kept: Sequence[int],
+    workers: Workers,
+) -> tuple[Usable, Conduct]:
+    """The same log, with the candidate asked for the jobs of these rows, and how it conducted itself. Raises as
+    AskedAgain."""
+    parts = [rows for rows in np.array_split(np.asarray(kept), _PARTS) if len(rows)]
+    asked = workers.mapped(
+        partial(_asked_part, directory, candidate, incumbent), ([usable.jobs[i] for i in rows] for rows in parts)
+    )
+    answered: dict[int, PlacedJob] = {}
+    conduct = Conduct()
+    for rows, (jobs, of_part) in zip(parts, asked, strict=True):
+        answered.update(zip(rows.tolist(), jobs, strict=True))
+        conduct += of_part
+    return usable.replaced(answered), conduct
+
+
+def _asked_part(
+    directory: Path, candidate: CandidatePolicy, incumbent: Bundle, jobs: Sequence[PlacedJob]
+) -> tuple[list[PlacedJob], Conduct]:
+    again = AskedAgain(directory, candidate, incumbent)
+    return again.asked(jobs), again.conduct
 
 
 def _is_hot(nodes: Iterable[str], view: ClusterView) -> bool:

@@ -12,6 +12,7 @@ from placewise_training.evaluate.again import CandidatePolicy
 from placewise_training.evaluate.evaluation import NeverAskedError, evaluation
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.report import Evaluation, as_json, lines, page
+from placewise_training.lab.work.asked import HELP, METAVAR, RayCommand, workers_of
 from placewise_training.log.placed import REWARD, Reward, placed_jobs
 from placewise_training.sim.policies import NeedsBundleError, opened
 
@@ -26,7 +27,7 @@ class NothingToEvaluateError(Exception):
     exit_code = REFUSED
 
 
-@evaluate_app.command(name="evaluate")
+@evaluate_app.command(name="evaluate", cls=RayCommand)
 def evaluate_command(
     log: Annotated[Path, typer.Option(help="Folder that `placewise log export` wrote.")],
     policy: Annotated[
@@ -45,6 +46,7 @@ def evaluate_command(
         float, typer.Option(min=0, help="Largest possible reward; 0: the largest in the log.")
     ] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Folder for the report; keeps count of candidates judged.")] = None,
+    ray: Annotated[str | None, typer.Option(metavar=METAVAR, help=HELP)] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Would another policy have placed jobs better? Estimated from the log of the policy in force."""
@@ -55,7 +57,10 @@ def evaluate_command(
         bound = reward_bound or max(one.reward or 0.0 for one in usable.jobs)
         facts = {"log": str(log), "reward": reward, "reward_bound": bound, "block_min": block_min}
         candidates = _candidates(bundle or [], policy or [usable.in_force])
-        found = evaluation(log, usable, candidates or policy or [], opened(incumbent), bound, out, facts).evaluation
+        with workers_of(ray) as workers:
+            found = evaluation(
+                log, usable, candidates or policy or [], opened(incumbent), bound, out, facts, workers
+            ).evaluation
     except (NeverAskedError, NeedsBundleError) as error:
         raise UsageError(str(error)) from error
     except ValueError as error:

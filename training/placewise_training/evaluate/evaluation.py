@@ -13,12 +13,13 @@ import numpy as np
 
 from placewise_core.basics.arrays import BoolArray
 from placewise_models.bundle import Bundle
-from placewise_training.evaluate.again import AskedAgain, CandidatePolicy, Conduct, with_candidate
+from placewise_training.evaluate.again import CandidatePolicy, Conduct, with_candidate
 from placewise_training.evaluate.decisions import LoggedDecisions
 from placewise_training.evaluate.judge import chosen, judged
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.report import Evaluation
 from placewise_training.evaluate.stretches import Stretches
+from placewise_training.lab.work.workers import Here, Workers
 
 _LEDGER = "judged.json"
 _Batch = tuple[LoggedDecisions | None, BoolArray]
@@ -49,31 +50,32 @@ def evaluation(
     reward_bound: float,
     out: Path | None,
     described: Mapping[str, Any],
+    workers: Workers | None = None,
 ) -> Evaluated:
     """Raises NeverAskedError, ValueError for too short a log, NeedsBundleError for a bundle that lacks the net."""
     stretches = Stretches.of(usable.block)
-    asked: dict[str, AskedAgain] = {}
+    asked: dict[str, Conduct] = {}
+    workers = workers or Here()
     batches: dict[str, _Batch] = {}
     of: dict[str, Usable] = {}
     rows = np.flatnonzero(stretches.judge if len(candidates) == 1 else stretches.choose | stretches.judge)
     for one in candidates:
         name, known = (one, usable) if isinstance(one, str) else (one.name, usable)
         if isinstance(one, CandidatePolicy):
-            asked[name] = AskedAgain(directory, one, incumbent)
-            known = with_candidate(usable, asked[name], rows)
+            known, asked[name] = with_candidate(usable, directory, one, incumbent, rows.tolist(), workers)
         of[name], batches[name] = known, known.decisions(name)
         if batches[name][0] is None or not (batches[name][1] & stretches.judge).any():
             raise NeverAskedError(_never_asked(name, usable, asked.get(name)))
     best = next(iter(batches))
     if len(batches) > 1:
-        best = chosen(_stretch(batches, stretches.choose)) or best
+        best = chosen(_stretch(batches, stretches.choose), workers) or best
     (log,) = _stretch({best: batches[best]}, stretches.judge).values()
     span_s = _span_s(usable, stretches.judge)
     ledger = _judged_before(out)
     tried = {best, *(name for name, (first_s, last_s) in ledger if first_s <= span_s[1] and last_s >= span_s[0])}
     if out is not None:
         _keep(out, [*ledger, (best, span_s)])
-    conduct = asked[best].conduct if best in asked else None
+    conduct = asked.get(best)
     facts = {
         **described,
         **{f"decisions_{name}": int(mask.sum()) for name, mask in stretches._asdict().items()},
@@ -82,14 +84,16 @@ def evaluation(
         "overridden": sum(one.is_overridden for one in usable.jobs),
         "left_out": dict(usable.left_out),
     }
-    found = Evaluation(facts, tuple(batches), len(tried), tuple(judged({best: log}, reward_bound, len(tried))))
+    found = Evaluation(
+        facts, tuple(batches), len(tried), tuple(judged({best: log}, reward_bound, len(tried), workers=workers))
+    )
     return Evaluated(found, of[best], stretches.judge & batches[best][1], log, conduct)
 
 
-def _never_asked(name: str, usable: Usable, again: AskedAgain | None) -> str:
-    if again is None:
+def _never_asked(name: str, usable: Usable, conduct: Conduct | None) -> str:
+    if conduct is None:
         return f"{name} was asked about no decision of this log; asked were {', '.join(_asked(usable))}"
-    why = ", ".join(f"{count} {reason}" for reason, count in again.conduct.reasons.items())
+    why = ", ".join(f"{count} {reason}" for reason, count in conduct.reasons.items())
     return f"{name} could be asked about no decision of this log: {why or 'none is on the judging stretch'}"
 
 

@@ -6,12 +6,14 @@ candidate's and all others the logging policy's, and never JCT.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy import special
 
+from placewise_core.basics.arrays import IntArray
 from placewise_training.evaluate.decisions import LoggedDecisions
-from placewise_training.evaluate.estimators import Forecast, doubly_robust, estimates
+from placewise_training.evaluate.estimators import Estimated, doubly_robust, estimates
 from placewise_training.evaluate.intervals import (
     RESAMPLES,
     BlockSums,
@@ -24,6 +26,7 @@ from placewise_training.evaluate.intervals import (
 )
 from placewise_training.evaluate.regression import cross_fitted
 from placewise_training.evaluate.support import Refused, Support
+from placewise_training.lab.work.workers import Here, Workers
 
 # The estimator that decides; the others are reported beside it. Fixed before any candidate is judged.
 DECIDES = doubly_robust.__name__
@@ -60,18 +63,23 @@ class Judgement:
         return next((row for row in self.rows if row.estimator == DECIDES), None)
 
 
-def chosen(candidates: Mapping[str, LoggedDecisions]) -> str | None:
+def chosen(candidates: Mapping[str, LoggedDecisions], workers: Workers | None = None) -> str | None:
     """The candidate with the largest doubly robust gain on the choosing stretch; None if all of them are refused."""
-    gains = {name: _gain(log) for name, log in candidates.items() if not Support.of(log).refusals}
+    supported = {name: log for name, log in candidates.items() if not Support.of(log).refusals}
+    gains = dict(zip(supported, (workers or Here()).mapped(_gain, supported.values()), strict=True))
     return max(gains, key=lambda name: gains[name], default=None)
 
 
 def judged(
-    candidates: Mapping[str, LoggedDecisions], reward_bound: float, tried: int, seed: int = 0
+    candidates: Mapping[str, LoggedDecisions],
+    reward_bound: float,
+    tried: int,
+    seed: int = 0,
+    workers: Workers | None = None,
 ) -> list[Judgement]:
     """Every candidate on the judging stretch, each once. `tried` candidates have been judged on it in all, these
     included: Holm's correction counts them. `reward_bound` is an upper bound of the rewards, which are at least 0."""
-    found = [_judged(name, log, reward_bound, seed) for name, log in candidates.items()]
+    found = [_judged(name, log, reward_bound, seed, workers or Here()) for name, log in candidates.items()]
     rows = [one.deciding for one in found]
     adjusted = iter(holm([row.p_value for row in rows if row], tried))
     return [
@@ -109,34 +117,32 @@ def _gain(log: LoggedDecisions) -> float:
     return doubly_robust(log, forecast).value - doubly_robust(log.of_incumbent(), forecast).value
 
 
-def _judged(name: str, log: LoggedDecisions, reward_bound: float, seed: int) -> Judgement:
+def _judged(name: str, log: LoggedDecisions, reward_bound: float, seed: int, workers: Workers) -> Judgement:
     support = Support.of(log)
     if support.refusals:
         return Judgement(name, support, support.refusals)
     forecast = cross_fitted(log)
-    rows = _rows(log, forecast, reward_bound, seed)
+    pairs = list(zip(estimates(log, forecast), estimates(log.of_incumbent(), forecast), strict=True))
+    rows = tuple(workers.mapped(partial(_row, log.block, reward_bound, seed), pairs))
     ours, theirs = doubly_robust(log, forecast), doubly_robust(log.of_incumbent(), forecast)
     return Judgement(name, support, (), rows, None, detectable_gain(BlockSums.of(ours, log.block, theirs)))
 
 
-def _rows(log: LoggedDecisions, forecast: Forecast, reward_bound: float, seed: int) -> tuple[Row, ...]:
-    counts = drawn_blocks(len(np.unique(log.block)), RESAMPLES, seed)
-    rows = []
-    for ours, theirs in zip(estimates(log, forecast), estimates(log.of_incumbent(), forecast), strict=True):
-        value, gain = BlockSums.of(ours, log.block), BlockSums.of(ours, log.block, theirs)
-        bernstein = None
-        if ours.span is not None and theirs.span is not None:
-            bernstein = empirical_bernstein(ours.rounds - theirs.rounds, (ours.span + theirs.span) * reward_bound)
-        rows.append(
-            Row(
-                ours.name,
-                ours.value,
-                studentised(value, counts),
-                ours.value - theirs.value,
-                studentised(gain, counts),
-                studentised(gain, counts, 1.0 - 2.0 * ERROR).low,
-                bernstein,
-                p_value(gain, counts),
-            )
-        )
-    return tuple(rows)
+def _row(block: IntArray, reward_bound: float, seed: int, pair: tuple[Estimated, Estimated]) -> Row:
+    """Of one estimator, for the candidate and for the policy in force. All estimators take the same draws."""
+    ours, theirs = pair
+    counts = drawn_blocks(len(np.unique(block)), RESAMPLES, seed)
+    value, gain = BlockSums.of(ours, block), BlockSums.of(ours, block, theirs)
+    bernstein = None
+    if ours.span is not None and theirs.span is not None:
+        bernstein = empirical_bernstein(ours.rounds - theirs.rounds, (ours.span + theirs.span) * reward_bound)
+    return Row(
+        ours.name,
+        ours.value,
+        studentised(value, counts),
+        ours.value - theirs.value,
+        studentised(gain, counts),
+        studentised(gain, counts, 1.0 - 2.0 * ERROR).low,
+        bernstein,
+        p_value(gain, counts),
+    )

@@ -15,13 +15,14 @@ from placewise_training.evaluate.evaluation import NeverAskedError
 from placewise_training.gate.gate import GateArgs, GateVerdict, gate
 from placewise_training.gate.report import as_json, lines, record, write
 from placewise_training.gate.simulated import WINDOWS
+from placewise_training.lab.work.asked import HELP, METAVAR, RayCommand, workers_of
 from placewise_training.log.placed import REWARD, Reward
 from placewise_training.sim.policies import NeedsBundleError
 
 gate_app = typer.Typer(add_completion=False)
 
 
-@gate_app.command(name="gate")
+@gate_app.command(name="gate", cls=RayCommand)
 def gate_command(
     log: Annotated[Path, typer.Option(help="Folder that `placewise log export` wrote.")],
     bundle: Annotated[Path, typer.Option(help="The candidate.")],
@@ -38,12 +39,13 @@ def gate_command(
         Path | None,
         typer.Option("--record", help="A new bundle: the candidate with the verdict, which promotion reads."),
     ] = None,
+    ray: Annotated[str | None, typer.Option(metavar=METAVAR, help=HELP)] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """May this bundle go to a canary? Exit code 5 if not, with the checks that failed."""
     args = GateArgs(log, bundle, incumbent, tuple(policy or ()), cluster, reward, block_min, windows, out)
     with audited("gate --record", recorded.resolve().name) if recorded is not None else nullcontext():
-        found = _judged(args)
+        found = _judged(args, ray)
         if out is not None:
             write(found, out)
         _print(found, as_json_)
@@ -56,9 +58,10 @@ def gate_command(
         raise typer.Exit(REFUSED)
 
 
-def _judged(args: GateArgs) -> GateVerdict:
+def _judged(args: GateArgs, ray: str | None) -> GateVerdict:
     try:
-        return gate(args)
+        with workers_of(ray) as workers:
+            return gate(args, workers)
     except (NeverAskedError, NeedsBundleError) as error:
         raise UsageError(str(error)) from error
     except ValueError as error:

@@ -6,6 +6,7 @@ Trains nothing and promotes nothing. A refusal is a result: it names the checks 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from placewise_training.gate.simulated import (
 )
 from placewise_training.gate.site import site_log
 from placewise_training.gate.speed import SiteFit
+from placewise_training.lab.work.workers import Here, Workers
 from placewise_training.log.placed import REWARD, PlacedJob, placed_jobs
 from placewise_training.sim.policies import explorers_of, opened, placement_policy, policies_of
 
@@ -83,7 +85,7 @@ class GateVerdict:
         return [check for check in self.checks if not check.has_passed]
 
 
-def gate(args: GateArgs) -> GateVerdict:
+def gate(args: GateArgs, workers: Workers | None = None) -> GateVerdict:
     """Raises LogError for a log that cannot be read, ValueError for one that holds too little, NeverAskedError."""
     described = [_described(folder) for folder in (args.candidate, args.incumbent)]
     refused = GateVerdict(described[0], described[1], args.cluster, "", ())
@@ -103,11 +105,12 @@ def gate(args: GateArgs) -> GateVerdict:
     candidates = [CandidatePolicy(f"{bundle.name}/{name}", name, bundle) for name in names]
     bound = max(one.reward or 0.0 for one in usable.jobs)
     facts = {"log": str(args.log), "cluster": cluster, "reward": args.reward, "block_min": args.block_min}
-    found = evaluation(args.log, usable, candidates, incumbent, bound, args.out, facts)
+    workers = workers or Here()
+    found = evaluation(args.log, usable, candidates, incumbent, bound, args.out, facts, workers)
     chosen = next(one for one in candidates if one.name == found.evaluation.judgements[0].candidate)
     verdict = replace(refused, cluster=cluster, policy=chosen.policy, evaluation=found.evaluation)
     estimated = _estimated(found)
-    simulation = _simulated(args, chosen, incumbent, usable, found)
+    simulation = _simulated(args, chosen, incumbent, usable, found, workers)
     slices = [*_reward_slices(found), *simulation.slices]
     return replace(
         verdict,
@@ -184,7 +187,7 @@ class _Simulated:
 
 
 def _simulated(
-    args: GateArgs, candidate: CandidatePolicy, incumbent: Bundle, usable: Usable, found: Evaluated
+    args: GateArgs, candidate: CandidatePolicy, incumbent: Bundle, usable: Usable, found: Evaluated, workers: Workers
 ) -> _Simulated:
     """Fitted to the judging stretch; played for the candidate only if the incumbent has its logged JCT."""
     times = np.array([one.time_s for one in usable.jobs])[found.judging]
@@ -199,9 +202,8 @@ def _simulated(
     except ValueError as error:
         return _Simulated([agreed, Check("simulation credible", False, f"simulation not credible: {error}")])
     shares = simulation.shares()
-    known = explorers_of(incumbent) | _own_explorers(candidate.bundle, shares)
-    named = {name: (share, known[name]) for name, share in shares.items() if name and name in known}
-    checked = simulation.check(lambda: Mixture(placement_policy(usable.in_force, incumbent), named))
+    make = partial(_with_explorers, usable.in_force, incumbent, candidate.bundle, shares)
+    checked = simulation.check(make, workers)
     facts = {
         "fit": {"rows": len(fit.rows), "held_back_error": fit.error, "noise": float(fit.residuals[""].std())},
         "nodes": len(log.nodes),
@@ -212,12 +214,19 @@ def _simulated(
     if not checked.is_credible:
         return _Simulated([agreed, checks.credible(checked)], (), facts)
     paired = simulation.paired(
-        lambda: placement_policy(candidate.policy, candidate.bundle),
-        lambda: placement_policy(usable.in_force, incumbent),
+        partial(placement_policy, candidate.policy, candidate.bundle),
+        partial(placement_policy, usable.in_force, incumbent),
         args.windows,
+        workers,
     )
     gained = [agreed, checks.credible(checked), checks.gain(change(paired)), _all_end(paired)]
     return _Simulated(gained, _jct_slices(paired), facts)
+
+
+def _with_explorers(in_force: str, incumbent: Bundle, candidate: Bundle, shares: Mapping[str, float]) -> Mixture:
+    known = explorers_of(incumbent) | _own_explorers(candidate, shares)
+    named = {name: (share, known[name]) for name, share in shares.items() if name and name in known}
+    return Mixture(placement_policy(in_force, incumbent), named)
 
 
 def _own_explorers(candidate: Bundle, names: Iterable[str]) -> dict[str, PlacementPolicy]:

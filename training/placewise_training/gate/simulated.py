@@ -4,6 +4,7 @@ Arrivals and mix are blocks of time of that stretch, drawn with replacement; nod
 fit (gate/speed.py). First the fit must show that the incumbent, with its explorers, has the JCT that the log has.
 """
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from placewise_core.policies.profiled.tables import packaged_tables
 from placewise_core.view.view import ClusterView
 from placewise_training.gate.site import SiteJob, SiteLog
 from placewise_training.gate.speed import SiteFit, SiteSpeed
+from placewise_training.lab.work.workers import Here, Workers
 from placewise_training.log.durations import restricted_mean_s
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
@@ -33,7 +35,7 @@ _CHECKS: Final = 4  # simulations of the incumbent, each with noise of its own
 _WARM_UP: Final = 0.3  # share of a window whose jobs only fill the cluster
 _SEVERAL_JOBS: Final = 1.5  # per request: then the policy orders them
 
-Make = Callable[[], PlacementPolicy]
+Make = Callable[[], PlacementPolicy]  # that can be sent to another process
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,43 +116,49 @@ class SiteSimulation:
         counts = Counter(one.explorer for one in self._jobs)
         return {name: count / len(self._jobs) for name, count in counts.items()}
 
-    def check(self, incumbent: Make) -> Credible:
+    def check(self, incumbent: Make, workers: Workers | None = None) -> Credible:
         """The logged jobs, at their own times, after as long a stretch before it as there is. `incumbent` makes the
         policy in force with its explorers."""
-        first_s, last_s = self._span
-        before_s = first_s - (last_s - first_s)
-        played = [one for one in self._log.jobs if before_s <= one.arrive_s <= last_s]
         end_s = self._log.end_s
         jct_s = np.array([min(one.start_s + one.run_s, end_s) - one.arrive_s for one in self._jobs])
         is_cut = np.array([not one.has_ended for one in self._jobs])
         within_s = float(jct_s.max())
         logged_s = restricted_mean_s(jct_s, is_cut, within_s)
-        found = []
-        for seed in range(_CHECKS):
-            jobs = [self._sim_job(one, i, one.arrive_s - before_s, seed) for i, one in enumerate(played)]
-            ends = self._played(jobs, incumbent(), seed, end_s - before_s, self._fit)
-            measured = [job for job, one in zip(jobs, played, strict=True) if one.arrive_s >= first_s]
-            left = np.array([ends.get(job.id, (end_s - before_s, ""))[0] - job.submit_time_s for job in measured])
-            found.append(restricted_mean_s(left, [job.id not in ends for job in measured], within_s))
+        check = functools.partial(self._checked_s, incumbent, within_s)
+        found = list((workers or Here()).mapped(check, range(_CHECKS)))
         return Credible(logged_s, float(np.mean(found)), tuple(found), within_s, len(self._jobs))
 
-    def paired(self, ours: Make, theirs: Make, windows: int = WINDOWS) -> Paired:
+    def _checked_s(self, incumbent: Make, within_s: float, seed: int) -> float:
+        """Mean JCT of the logged jobs in one simulation."""
+        first_s, last_s = self._span
+        before_s, end_s = first_s - (last_s - first_s), self._log.end_s
+        played = [one for one in self._log.jobs if before_s <= one.arrive_s <= last_s]
+        jobs = [self._sim_job(one, i, one.arrive_s - before_s, seed) for i, one in enumerate(played)]
+        ends = self._played(jobs, incumbent(), seed, end_s - before_s, self._fit)
+        measured = [job for job, one in zip(jobs, played, strict=True) if one.arrive_s >= first_s]
+        left = np.array([ends.get(job.id, (end_s - before_s, ""))[0] - job.submit_time_s for job in measured])
+        return restricted_mean_s(left, [job.id not in ends for job in measured], within_s)
+
+    def paired(self, ours: Make, theirs: Make, windows: int = WINDOWS, workers: Workers | None = None) -> Paired:
         """Both policies without explorers on the same windows, each window also on a redrawn fit."""
-        found: list[list[Mapping[str, Run]]] = [[], [], [], []]
-        for seed in range(windows):
-            jobs, first_s = self._window(seed)
-            redrawn = self._fit.redrawn(np.random.default_rng((seed, 72)))
-            turns = ((ours, self._fit), (theirs, self._fit), (ours, redrawn), (theirs, redrawn))
-            for (make, fit), runs in zip(turns, found, strict=True):
-                ends = self._played([replace(job) for job in jobs], make(), seed, math.inf, fit)
-                runs.append(
-                    {
-                        job.id: Run(ends[job.id][0] - job.submit_time_s, job.ideal_s, _slices(job.job, ends[job.id][1]))
-                        for job in jobs
-                        if job.submit_time_s >= first_s and job.id in ends
-                    }
-                )
-        return Paired(*found)
+        found = list((workers or Here()).mapped(functools.partial(self._window_of, ours, theirs), range(windows)))
+        return Paired(*([runs[turn] for runs in found] for turn in range(4)))
+
+    def _window_of(self, ours: Make, theirs: Make, seed: int) -> Sequence[Mapping[str, Run]]:
+        """Runs of one window: ours, theirs, and both on the redrawn fit."""
+        jobs, first_s = self._window(seed)
+        redrawn = self._fit.redrawn(np.random.default_rng((seed, 72)))
+        found = []
+        for make, fit in ((ours, self._fit), (theirs, self._fit), (ours, redrawn), (theirs, redrawn)):
+            ends = self._played([replace(job) for job in jobs], make(), seed, math.inf, fit)
+            found.append(
+                {
+                    job.id: Run(ends[job.id][0] - job.submit_time_s, job.ideal_s, _slices(job.job, ends[job.id][1]))
+                    for job in jobs
+                    if job.submit_time_s >= first_s and job.id in ends
+                }
+            )
+        return found
 
     def _window(self, seed: int) -> tuple[list[SimJob], float]:
         """Jobs of as many drawn blocks as the stretch and its warm-up have, and the end of the warm-up."""

@@ -25,6 +25,8 @@ from placewise_core.policies.harmony import Harmony
 from placewise_core.policies.search import BestOfK
 from placewise_core.view.view import ClusterView
 from placewise_models.bundle import Bundle
+from placewise_training.lab.work.asked import add_option, workers_of
+from placewise_training.lab.work.workers import Here, Workers
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline, Order
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
@@ -112,9 +114,17 @@ def run(setting: Setting, contender: Contender, seed: int) -> Metrics:
     return simulation.run().metrics
 
 
-def average_jct_s(setting: Setting, contender: Contender, seeds: Sequence[int]) -> dict[int, float]:
+def average_jct_s(
+    setting: Setting, contender: Contender, seeds: Sequence[int], workers: Workers | None = None
+) -> dict[int, float]:
     """By seed. A fresh policy for each, so that nothing is carried from one to the next."""
-    return {seed: run(setting, contender, seed).avg_jct_s for seed in seeds}
+    found = (workers or Here()).mapped(functools.partial(_jct_s, setting, {"": contender}), [("", s) for s in seeds])
+    return dict(zip(seeds, found, strict=True))
+
+
+def _jct_s(setting: Setting, entered: Mapping[str, Contender], one: tuple[str, int]) -> float:
+    name, seed = one
+    return run(setting, entered[name], seed).avg_jct_s
 
 
 def contenders(bundle: Bundle, names: Sequence[str], *, with_oracle: bool) -> dict[str, Contender]:
@@ -136,7 +146,11 @@ def contenders(bundle: Bundle, names: Sequence[str], *, with_oracle: bool) -> di
 
 def _blind(make: Callable[..., PlacementPolicy], *given: object) -> Callable[[Simulation], PlacementPolicy]:
     """Makes a policy that does not look at the simulation."""
-    return lambda _: make(*given)
+    return functools.partial(_made, make, given)
+
+
+def _made(make: Callable[..., PlacementPolicy], given: Sequence[object], _: Simulation) -> PlacementPolicy:
+    return make(*given)
 
 
 def _in_harmonys_order(bundle: Bundle, name: str) -> PlacementPolicy:
@@ -148,13 +162,14 @@ def compare(
     setting: Setting,
     entered: Mapping[str, Contender],
     seeds: Sequence[int],
-    show: Callable[[str, int, int], None] = lambda what, done, total: None,
+    workers: Workers | None = None,
 ) -> dict[str, Any]:
     """JCT by contender and seed, and the relative change of each learned contender against each other, paired."""
-    jct: dict[str, dict[int, float]] = {}
-    for done, (name, contender) in enumerate(entered.items()):
-        show(f"{setting.pattern}, {setting.nodes} nodes: {name}", done, len(entered))
-        jct[name] = average_jct_s(setting, contender, seeds)
+    jct: dict[str, dict[int, float]] = {name: {} for name in entered}
+    runs = [(name, seed) for name in entered for seed in seeds]
+    found = (workers or Here()).mapped(functools.partial(_jct_s, setting, entered), runs)
+    for (name, seed), jct_s in zip(runs, found, strict=True):
+        jct[name][seed] = jct_s
     change = {
         ours: {
             theirs: interval(paired_change(list(jct[ours].values()), list(values.values())))
@@ -186,14 +201,17 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--patterns", nargs="+", default=list(PATTERNS))
     parser.add_argument("--policies", nargs="+", default=list(BASELINES))
     parser.add_argument("--oracle", action="store_true")
+    add_option(parser)
     args = parser.parse_args(arguments)
     entered = contenders(opened(args.bundle), args.policies, with_oracle=args.oracle)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    for nodes in args.nodes:
-        for pattern in args.patterns:
-            json.dump(compare(Setting.of(pattern, nodes, args.jobs, args.length), entered, seeds), sys.stdout)
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+    with workers_of(args.ray) as workers:
+        for nodes in args.nodes:
+            for pattern in args.patterns:
+                setting = Setting.of(pattern, nodes, args.jobs, args.length)
+                json.dump(compare(setting, entered, seeds, workers), sys.stdout)
+                sys.stdout.write("\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Judges the settings of a training run, several at a time, and keeps finished judgements. Judges nothing itself."""
 
 import json
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from placewise_training.lab.work.asked import workers_of
 
 _JUDGED = "judged.part.json"
 
@@ -30,24 +30,12 @@ def judged_all(
     metrics = _judged_before(out, of) if is_resumed else {}
     missing = sorted(set(settings) - set(metrics), key=lambda name: -len(settings[name]))
     show("judging", len(metrics), len(settings) + 1)
-    for name, found in _in_turn(missing, settings, judge, processes):
-        metrics[name] = found
-        (out / _JUDGED).write_text(json.dumps({"of": of, "metrics": metrics}), "utf-8")
-        show(f"judged: {name}", len(metrics), len(settings) + 1)
+    with workers_of(None, min(processes, len(missing))) as workers:
+        for at, found in workers.as_done(judge, [settings[name] for name in missing]):
+            metrics[missing[at]] = found
+            (out / _JUDGED).write_text(json.dumps({"of": of, "metrics": metrics}), "utf-8")
+            show(f"judged: {missing[at]}", len(metrics), len(settings) + 1)
     return {name: metrics[name] for name in settings}
-
-
-def _in_turn(
-    names: Sequence[str], settings: Mapping[str, Sequence[Any]], judge: Judge, processes: int
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and judgement, as each is done. Spawned processes, as a fork of torch's threads may hang."""
-    if min(processes, len(names)) < 2:
-        yield from ((name, judge(settings[name])) for name in names)
-        return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(judge, settings[name]): name for name in names}
-        for done in as_completed(waiting):
-            yield waiting[done], done.result()
 
 
 def _judged_before(out: Path, of: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -5,14 +5,20 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from placewise_training.lab.work.asked import without_address
+
 Origin = Mapping[str, str]
 UNKNOWN = "unknown"
 _CODE = ("service", "training")  # of the repository: changes elsewhere change no result
 
 
 def origin() -> Origin:
-    """`commit`: the hash, with "+" if code was changed since, or "unknown" outside a checkout. `command`: as typed."""
-    return {"commit": _commit(Path(__file__).parents[3]), "command": " ".join(["placewise", *sys.argv[1:]])}
+    """`commit`: the hash, with "+" if code was changed since, or "unknown" outside a checkout. `command`: as typed,
+    but for `--ray`."""
+    return {
+        "commit": _commit(Path(__file__).parents[3]),
+        "command": " ".join(["placewise", *without_address(sys.argv[1:])]),
+    }
 
 
 def _commit(root: Path) -> str:

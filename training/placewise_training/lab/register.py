@@ -17,6 +17,9 @@ from rich.table import Table
 
 from placewise_training.lab.mlruns import Run, add_run, numbers
 from placewise_training.lab.origin import origin
+from placewise_training.lab.work.asked import RayCommand
+from placewise_training.lab.work.on_ray import RayUnreachableError
+from placewise_training.lab.work.workers import LostItemError
 
 ALL = "all"
 INTERRUPTED = 130  # exit code after Ctrl-C
@@ -64,17 +67,19 @@ class Trainer:
 
     def run(self, args: Any, card: Path | None, track: Path | None = None, *, as_json: bool) -> None:
         """Trains, exports, writes the card, records the run in the file store `track`, and prints. Raises typer.Exit
-        after Ctrl-C, MissingCheckpointError."""
+        after Ctrl-C, MissingCheckpointError, LostItemError, RayUnreachableError."""
         if not self.is_begun(args.out) and args.resume:
             problem = f"{args.out} has no {self.checkpoint} to go on from"
             raise MissingCheckpointError(f"{problem}: leave --resume away, or name another --out")
         start_s = time.time()
+        can_resume = any(field.name == "resume" for field in dataclasses.fields(args))
+        how = f"; go on with --resume (checkpoint in {args.out})" if can_resume else ""
         try:
             with _staged_bar(is_hidden=as_json or not sys.stderr.isatty()) as show:
                 made = self.make(args, show)
+        except (LostItemError, RayUnreachableError) as error:
+            raise type(error)(f"{error}{how}") from error
         except KeyboardInterrupt:
-            can_resume = any(field.name == "resume" for field in dataclasses.fields(args))
-            how = f"; go on with --resume (checkpoint in {args.out})" if can_resume else ""
             Console(stderr=True).print(f"stopped{how}")
             raise typer.Exit(INTERRUPTED) from None
         report = json.loads((args.out / self.report).read_text("utf-8"))
@@ -145,7 +150,7 @@ def write_card(trainer: Trainer, report: Report, path: Path) -> None:
 def register(app: typer.Typer, trainers: Sequence[Trainer]) -> None:
     """Adds a command per trainer to `app`, and then the one that runs them all."""
     for trainer in trainers:
-        app.command(name=trainer.name)(_command(trainer))
+        app.command(name=trainer.name, cls=RayCommand)(_command(trainer))
 
     @app.command(name=ALL)
     def _all(
@@ -203,7 +208,7 @@ def _command(trainer: Trainer) -> Callable[..., None]:
 
 def _signature(trainer_args: type[Any]) -> inspect.Signature:
     fields: list[tuple[str, Any, Any, Any]] = [
-        (field.name, field.default, field.type, typer.Option(help=field.metadata["help"]))
+        (field.name, field.default, field.type, typer.Option(**field.metadata))
         for field in dataclasses.fields(trainer_args)
     ]
     fields.append(("card", "", str, typer.Option(help="Also write the model card here (Markdown).")))

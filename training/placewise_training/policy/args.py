@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from placewise_training.lab.work.asked import HELP, METAVAR
 from placewise_training.policy.rollouts import Reward
 from placewise_training.sim.arrivals import INTERVAL_S
 
@@ -61,6 +62,8 @@ class Args:
     device: str = field(
         default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
     )
+    # Equal on and off Ray, and no part of what a training is of.
+    ray: str | None = field(default=None, repr=False, metadata={"help": HELP, "metavar": METAVAR})
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
     # a log
     log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})

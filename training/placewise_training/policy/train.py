@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +23,31 @@ import numpy as np
 import torch
 
 from placewise_core.inputs.cluster import feature_schema
-from placewise_core.policies.harmony import Harmony
-from placewise_core.policies.registry import placement_policies
-from placewise_core.policies.search import SpeedScorer
 from placewise_models.folder import shipped_bundle
 from placewise_models.policy import PolicyRuntime
 from placewise_models.reward import REWARD_MODEL, RewardRuntime
 from placewise_training.lab.compare import FIRST_SEED, Contender, Setting, average_jct_s
 from placewise_training.lab.device import chosen_device
 from placewise_training.lab.scalars import Scalars
+from placewise_training.lab.work.asked import workers_of
+from placewise_training.lab.work.workers import Workers
 from placewise_training.log.later import HeldBack
+from placewise_training.policy.acting import Acting, Graphs, Situations, graphs_in, harmony_of, heuristic
 from placewise_training.policy.args import Args, check, method_at, reward_of
 from placewise_training.policy.checkpoint import Run, copied, keep, restore
 from placewise_training.policy.graphs import write_onnx
 from placewise_training.policy.logged.from_log import PolicyRow, episode_of, log_pi_of, log_report, log_rows, reading
 from placewise_training.policy.logged.weights import begun
 from placewise_training.policy.net import PolicyNet
-from placewise_training.policy.rollouts import Chunk, Conduct, Episode, jobs_of, rollout, situation
-from placewise_training.policy.teacher import Teacher
+from placewise_training.policy.rollouts import Chunk, Conduct, Episode
 from placewise_training.policy.updates import Replay, actor_critic, imitate, ppo
-from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.gangs.engine import SimOptions, Simulation
 
 SCHEMA = "placewise.policy/3"
 REPORT = "policy.json"
 FIRST_VALIDATION_SEED = 900_000  # beyond those of training, below those of nothing else
-_ABOUT_THE_MACHINE = ("out", "device", "threads", "resume", "reward_model", "start")  # not of the model: left out
+_ACTING = "acting"  # folder of the net in its served form
+# Not of the model: left out of the report.
+_ABOUT_THE_MACHINE = ("out", "device", "threads", "ray", "resume", "reward_model", "start")
 # Sets progress: (title, done, total).
 Show = Callable[[str, int, int], None]
 
@@ -68,7 +68,6 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     torch.manual_seed(args.seed)
     device = chosen_device(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
-    scorer = _scorer(args)
     run = _run(args, device)
     before = copy.deepcopy(run.net)
     log = _log(args, run.net)
@@ -76,18 +75,18 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     yardsticks: list[float] = []
     began = time.perf_counter()
 
-    with Scalars(args.out) as write:
+    with Scalars(args.out) as write, workers_of(args.ray) as workers:
         while run.tasks < args.tasks:
             share = run.tasks / args.tasks
             method = method_at(args, share)
-            episodes = [] if args.only_log else list(_episodes(args, run, method, share, scorer, show))
+            episodes = [] if args.only_log else list(_episodes(args, run, method, share, workers, show))
             episodes += [episode_of(log.learn)] if log else []
             run.tasks += sum(episode.steps for episode in episodes)
             run.digest = _digest(run.digest, episodes)
             losses = _learn(args, run, method, share, memory, episodes, device)
             if run.rounds % args.validate_every == 0 or run.tasks >= args.tasks:
-                yardsticks = yardsticks or [_yardstick(args, i) for i in range(args.validation_simulations)]
-                losses["validation"] = _validated(args, run, method, yardsticks)
+                yardsticks = yardsticks or _yardsticks(args, workers)
+                losses["validation"] = _validated(args, run, method, yardsticks, workers)
             for name, value in losses.items():
                 write(f"{method}/{name}", value, run.tasks)
             run.seconds += time.perf_counter() - began
@@ -95,8 +94,8 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
             keep(args.out, run)
             show(f"training, {method}: JCT {run.best:.3f} × consolidate's", min(run.tasks, args.tasks), args.tasks)
 
-    run.net.load_state_dict(run.best_state)
-    report = _report(args, run, show)
+        run.net.load_state_dict(run.best_state)
+        report = _report(args, run, workers, show)
     if log:
         report["log"] = log_report(args.log, log, log_pi_of(before), log_pi_of(run.net))
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
@@ -146,12 +145,12 @@ def _learn(
     return {**losses, "jct_minutes": float(np.mean([episode.avg_jct_s for episode in episodes])) / 60.0}
 
 
-def _validated(args: Args, run: Run, method: str, yardsticks: Sequence[float]) -> float:
+def _validated(args: Args, run: Run, method: str, yardsticks: Sequence[float], workers: Workers) -> float:
     """The validation of the net as it is now, which may become the best of the run."""
     if not yardsticks:
         run.best_state = copied(run.net)
         return 0.0
-    now = _validate(args, run.net, yardsticks)
+    now = _validate(args, run.net, yardsticks, workers)
     run.history.append({"tasks": run.tasks, "validation": now})
     # Imitation ends on a rate that has fallen to a tenth: its last weights are its best, and a validation
     # of a few simulations would only choose by chance. Reinforcement has no such end.
@@ -160,7 +159,7 @@ def _validated(args: Args, run: Run, method: str, yardsticks: Sequence[float]) -
     return now
 
 
-def _report(args: Args, run: Run, show: Show) -> dict[str, Any]:
+def _report(args: Args, run: Run, workers: Workers, show: Show) -> dict[str, Any]:
     first = 100_000 * args.seed
     return {
         "schema": SCHEMA,
@@ -175,96 +174,94 @@ def _report(args: Args, run: Run, show: Show) -> dict[str, Any]:
         "history": run.history,
         "metrics": {
             **({"validation_vs_consolidate": run.best} if run.history else {}),
-            **_judged(args, run.net, show),
+            **_judged(args, run.net, workers, show),
         },
     }
 
 
-def _episodes(
-    args: Args, run: Run, method: str, share: float, scorer: SpeedScorer | None, show: Show
-) -> Iterator[Episode]:
+def _episodes(args: Args, run: Run, method: str, share: float, workers: Workers, show: Show) -> Iterator[Episode]:
+    """Those of one round, in the order of their seeds: all act by the net as it is now."""
     first = 100_000 * args.seed + run.rounds * args.simulations
-    net = exported(run.net, args.out)
-    for i in range(args.simulations):
-        drawn = situation(first + i, args.jobs, args.large_share)
-        teacher = None
-        if method == "imitate":
-            # At first the teacher acts, later mostly the net: it must learn about the states it leads to.
-            is_student_new = run.rounds < 2
-            conduct = Conduct(sampled=True, taught=0.8 if is_student_new else 0.3, temperature=args.temperature)
-            of_reward = scorer if args.teacher == "reward" else None
-            teacher = Teacher(np.random.default_rng((drawn.seed, 71)), scorer=of_reward)
-        elif method == "ppo":
-            conduct = Conduct(reward=reward_of(args, method))
-        else:
-            conduct = Conduct(explore=args.explore * (1.0 - share), reward=reward_of(args, method))
-        is_rewarded_by_model = method != "imitate" and conduct.reward == "progress"
-        yield rollout(
-            drawn,
-            net,
-            conduct,
-            teacher=teacher,
-            scorer=scorer if is_rewarded_by_model else None,
-            interval_s=args.interval_s,
-        )
+    acting = _acting(args, run, method, share)
+    for i, episode in enumerate(workers.mapped(acting.episode, range(first, first + args.simulations))):
+        yield episode
         show(f"simulating, round {run.rounds + 1}", i + 1, args.simulations)
+
+
+def _acting(args: Args, run: Run, method: str, share: float) -> Acting:
+    graphs, drawn = _graphs(run.net, args.out), _situations(args)
+    scorer = _scorer(args)
+    if method == "imitate":
+        # At first the teacher acts, later mostly the net: it must learn about the states it leads to.
+        is_student_new = run.rounds < 2
+        conduct = Conduct(sampled=True, taught=0.8 if is_student_new else 0.3, temperature=args.temperature)
+        return Acting(graphs, conduct, drawn, True, scorer if args.teacher == "reward" else None)
+    if method == "ppo":
+        conduct = Conduct(reward=reward_of(args, method))
+    else:
+        conduct = Conduct(explore=args.explore * (1.0 - share), reward=reward_of(args, method))
+    return Acting(graphs, conduct, drawn, False, scorer if conduct.reward == "progress" else None)
+
+
+def _situations(args: Args) -> Situations:
+    return Situations(args.jobs, args.large_share, args.interval_s)
 
 
 def exported(net: PolicyNet, folder: Path) -> PolicyRuntime:
     """The net in its served form: the same code acts in training and in service, several times as fast as torch."""
-    acting = folder / "acting"
+    acting = folder / _ACTING
     acting.mkdir(exist_ok=True)
     write_onnx(net, acting)
     return PolicyRuntime.from_folder(acting)
 
 
-def _yardstick(args: Args, i: int) -> float:
-    """Average JCT of consolidate, shortest first, in validation simulation i."""
-    drawn = situation(FIRST_VALIDATION_SEED + i, args.jobs, args.large_share)
-    policy = placement_policies()["consolidate"]
-    options = SimOptions(discipline=Discipline(every_s=args.interval_s, order="declared"), reports_progress=True)
-    sim = Simulation(drawn.nodes, jobs_of(drawn), drawn.truth, policy, options=options, seed=drawn.seed)
-    return sim.run().metrics.avg_jct_s
+def _graphs(net: PolicyNet, folder: Path) -> Graphs:
+    exported(net, folder)
+    return graphs_in(folder / _ACTING)
 
 
-def _validate(args: Args, net: PolicyNet, yardsticks: Sequence[float]) -> float:
+def _yardsticks(args: Args, workers: Workers) -> list[float]:
+    """Average JCT of consolidate in each validation simulation."""
+    return list(workers.mapped(_situations(args).yardstick_s, _validation_seeds(args)))
+
+
+def _validate(args: Args, net: PolicyNet, yardsticks: Sequence[float], workers: Workers) -> float:
     """Geometric mean of the net's JCT over consolidate's in the same order, over the validation simulations."""
-    greedy = Conduct(sampled=False)
-    numbers = range(FIRST_VALIDATION_SEED, FIRST_VALIDATION_SEED + args.validation_simulations)
-    drawn = [situation(number, args.jobs, args.large_share) for number in numbers]
-    acting = exported(net, args.out)
-    ours = [rollout(each, acting, greedy, interval_s=args.interval_s).avg_jct_s for each in drawn]
+    acting = Acting(_graphs(net, args.out), Conduct(sampled=False), _situations(args))
+    ours = list(workers.mapped(acting.avg_jct_s, _validation_seeds(args)))
     return float(np.exp(np.mean(np.log(np.array(ours) / np.array(yardsticks)))))
 
 
-def _judged(args: Args, net: PolicyNet, show: Show) -> dict[str, Any]:
+def _validation_seeds(args: Args) -> range:
+    return range(FIRST_VALIDATION_SEED, FIRST_VALIDATION_SEED + args.validation_simulations)
+
+
+def _judged(args: Args, net: PolicyNet, workers: Workers, show: Show) -> dict[str, Any]:
     """Average JCT per seed on the judging truth, Harmony's default setting, beside two heuristics in that order."""
     if not args.judged_seeds:
         return {}
     seeds = range(FIRST_SEED, FIRST_SEED + args.judged_seeds)
     setting = Setting(jobs=args.judged_jobs, every_s=args.interval_s)
-    known = placement_policies()
-    acting = exported(net, args.out)
     contenders: dict[str, Contender] = {
-        "harmony": (lambda _: Harmony(acting, known["consolidate"]), "policy"),
-        "consolidate": (lambda _: known["consolidate"], "declared"),
-        "load-balance": (lambda _: known["load-balance"], "declared"),
+        "harmony": (partial(harmony_of, _graphs(net, args.out)), "policy"),
+        "consolidate": (partial(heuristic, "consolidate"), "declared"),
+        "load-balance": (partial(heuristic, "load-balance"), "declared"),
     }
     found = {}
     for done, (name, contender) in enumerate(contenders.items(), start=1):
-        found[name] = {str(seed): jct for seed, jct in average_jct_s(setting, contender, seeds).items()}
+        found[name] = {str(seed): jct for seed, jct in average_jct_s(setting, contender, seeds, workers).items()}
         show("judging", done, len(contenders))
     return {"avg_jct_s": found}
 
 
-def _scorer(args: Args) -> SpeedScorer | None:
-    """The reward model, where anything asks for it."""
+def _scorer(args: Args) -> Path | None:
+    """The file of the reward model, where anything asks for it."""
     needs = args.teacher == "reward" or (
         "actor-critic" in args.method and reward_of(args, "actor-critic") == "progress"
     )
     if not needs:
         return None
-    return RewardRuntime.from_file(args.reward_model or shipped_bundle() / REWARD_MODEL)
+    return args.reward_model or shipped_bundle() / REWARD_MODEL
 
 
 def _digest(before: str, episodes: Sequence[Episode]) -> str:

@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +13,10 @@ from rich.console import Console
 from placewise_training.cli import UsageError, progress_bar
 from placewise_training.lab.origin import origin
 from placewise_training.lab.register import INTERRUPTED
+from placewise_training.lab.work.asked import HELP, METAVAR, RayCommand, workers_of
 from placewise_training.reproduce import document, registry, report, runner
 from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
-from placewise_training.sim.policies import opened
 
 QUICK_LIMIT_S = 35.0  # --quick ends within a minute, start-up and plots on a busy machine included
 FULL_SEEDS, QUICK_SEEDS = 5, 2
@@ -24,7 +25,7 @@ _PARTIAL = "{}.partial.json"
 reproduce_app = typer.Typer(add_completion=False)
 
 
-@reproduce_app.command(name="reproduce")
+@reproduce_app.command(name="reproduce", cls=RayCommand)
 def reproduce_command(
     paper: Annotated[str, typer.Argument(help=f"{', '.join(registry.PAPERS)}, all, or docs (write the document).")],
     quick: Annotated[bool, typer.Option("--quick", help="Smaller, two seeds, within a minute.")] = False,
@@ -37,6 +38,7 @@ def reproduce_command(
         bool, typer.Option("--rejudge", help="Of docs: judges the results again and keeps the verdicts.")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Runs only the rows that --out has not yet.")] = False,
+    ray: Annotated[str | None, typer.Option(metavar=METAVAR, help=HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Runs every figure and table of a paper's evaluation and says which of its claims hold here."""
@@ -54,13 +56,18 @@ def reproduce_command(
         names = [registry.ABLATIONS]
     if resume and out is None:
         raise UsageError("--resume needs --out, the folder that has the rows")
-    made = _loaded(names, bundle, variants, is_quick=quick)
+    sources = [registry.Source(name, quick, bundle, variants) for name in names]
+    made = _loaded(sources)
     reports = []
-    for experiments in made:
-        known = _known(experiments, out, is_quick=quick) if resume and out is not None else None
-        reports.append(_reproduce(experiments, seeds, out, known, is_quick=quick, is_quiet=as_json))
-        if reports[-1]["stopped"] == runner.INTERRUPTED:
-            break
+    with workers_of(ray) as workers:
+        for source, experiments in zip(sources, made, strict=True):
+            known = _known(experiments, out, is_quick=quick) if resume and out is not None else None
+            run = partial(
+                runner.run, experiments, known=known, attempt=source.attempt if ray else None, workers=workers
+            )
+            reports.append(_reproduce(experiments, seeds, out, run, is_quick=quick, is_quiet=as_json))
+            if reports[-1]["stopped"] == runner.INTERRUPTED:
+                break
     if as_json:
         json.dump(reports[0] if paper != _ALL else {"papers": reports}, sys.stdout, ensure_ascii=False, allow_nan=False)
         sys.stdout.write("\n")
@@ -68,13 +75,12 @@ def reproduce_command(
         raise typer.Exit(INTERRUPTED)
 
 
-def _loaded(names: Sequence[str], bundle: Path | None, variants: Path | None, *, is_quick: bool) -> list[Paper]:
+def _loaded(sources: Sequence[registry.Source]) -> list[Paper]:
     try:
-        for folder in (bundle, variants):
+        for folder in (sources[0].bundle, sources[0].variants):
             if folder is not None:
                 _check_learnt_from_no_log(folder)
-        numbers = None if bundle is None else opened(bundle)
-        return [registry.load(name, is_quick=is_quick, bundle=numbers, variants=variants) for name in names]
+        return [source.paper() for source in sources]
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -102,7 +108,7 @@ def _known(made: Paper, out: Path, *, is_quick: bool) -> Results | None:
 
 
 def _reproduce(
-    made: Paper, seeds: int, out: Path | None, known: Results | None, *, is_quick: bool, is_quiet: bool
+    made: Paper, seeds: int, out: Path | None, run: Callable[..., Results], *, is_quick: bool, is_quiet: bool
 ) -> report.Json:
     count = seeds or (QUICK_SEEDS if is_quick else FULL_SEEDS)
     limit_s = QUICK_LIMIT_S if is_quick else float("inf")
@@ -113,9 +119,7 @@ def _reproduce(
             _write_json(report.as_json(made, results, is_quick=is_quick), out)
 
     with progress_bar(made.name, runner.trial_count(made, count), is_hidden=hidden) as show:
-        results = runner.run(
-            made, range(count), progress=show, limit_s=limit_s, keep=keep, known=known, origin=origin()
-        )
+        results = run(range(count), progress=show, limit_s=limit_s, keep=keep, origin=origin())
     found = report.as_json(made, results, is_quick=is_quick)
     if out is not None:
         _write(found, out)

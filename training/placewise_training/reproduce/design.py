@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from placewise_training.sim.policies import NeedsBundleError
 
@@ -14,6 +14,7 @@ __all__ = [
     "NeedsBundleError",
     "Plot",
     "Trial",
+    "TrialOf",
     "TrialOutcome",
 ]
 
@@ -49,6 +50,15 @@ class TrialOutcome:
 
 # One run of a method in a setting: (setting, method, seed).
 Trial = Callable[[str, str, int], TrialOutcome]
+
+
+class TrialOf(NamedTuple):
+    """One trial of a paper, by name."""
+
+    experiment: str
+    setting: str
+    method: str
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placewise_training.reproduce.claims import Claim
-from placewise_training.reproduce.design import Experiment
+from placewise_training.reproduce.design import Experiment, NeedsBundleError, TrialOf, TrialOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +16,11 @@ class Paper:
     experiments: Sequence[Experiment]
     claims: Sequence[Claim]
     assumptions: Sequence[str] = ()
+
+    def attempt(self, one: TrialOf) -> TrialOutcome | NeedsBundleError:
+        """The outcome of a trial, or why it cannot have one."""
+        experiment = next(each for each in self.experiments if each.key == one.experiment)
+        try:
+            return experiment.trial(one.setting, one.method, one.seed)
+        except NeedsBundleError as error:
+            return error

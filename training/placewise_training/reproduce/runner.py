@@ -4,10 +4,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from placewise_training.lab.origin import Origin
-from placewise_training.reproduce.design import Experiment, InterruptedRunError, NeedsBundleError
+from placewise_training.lab.work.workers import Here, Workers
+from placewise_training.reproduce.design import InterruptedRunError, NeedsBundleError, TrialOf, TrialOutcome
 from placewise_training.reproduce.paper import Paper
 from placewise_training.reproduce.results import Results
 
+Attempt = Callable[[TrialOf], TrialOutcome | NeedsBundleError]
 INTERRUPTED = "interrupted"
 OUT_OF_TIME = "out of time"
 UNFINISHED = "not finished"
@@ -27,9 +29,12 @@ def run(
     keep: Callable[[Results], None] | None = None,
     known: Results | None = None,
     origin: Origin | None = None,
+    attempt: Attempt | None = None,
+    workers: Workers | None = None,
 ) -> Results:
     """Every trial of every seed. Ctrl-C or the time limit ends it early: `stopped` then names the reason.
 
+    `workers` call `attempt`, by default `paper.attempt` here.
     One round over all experiments comes before the second seed, so that an early end leaves complete results of fewer
     seeds; `keep` is given the results after each experiment of a round. The time limit is checked between
     trials. Trials in `known` are not run again. `origin` joins those of `known` once a trial was run.
@@ -38,26 +43,29 @@ def run(
     results = Results(seeds=tuple(seeds), stopped=UNFINISHED, sittings=known.sittings, origins=known.origins)
     began = time.perf_counter() - known.wall_s
     done, last = 0, None
+    left = (one for one in _plan(paper, seeds) if one.seed not in known.runs.get(one[:3], ()))
+    outcomes = (workers or Here()).mapped(attempt or paper.attempt, left)
     try:
-        for experiment, setting, method, seed in _plan(paper, seeds):
+        for one in _plan(paper, seeds):
             if time.perf_counter() - began - known.wall_s > limit_s:
                 results.stopped = OUT_OF_TIME
                 break
-            here = seed, experiment.key
+            here = one.seed, one.experiment
             if last not in (None, here) and keep is not None:
                 results.wall_s = time.perf_counter() - began
                 keep(results)
             last = here
-            cell = (experiment.key, setting, method)
-            if seed in known.runs.get(cell, ()):
-                results.add(cell, seed, known.runs[cell][seed])
-            elif cell not in results.missing:
+            cell = one[:3]
+            if one.seed in known.runs.get(cell, ()):
+                results.add(cell, one.seed, known.runs[cell][one.seed])
+            else:
                 results.sittings = known.sittings + 1
                 results.origins = known.origins if origin is None else (*known.origins, origin)
-                try:
-                    results.add(cell, seed, experiment.trial(setting, method, seed))
-                except NeedsBundleError as error:
-                    results.missing[cell] = str(error) or "needs a bundle"
+                outcome = next(outcomes)
+                if isinstance(outcome, NeedsBundleError):
+                    results.missing[cell] = str(outcome) or "needs a bundle"
+                else:
+                    results.add(cell, one.seed, outcome)
             done += 1
             if progress is not None:
                 progress(done)
@@ -65,15 +73,17 @@ def run(
             results.stopped = ""
     except (KeyboardInterrupt, InterruptedRunError):
         results.stopped = INTERRUPTED
+    finally:
+        outcomes.close()
     results.wall_s = time.perf_counter() - began
     return results
 
 
-def _plan(paper: Paper, seeds: Sequence[int]) -> Iterator[tuple[Experiment, str, str, int]]:
+def _plan(paper: Paper, seeds: Sequence[int]) -> Iterator[TrialOf]:
     most = max([len(seeds), *(e.least_seeds for e in paper.experiments)])
     for i, seed in enumerate([*seeds, *range(len(seeds), most)]):
         for experiment in paper.experiments:
             wanted = max(len(seeds), experiment.least_seeds) if experiment.is_seeded else 1
             if i < wanted:
                 for setting, method in experiment.trials():
-                    yield experiment, setting, method, seed
+                    yield TrialOf(experiment.key, setting, method, seed)

@@ -23,6 +23,9 @@ from placewise_training.gate.simulated import WINDOWS
 from placewise_training.lab.mlruns import Run, add_run, numbers
 from placewise_training.lab.origin import origin
 from placewise_training.lab.register import INTERRUPTED
+from placewise_training.lab.work.asked import HELP, METAVAR, RayCommand
+from placewise_training.lab.work.on_ray import RayUnreachableError
+from placewise_training.lab.work.workers import LostItemError
 from placewise_training.log.placed import REWARD, Reward
 from placewise_training.retrain.retrain import (
     DISK_FULL,
@@ -52,7 +55,7 @@ class _Schedule:
     served: ServedCluster | None
 
 
-@retrain_app.command(name="retrain")
+@retrain_app.command(name="retrain", cls=RayCommand)
 def retrain_command(
     log: Annotated[
         Path, typer.Option(help="Folder that `placewise log export` wrote; with --target the folder for exports.")
@@ -94,12 +97,15 @@ def retrain_command(
     track: Annotated[
         Path | None, typer.Option(help="Also record the run in this folder, as MLflow keeps runs (mlruns).")
     ] = None,
+    ray: Annotated[str | None, typer.Option(metavar=METAVAR, help=HELP)] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """A better bundle from the log of a running cluster, or the reasons why there is none (exit code 5)."""
     _check(target, every, start, is_for_service=bool(canary or key))
     policies, steps = tuple(policy or ()), tuple(only or ())
-    args = RetrainArgs(log, start or Path(), out, cluster, policies, steps, reward, block_min, windows, effort, seed)
+    args = RetrainArgs(
+        log, start or Path(), out, cluster, policies, steps, reward, block_min, windows, effort, seed, ray
+    )
     served = ServedCluster(target, log, cluster, token_file, tls_ca, canary, key) if target else None
     start_s = time.time()
     with _translate_errors(args):
@@ -121,6 +127,8 @@ def _translate_errors(args: RetrainArgs) -> Iterator[None]:
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped; the same command goes on where it was")
         raise typer.Exit(INTERRUPTED) from None
+    except (LostItemError, RayUnreachableError) as error:
+        raise type(error)(f"{error}; the same command goes on. {args.out} was not written") from error
     except (NeverAskedError, NeedsBundleError) as error:
         raise UsageError(str(error)) from error
     except (BundleError, BundleKeyError) as error:

@@ -32,6 +32,7 @@ from placewise_training.gate.report import REPORT, record, write
 from placewise_training.gate.simulated import WINDOWS
 from placewise_training.lab.origin import origin
 from placewise_training.lab.register import Show
+from placewise_training.lab.work.asked import workers_of
 from placewise_training.log.placed import REWARD, placed_jobs
 from placewise_training.retrain.steps import STEPS, Done, Source, Step, run_step
 
@@ -71,6 +72,7 @@ class RetrainArgs:
     windows: int = WINDOWS
     effort: float = 1.0
     seed: int = 0
+    ray: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +89,8 @@ class Retrained:
 
 
 def retrain(args: RetrainArgs, show: Show) -> Retrained:
-    """Raises RetrainError, BusyError, LogError, OSError for a full disk, ValueError for a log that is too short."""
+    """Raises RetrainError, BusyError, LogError, OSError for a full disk, ValueError for a log that is too short,
+    LostItemError, RayUnreachableError."""
     with audited("retrain", args.out.resolve().name) as outcome:
         found = _retrained(args, show)
         if not found.is_promoted:
@@ -99,12 +102,12 @@ def _retrained(args: RetrainArgs, show: Show) -> Retrained:
     if args.out.exists():
         raise RetrainError(f"{args.out} exists, and a bundle never changes: choose another --out")
     work = work_of(args.out)
-    with alone(work):
+    with alone(work), workers_of(args.ray) as workers:
         load(args.start)
         log = _checked(args.log)
         source = Source(
             args.log, log.digest, _first_stretch_ends_s(args), args.start, manifest_digest(args.start), args.effort,
-            args.seed,
+            args.seed, args.ray,
         )  # fmt: skip
         steps = [run_step(step, source, work, show) for step in _steps(args.only)]
         learnt = [step for step in steps if step.files]
@@ -118,7 +121,8 @@ def _retrained(args: RetrainArgs, show: Show) -> Retrained:
             GateArgs(
                 args.log, candidate, args.start, args.policies, args.cluster, args.reward, args.block_min,
                 args.windows, work / "gate",
-            )
+            ),
+            workers,
         )  # fmt: skip
         write(verdict, work / "gate")
         if verdict.is_promoted:

@@ -36,7 +36,7 @@ _DONE, _BEGUN = "done.json", "begun.json"
 @dataclass(frozen=True, slots=True)
 class Source:
     """The log, its digest, and the time from which on it judges; the bundle to begin with; the share of the usual
-    effort."""
+    effort. `ray`: where simulations are done, which changes nothing in a step."""
 
     log: Path
     digest: str
@@ -45,6 +45,7 @@ class Source:
     start_digest: str
     effort: float = 1.0
     seed: int = 0
+    ray: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ def _policy(source: Source, out: Path, resume: bool) -> Any:
     return train_policy_args.Args(
         out=out, seed=source.seed, tasks=_scaled(6000, source), simulations=_scaled(8, source), imitation_rate=3e-4,
         reward_model=made if made.is_file() else None, validation_simulations=0, judged_seeds=0, log=str(source.log),
-        before_s=source.before_s, start=source.start, resume=resume,
+        before_s=source.before_s, start=source.start, resume=resume, ray=source.ray,
     )  # fmt: skip
 
 

@@ -10,14 +10,14 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.gang.policy import PlacementPolicy
+from placewise_training.lab.work.asked import add_option, workers_of
+from placewise_training.lab.work.workers import Here, Workers
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.gangs.oracle import Objective, Oracle
@@ -112,17 +112,15 @@ def run(
     players: Sequence[str],
     out: Path,
     bundle: Path | None = None,
-    processes: int = 1,
+    workers: Workers | None = None,
     known: Known = ALL_KNOWN,
 ) -> None:
     """Appends one line per scenario that `out` lacks."""
     done = {line["scenario"]["number"] for line in lines(out)}
     left = [scenario for scenario in wanted if scenario.number not in done]
     job: Callable[[Scenario], dict[str, Any]] = functools.partial(judged, players=players, bundle=bundle, known=known)
-    with ExitStack() as stack:
-        pool = stack.enter_context(ProcessPoolExecutor(processes)) if processes > 1 else None
-        file = stack.enter_context(out.open("a", encoding="utf-8"))
-        for line in map(job, left) if pool is None else pool.map(job, left):
+    with out.open("a", encoding="utf-8") as file:
+        for line in (workers or Here()).mapped(job, left):
             file.write(json.dumps(line) + "\n")
             file.flush()
 
@@ -148,6 +146,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--bundle", type=Path, default=None, help="directory; the shipped one if left out")
     parser.add_argument("--players", nargs="+", default=list(PLAYERS))
     parser.add_argument("--processes", type=int, default=1)
+    add_option(parser)
     parser.add_argument("--without-links", action="store_true", help="no inventory has the bandwidth between GPUs")
     parser.add_argument("--without-speeds", action="store_true", help="no job reports its speed")
     parser.add_argument("--times", type=float, default=1.0, help="the inventory has so many times the true bandwidths")
@@ -155,7 +154,8 @@ def main(arguments: Sequence[str]) -> None:
     first, _, end = args.only.partition(":")
     wanted = scenarios(args.count, args.seed)[int(first or 0) : int(end or args.count)]
     known = Known(links=not args.without_links, speeds=not args.without_speeds, times=args.times)
-    run(wanted, args.players, args.out, args.bundle, args.processes, known)
+    with workers_of(args.ray, args.processes) as workers:
+        run(wanted, args.players, args.out, args.bundle, workers, known)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,8 @@ from placewise_training.evaluate.intervals import (
 from placewise_training.evaluate.regression import cross_fitted
 from placewise_training.evaluate.support import Support
 from placewise_training.lab.origin import origin
+from placewise_training.lab.work.asked import add_option, without_address, workers_of
+from placewise_training.lab.work.workers import Here, Workers
 
 ESS = (100, 300, 1000)
 LOGS = 1000
@@ -79,63 +82,93 @@ class Tally:
         return {"bias": float(np.mean(self.errors)), "spread": float(np.std(self.errors)), "intervals": found}
 
 
-def measured(weights: Weights, ess: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+class Estimate(NamedTuple):
+    """One estimator on one log: of the value or of the gain."""
+
+    estimator: str
+    of: str
+    value: float
+    intervals: dict[str, Interval]
+
+
+def measured(
+    weights: Weights, ess: float, seeds: Sequence[int], workers: Workers | None = None
+) -> list[dict[str, Any]]:
     """Rows of one synthetic setting."""
-    logs = ((seed, synthetic_log(weights, ess, seed)) for seed in seeds)
-    return tallied(logs, TRUE_VALUE, TRUE_GAIN, REWARD_BOUND)
+    found = (workers or Here()).mapped(partial(_on_synthetic, weights, ess), seeds)
+    return tallied(found, TRUE_VALUE, TRUE_GAIN)
 
 
-def synthetic(seeds: Sequence[int]) -> dict[str, Any]:
+def _on_synthetic(weights: Weights, ess: float, seed: int) -> list[Estimate]:
+    return _estimates(synthetic_log(weights, ess, seed), seed, REWARD_BOUND)
+
+
+def synthetic(seeds: Sequence[int], workers: Workers | None = None) -> dict[str, Any]:
     """Every setting of the synthetic logs."""
     settings = []
     for name, weights in WEIGHTS.items():
         for ess in ESS:
-            rows = measured(weights, ess, seeds)
+            rows = measured(weights, ess, seeds, workers)
             settings.append({"weights": name, "ess": ess, "decisions": round(ess * weights.mean_square), "rows": rows})
             print(f"{name}, ESS {ess}: done", file=sys.stderr, flush=True)
     return {"least": LEAST, "truth": {"value": TRUE_VALUE, "gain": TRUE_GAIN}, "settings": settings}
 
 
-def simulated(site: Site, seeds: Sequence[int]) -> dict[str, Any]:
+def simulated(site: Site, seeds: Sequence[int], workers: Workers | None = None) -> dict[str, Any]:
     """One setting of simulated logs. The truth is the mean over decisions drawn from all of them, each made again by
     both policies; its standard error is stated beside it."""
-    made = [(seed, *simulated_log(site, seed)) for seed in seeds]
+    workers = workers or Here()
+    made = list(zip(seeds, workers.mapped(partial(simulated_log, site), seeds), strict=True))
     print("logs: done", file=sys.stderr, flush=True)
     rng = np.random.default_rng(seeds[0])
-    again = np.array(
-        [branched(site, seed, name) for seed, _, names in made for name in rng.choice(names, BRANCHED, replace=False)]
-    )
+    drawn = [(seed, str(name)) for seed, (_, names) in made for name in rng.choice(names, BRANCHED, replace=False)]
+    again = np.array(list(workers.mapped(partial(_branched, site), drawn)))
     value, gain = again[:, CANDIDATE], again[:, CANDIDATE] - again[:, OWN]
     error = {
         "value_error": float(value.std(ddof=1) / np.sqrt(len(value))),
         "gain_error": float(gain.std(ddof=1) / np.sqrt(len(gain))),
     }
-    supports = [Support.of(log) for _, log, _ in made]
+    supports = [Support.of(log) for _, (log, _) in made]
     setting = {
         "weights": f"{site.candidate} for {site.own}",
         "ess": round(float(np.mean([one.differing_ess for one in supports]))),
         "decisions": round(float(np.mean([one.decisions for one in supports]))),
         "refused": sum(bool(one.refusals) for one in supports),
-        "rows": tallied(((seed, log) for seed, log, _ in made), float(value.mean()), float(gain.mean()), None),
+        "rows": tallied(
+            workers.mapped(_on_log, [(log, seed) for seed, (log, _) in made]), float(value.mean()), float(gain.mean())
+        ),
     }
     truth = {"value": float(value.mean()), "gain": float(gain.mean()), **error, "decisions": len(value)}
     return {"least": LEAST_SIMULATED, "site": asdict(site), "truth": truth, "settings": [setting]}
 
 
-def tallied(
-    logs: Iterable[tuple[int, LoggedDecisions]], true_value: float, true_gain: float, reward_bound: float | None
-) -> list[dict[str, Any]]:
-    """One row per estimator and quantity; without a bound of the rewards, there is no empirical Bernstein."""
+def _branched(site: Site, one: tuple[int, str]) -> tuple[float, float]:
+    return branched(site, *one)
+
+
+def _on_log(one: tuple[LoggedDecisions, int]) -> list[Estimate]:
+    return _estimates(*one, None)
+
+
+def _estimates(log: LoggedDecisions, seed: int, reward_bound: float | None) -> list[Estimate]:
+    """Every estimator on one log; without a bound of the rewards, there is no empirical Bernstein."""
+    forecast = cross_fitted(log)
+    counts = drawn_blocks(len(np.unique(log.block)), _RESAMPLES, seed)
+    found = []
+    for ours, theirs in zip(estimates(log, forecast), estimates(log.of_incumbent(), forecast), strict=True):
+        value, gain = BlockSums.of(ours, log.block), BlockSums.of(ours, log.block, theirs)
+        of_gain = _intervals(gain, counts, reward_bound, ours, theirs)
+        found.append(Estimate(ours.name, "value", ours.value, _intervals(value, counts, reward_bound, ours)))
+        found.append(Estimate(ours.name, "gain", ours.value - theirs.value, of_gain))
+    return found
+
+
+def tallied(logs: Iterable[Sequence[Estimate]], true_value: float, true_gain: float) -> list[dict[str, Any]]:
+    """One row per estimator and quantity."""
+    truth = {"value": true_value, "gain": true_gain}
     tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)
-    for seed, log in logs:
-        forecast = cross_fitted(log)
-        counts = drawn_blocks(len(np.unique(log.block)), _RESAMPLES, seed)
-        for ours, theirs in zip(estimates(log, forecast), estimates(log.of_incumbent(), forecast), strict=True):
-            value = BlockSums.of(ours, log.block)
-            tallies[ours.name, "value"].add(ours.value, true_value, _intervals(value, counts, reward_bound, ours))
-            gain = BlockSums.of(ours, log.block, theirs)
-            found = _intervals(gain, counts, reward_bound, ours, theirs)
-            tallies[ours.name, "gain"].add(ours.value - theirs.value, true_gain, found)
+    for one in (each for estimates_of_log in logs for each in estimates_of_log):
+        tallies[one.estimator, one.of].add(one.value, truth[one.of], one.intervals)
     return [{"estimator": name, "of": what, **tally.as_json()} for (name, what), tally in tallies.items()]
 
 
@@ -194,15 +227,18 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--simulated", action="store_true", help="logs of the simulator instead of synthetic ones")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--out", type=Path, required=True, help="JSON file")
+    add_option(parser)
     asked = parser.parse_args(arguments)
     seeds = range(asked.first_seed, asked.first_seed + asked.logs)
-    report = {
-        "commit": origin()["commit"],
-        "command": " ".join(["python -m placewise_training.evaluate.checks.coverage", *arguments]),
-        "logs": asked.logs,
-        "first_seed": asked.first_seed,
-        **(simulated(Site(), seeds) if asked.simulated else synthetic(seeds)),
-    }
+    command = ["python -m placewise_training.evaluate.checks.coverage", *without_address(arguments)]
+    with workers_of(asked.ray) as workers:
+        report = {
+            "commit": origin()["commit"],
+            "command": " ".join(command),
+            "logs": asked.logs,
+            "first_seed": asked.first_seed,
+            **(simulated(Site(), seeds, workers) if asked.simulated else synthetic(seeds, workers)),
+        }
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     print(table(report))
