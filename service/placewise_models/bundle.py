@@ -80,7 +80,7 @@ class Bundle:
     """A bundle: its manifest, its JSON documents by file name, and its nets, ready to run. `signed_by` is the id of the
     key that signed it, RELEASE, or "" if no key is configured. One that was only `opened` has an empty manifest.
 
-    Compares by identity, as its nets do. Pickled, it is where it lies: another process opens it there, once."""
+    Compares by identity, as its nets do. Pickled, it is its path: another process opens it there, once."""
 
     manifest: Manifest
     directory: Path

@@ -24,7 +24,7 @@ class Exit(enum.IntEnum):
     OK = 0
     FAILED = 1  # a defect, or something this table has no word for
     USAGE = 2  # the command line makes no sense (Typer's own code)
-    UNREACHABLE = 3  # the service, or Redis, does not answer
+    UNREACHABLE = 3  # the service, Redis or Ray does not answer
     REFUSED = 4  # the service understood and said no: invalid, not found, not allowed
     NEGATIVE = 5  # it worked, and the answer is no: does not fit, check failed, limit missed
     BAD_INPUT = 6  # an input file is malformed

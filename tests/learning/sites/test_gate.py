@@ -1,5 +1,8 @@
 """The gate on logs of sites with a truth: the better policy passes, each way to be worse is refused."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +116,20 @@ def test_a_torn_bundle_is_refused(short_log: Path, tmp_path: Path) -> None:
     found = judged(short_log, "search", candidate=torn)
     assert failed(found) == {"parity and checksums"}
     assert "reward.onnx differs from the manifest" in found.failed[0].text
+
+
+@pytest.mark.slow
+def test_a_log_is_read_alike_whatever_the_order_of_sets(short_log: Path) -> None:
+    """Strings hash differently in each process: jobs beside a gang were those of any of equally full nodes."""
+    read = (
+        "import sys; from placewise_log.store import LogStore; from placewise_training.gate.site import site_log;"
+        "print(site_log(LogStore(sys.argv[1]), 'c', 0.0, 'reward_20min').rows)"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", read, short_log], check=True, capture_output=True,
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        ).stdout
+        for seed in range(4)
+    }  # fmt: skip
+    assert len(found) == 1

@@ -158,7 +158,7 @@ class _Known:
         cluster, nodes, start_s = placed.record.cluster, logged.run.nodes, logged.run.start_s
         others = self.index.beside(cluster, nodes, start_s, placed.job.id)
         mine = {f"{task.node}/{gpu}" for task in placed.decided.assignments for gpu in task.gpu_indices}
-        on = {node: [other for other in others if node in other.run.nodes] for node in nodes}
+        on = {node: [other for other in others if node in other.run.nodes] for node in sorted(nodes)}
         fullest = max(on.values(), key=len, default=[])
         shares = any(mine & set(self._gpus(other)) for other in others) if placed.job.gpu_sharing.allowed else False
         return Beside(

@@ -1,15 +1,26 @@
 """Items of work on Ray, one started here or a cluster. Ray is imported only where it is asked for."""
 
+import atexit
 import os
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from placewise_training.lab.work.tasks import Task, Tasks
-from placewise_training.lab.work.workers import ONE_THREAD, Item, Outcome, Outcomes, Result, Workers, performed_away
+from placewise_training.lab.work.workers import (
+    ONE_THREAD,
+    Item,
+    Outcome,
+    Outcomes,
+    Result,
+    Workers,
+    one_thread,
+    performed_away,
+)
 
 LOCAL: Final = "local"  # in place of an address
 _AHEAD: Final = 2  # tasks for each core, so that none waits for this process
+_LOOK_S: Final = 1.0  # from one look at the nodes to the next, while nothing ends
 
 
 class RayMissingError(Exception):
@@ -47,24 +58,31 @@ class OnRay(Workers):
         return self
 
     def _join(self) -> None:
-        environment = {"env_vars": ONE_THREAD}
-        given: dict[str, Any] = {"address": self._address}
         if self._address == LOCAL or self._address.isdecimal():
+            count = None if self._address == LOCAL else int(self._address)
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # At 127.0.0.1 nobody else reaches it: whoever does runs code of their own.
-            given = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-            given["num_cpus"] = None if self._address == LOCAL else int(self._address)
+            # Whoever reaches a Ray can run code on it: at 127.0.0.1 no other machine does.
+            given: dict[str, Any] = {
+                "address": LOCAL,
+                "num_cpus": count,
+                "include_dashboard": False,
+                "_node_ip_address": "127.0.0.1",
+            }
+        else:
+            given = {"address": self._address, "runtime_env": {"env_vars": ONE_THREAD}}
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), one_thread():
                 warnings.simplefilter("ignore", FutureWarning)
-                self._ray.init(**given, runtime_env=environment, logging_level="ERROR", log_to_driver=False)
+                self._ray.init(**given, logging_level="CRITICAL", log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise RayUnreachableError(f"no Ray answers at {self._address}: {error}") from error
 
     def __exit__(self, *error: object) -> None:
-        if self._is_ours:
+        if isinstance(error[1], RayUnreachableError):
+            atexit.unregister(self._ray.shutdown)  # which would wait, and end this process before its last word
+        elif self._is_ours:
             self._ray.shutdown()
-            self._is_ours = False
+        self._is_ours = False
 
     def outcomes(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Outcomes[Result]:
         ray = self._ray
@@ -77,11 +95,14 @@ class OnRay(Workers):
                     waiting[self._perform.remote(shared, task.item)] = task
                 if not waiting:
                     return
-                for reference in ray.wait(list(waiting))[0]:
+                for reference in self._patiently(lambda: self._ray.wait([*waiting], timeout=_LOOK_S)[0]):
                     task = waiting.pop(reference)
                     outcome = self._ended(tasks, task, reference)
                     if outcome is not None:
                         yield task.at, outcome
+        except RayUnreachableError:
+            waiting.clear()
+            raise
         finally:
             for reference in waiting:
                 ray.cancel(reference, force=True)
@@ -90,9 +111,25 @@ class OnRay(Workers):
         """What came of a task; None if it is to be done again."""
         errors = self._ray.exceptions
         try:
-            found: Outcome[Any] = self._ray.get(reference)
+            found: Outcome[Any] = self._patiently(lambda: [self._ray.get(reference, timeout=_LOOK_S)])[0]
         except errors.RayTaskError as error:  # performed_away raises nothing: the worker could not begin, or not answer
             return task.unsent(error)
         except errors.RayError as error:
             return tasks.died(task, str(error).partition("\n")[0])
         return found
+
+    def _patiently(self, look: Callable[[], list[Any]]) -> list[Any]:
+        """What `look` finds in the end. Raises RayUnreachableError where Ray would wait for a node that is gone, and
+        then end this process without a word."""
+        try:
+            while True:
+                try:
+                    found = look()
+                except self._ray.exceptions.GetTimeoutError:
+                    found = []
+                if found:
+                    return found
+                if not any(node["Alive"] for node in self._ray.nodes()):
+                    raise ConnectionError("its nodes are gone")
+        except ConnectionError as error:
+            raise RayUnreachableError(f"Ray at {self._address} went away: {error}") from error

@@ -1,10 +1,8 @@
 """Items of work in several processes of this machine. A worker that dies leaves its item to another one."""
 
 import multiprocessing
-import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -12,13 +10,13 @@ from typing import Any, Final
 
 from placewise_training.lab.work.tasks import Task, Tasks
 from placewise_training.lab.work.workers import (
-    ONE_THREAD,
     Item,
     Outcome,
     Outcomes,
     Result,
     UnsentItemError,
     Workers,
+    one_thread,
     performed_away,
 )
 
@@ -38,7 +36,7 @@ class _Seat:
     def taken(cls) -> "_Seat":
         ours, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(target=_work, args=(theirs,), daemon=True)
-        with _one_thread():
+        with one_thread():
             process.start()
         theirs.close()  # so that the worker's end closes the pipe
         return cls(process, ours)
@@ -125,18 +123,3 @@ def _work(connection: Connection) -> None:
             connection.send(outcome)
         except Exception as error:
             connection.send(Outcome(None, UnsentItemError(f"a result cannot be sent: {error}")))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Of processes that are started within. A library reads these variables before it can be asked otherwise."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -4,11 +4,12 @@ An item is all that its function needs: done again, or elsewhere, it gives the s
 items, whichever ends first. Knows only the plainest way.
 """
 
+import os
 import pickle
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar
 
@@ -106,3 +107,16 @@ def performed_away(function: Callable[[Item], Result], item: Item) -> Outcome[Re
         except Exception:
             return Outcome(None, UnsentItemError(f"{type(outcome.error).__name__}: {outcome.error}"))
     return outcome
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For processes that are started within: a library reads these variables when it is imported."""
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+        for name in (name for name, value in before.items() if value is None):
+            del os.environ[name]
