@@ -4,6 +4,8 @@ import atexit
 import os
 import warnings
 from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, Final
 
 from placewise_training.lab.work.tasks import Task, Tasks
@@ -15,12 +17,13 @@ from placewise_training.lab.work.workers import (
     Result,
     Workers,
     one_thread,
+    performed,
     performed_away,
 )
 
 LOCAL: Final = "local"  # in place of an address
 _AHEAD: Final = 2  # tasks for each core, so that none waits for this process
-_LOOK_S: Final = 1.0  # from one look at the nodes to the next, while nothing ends
+_LOOK_S: Final = 1.0  # from one look at the nodes to the next, while Ray does not answer
 
 
 class RayMissingError(Exception):
@@ -86,7 +89,7 @@ class OnRay(Workers):
 
     def outcomes(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Outcomes[Result]:
         ray = self._ray
-        shared = ray.put(function)
+        shared = self._patiently(ray.put, function)
         most = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
         tasks, waiting = Tasks(items), dict[Any, Task]()
         try:
@@ -95,7 +98,7 @@ class OnRay(Workers):
                     waiting[self._perform.remote(shared, task.item)] = task
                 if not waiting:
                     return
-                for reference in self._patiently(lambda: self._ray.wait([*waiting], timeout=_LOOK_S)[0]):
+                for reference in self._patiently(ray.wait, [*waiting])[0]:
                     task = waiting.pop(reference)
                     outcome = self._ended(tasks, task, reference)
                     if outcome is not None:
@@ -111,25 +114,24 @@ class OnRay(Workers):
         """What came of a task; None if it is to be done again."""
         errors = self._ray.exceptions
         try:
-            found: Outcome[Any] = self._patiently(lambda: [self._ray.get(reference, timeout=_LOOK_S)])[0]
+            found: Outcome[Any] = self._patiently(self._ray.get, reference)
         except errors.RayTaskError as error:  # performed_away raises nothing: the worker could not begin, or not answer
             return task.unsent(error)
         except errors.RayError as error:
             return tasks.died(task, str(error).partition("\n")[0])
         return found
 
-    def _patiently(self, look: Callable[[], list[Any]]) -> list[Any]:
-        """What `look` finds in the end. Raises RayUnreachableError where Ray would wait for a node that is gone, and
-        then end this process without a word."""
+    def _patiently(self, call: Callable[[Any], Any], given: Any) -> Any:
+        """`call(given)` of Ray. Where that would wait for a node that is gone, and Ray then end this process without a
+        word, raises RayUnreachableError."""
+        found: SimpleQueue[Outcome[Any]] = SimpleQueue()
+        Thread(target=lambda: found.put(performed(call, given)), daemon=True).start()
         try:
             while True:
                 try:
-                    found = look()
-                except self._ray.exceptions.GetTimeoutError:
-                    found = []
-                if found:
-                    return found
-                if not any(node["Alive"] for node in self._ray.nodes()):
-                    raise ConnectionError("its nodes are gone")
+                    return found.get(timeout=_LOOK_S).get()
+                except Empty:
+                    if not any(node["Alive"] for node in self._ray.nodes()):
+                        raise ConnectionError("its nodes are gone") from None
         except ConnectionError as error:
             raise RayUnreachableError(f"Ray at {self._address} went away: {error}") from error
