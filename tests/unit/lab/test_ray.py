@@ -4,6 +4,7 @@ import builtins
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from placewise_training.gate.command import gate_app
 from placewise_training.lab import origin
-from placewise_training.lab.work import asked
+from placewise_training.lab.work import asked, on_ray
 from placewise_training.lab.work.on_ray import OnRay, RayMissingError, RayUnreachableError
 from placewise_training.lab.work.workers import LostItemError, UnsentItemError
 
@@ -25,20 +26,16 @@ class RayTaskError(RayError):
     pass
 
 
-class GetTimeoutError(RayError):
-    pass
-
-
 class FakeRay:
     """Does tasks when they are asked for, the last one given first. `deaths`: by item, how many workers die of it."""
 
     def __init__(self, deaths: dict[int, int] | None = None) -> None:
-        self.exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError, GetTimeoutError=GetTimeoutError)
+        self.exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
         self.deaths = deaths or {}
         self.given: dict[str, Any] = {}
         self.waiting: list[tuple[Any, ...]] = []
         self.most = 0
-        self.cancelled = self.looks = 0
+        self.cancelled = 0
         self.is_on = self.is_gone = False
 
     def init(self, **given: Any) -> None:
@@ -62,17 +59,16 @@ class FakeRay:
         assert options == {"max_retries": 0}  # it is we who count
         return lambda perform: SimpleNamespace(remote=lambda *given: (len(self.waiting), perform, *given))
 
-    def wait(self, references: Sequence[Any], *, timeout: float) -> tuple[list[Any], list[Any]]:
+    def wait(self, references: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         self.most = max(self.most, len(references))
-        return ([references[-1]] if self.nodes()[0]["Alive"] else []), []
+        if self.is_gone:
+            Event().wait()
+        return [references[-1]], []
 
     def nodes(self) -> list[dict[str, Any]]:
         return [{"Alive": not self.is_gone}]
 
-    def get(self, reference: Any, *, timeout: float) -> Any:
-        self.looks += 1
-        if self.looks == 1:  # a large result is on its way
-            raise GetTimeoutError
+    def get(self, reference: Any) -> Any:
         _, perform, function, item = reference
         if self.deaths.get(item, 0):
             self.deaths[item] -= 1
@@ -151,7 +147,8 @@ def test_it_is_started_here_or_joined_where_it_is(fake: FakeRay, address: str, g
     assert fake.given.get("runtime_env", {}).get("env_vars", {}).get("OMP_NUM_THREADS") == ("1" if is_joined else None)
 
 
-def test_a_ray_that_goes_away_is_no_endless_wait(fake: FakeRay) -> None:
+def test_a_ray_that_goes_away_is_no_endless_wait(fake: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_ray, "_LOOK_S", 0.01)
     with OnRay("local") as workers:
         results = workers.as_done(negated, range(9))
         next(results)
