@@ -1,6 +1,7 @@
 """`--ray` and the way to Ray, with a stand-in for Ray itself."""
 
 import builtins
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,7 +37,8 @@ class FakeRay:
         self.waiting: list[tuple[Any, ...]] = []
         self.most = 0
         self.cancelled = 0
-        self.is_on = self.is_gone = False
+        self.is_on = False
+        self.port, self.wait_s = 0, 0.0
 
     def init(self, **given: Any) -> None:
         if given["address"] == "ray://gone:1":
@@ -61,12 +63,15 @@ class FakeRay:
 
     def wait(self, references: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         self.most = max(self.most, len(references))
-        if self.is_gone:
-            Event().wait()
+        Event().wait(self.wait_s)
         return [references[-1]], []
 
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: "n1")
+
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": not self.is_gone}]
+        others = {"NodeID": "n2", "NodeManagerAddress": "10.0.0.2", "NodeManagerPort": 1}
+        return [others, {"NodeID": "n1", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": self.port}]
 
     def get(self, reference: Any) -> Any:
         _, perform, function, item = reference
@@ -148,13 +153,18 @@ def test_it_is_started_here_or_joined_where_it_is(fake: FakeRay, address: str, g
 
 
 def test_a_ray_that_goes_away_is_no_endless_wait(fake: FakeRay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is there is waited for."""
     monkeypatch.setattr(on_ray, "_LOOK_S", 0.01)
-    with OnRay("local") as workers:
-        results = workers.as_done(negated, range(9))
-        next(results)
-        fake.is_gone = True
-        with pytest.raises(RayUnreachableError, match="Ray at local went away: its nodes are gone"):
-            next(results)
+    with socket.create_server(("127.0.0.1", 0)) as node:
+        fake.port = node.getsockname()[1]
+        with OnRay("local") as workers:
+            results = workers.as_done(negated, range(9))
+            fake.wait_s = 0.1
+            assert next(results) == (3, -3)
+            fake.wait_s = 60.0
+            node.close()
+            with pytest.raises(RayUnreachableError, match="Ray at local went away: "):
+                next(results)
     assert fake.cancelled == 0
 
 

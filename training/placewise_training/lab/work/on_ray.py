@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import socket
 import warnings
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
@@ -23,7 +24,7 @@ from placewise_training.lab.work.workers import (
 
 LOCAL: Final = "local"  # in place of an address
 _AHEAD: Final = 2  # tasks for each core, so that none waits for this process
-_LOOK_S: Final = 1.0  # from one look at the nodes to the next, while Ray does not answer
+_LOOK_S: Final = 1.0  # from one look at the node to the next, while Ray does not answer
 
 
 class RayMissingError(Exception):
@@ -52,12 +53,17 @@ class OnRay(Workers):
         self._perform: Any = ray.remote(max_retries=0)(performed_away)
         self._address = address
         self._is_ours = False
+        self._node: tuple[str, int] | None = None
 
     def __enter__(self) -> "OnRay":
         """Raises RayUnreachableError."""
         if not self._ray.is_initialized():
             self._join()
             self._is_ours = True
+        if not self._address.startswith("ray://"):  # whose client sees by itself that nobody answers
+            own = self._ray.get_runtime_context().get_node_id()
+            (node,) = (each for each in self._ray.nodes() if each["NodeID"] == own)
+            self._node = node["NodeManagerAddress"], node["NodeManagerPort"]
         return self
 
     def _join(self) -> None:
@@ -131,7 +137,7 @@ class OnRay(Workers):
                 try:
                     return found.get(timeout=_LOOK_S).get()
                 except Empty:
-                    if not any(node["Alive"] for node in self._ray.nodes()):
-                        raise ConnectionError("its nodes are gone") from None
-        except ConnectionError as error:
+                    if self._node is not None:
+                        socket.create_connection(self._node, _LOOK_S).close()
+        except OSError as error:
             raise RayUnreachableError(f"Ray at {self._address} went away: {error}") from error
