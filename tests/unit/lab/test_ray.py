@@ -37,6 +37,7 @@ class FakeRay:
         self.waiting: list[tuple[Any, ...]] = []
         self.most = 0
         self.cancelled = 0
+        self.at_exit: list[Any] = []
         self.is_on = False
         self.port, self.wait_s = 0, 0.0
 
@@ -90,6 +91,7 @@ class FakeRay:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     ray = FakeRay()
+    monkeypatch.setattr(on_ray, "atexit", SimpleNamespace(register=ray.at_exit.append, unregister=ray.at_exit.append))
     monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
     return ray
 
@@ -166,6 +168,11 @@ def test_a_ray_that_goes_away_is_no_endless_wait(fake: FakeRay, monkeypatch: pyt
             with pytest.raises(RayUnreachableError, match="Ray at local went away: "):
                 next(results)
     assert fake.cancelled == 0
+    ended: list[int] = []
+    monkeypatch.setattr(on_ray.os, "_exit", ended.append)
+    fake.at_exit[0]()
+    assert ended == [3]
+    assert fake.at_exit[1] == fake.shutdown  # is left out, as it would wait
 
 
 def test_a_ray_that_this_process_has_joined_stays(fake: FakeRay) -> None:

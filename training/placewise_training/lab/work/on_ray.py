@@ -3,6 +3,7 @@
 import atexit
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
@@ -45,6 +46,8 @@ class OnRay(Workers):
 
     def __init__(self, address: str) -> None:
         """Raises RayMissingError."""
+        self._is_gone = False
+        atexit.register(self._end)  # before Ray's own, so that it comes after them
         try:
             import ray  # noqa: PLC0415 - an extra
         except ImportError:
@@ -89,9 +92,17 @@ class OnRay(Workers):
     def __exit__(self, *error: object) -> None:
         if isinstance(error[1], RayUnreachableError):
             atexit.unregister(self._ray.shutdown)  # which would wait, and end this process before its last word
+            self._is_gone = True
         elif self._is_ours:
             self._ray.shutdown()
         self._is_ours = False
+
+    def _end(self) -> None:
+        """Ends a process whose Ray went away: threads of Ray that still wait would crash it."""
+        if self._is_gone:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(RayUnreachableError.exit_code)
 
     def outcomes(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Outcomes[Result]:
         ray = self._ray
