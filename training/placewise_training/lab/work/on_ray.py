@@ -90,10 +90,7 @@ class OnRay(Workers):
             raise RayUnreachableError(f"no Ray answers at {self._address}: {error}") from error
 
     def __exit__(self, *error: object) -> None:
-        if isinstance(error[1], RayUnreachableError):
-            atexit.unregister(self._ray.shutdown)  # which would wait, and end this process before its last word
-            self._is_gone = True
-        elif self._is_ours:
+        if self._is_ours and not self._is_gone:
             self._ray.shutdown()
         self._is_ours = False
 
@@ -151,4 +148,6 @@ class OnRay(Workers):
                     if self._node is not None:
                         socket.create_connection(self._node, _LOOK_S).close()
         except OSError as error:
+            self._is_gone = True
+            atexit.unregister(self._ray.shutdown)  # which would wait, and end this process before its last word
             raise RayUnreachableError(f"Ray at {self._address} went away: {error}") from error
