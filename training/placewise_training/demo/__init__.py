@@ -1,0 +1,1 @@
+"""`placewise demo learn`: the learning loop in minutes, by the commands of its users, on a cluster with a truth."""

@@ -1,0 +1,79 @@
+"""The acts of the demonstration: mechanics on a sabotaged incumbent, the claim on the shipped bundle, and bundles that
+must not pass."""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from placewise_models.folder import shipped_bundle
+from placewise_training.demo.loop import POLICY, Loop, Sizes, Step, gate
+from placewise_training.demo.sabotage import flipped, shuffled
+from placewise_training.demo.service import DemoService
+from placewise_training.demo.site import Site
+
+MECHANICS: Final = "mechanics (the incumbent is sabotaged: no claim)"
+CLAIM: Final = "claim (the incumbent is the shipped bundle)"
+NEGATIVES: Final = "negatives"
+_BAD_CANARY: Final = 40  # number of its window
+
+
+def play(service: DemoService, member: int, sizes: Sizes, folder: Path, show: Callable[[str, Step], None]) -> None:
+    """All acts, one after the other. `show` gets each step with its act. Raises DemoError."""
+    site = Site(member, folder)
+    sabotaged = flipped(shipped_bundle(), service.bundles / "sabotaged")
+    for act, name, incumbent in ((MECHANICS, "mechanics", sabotaged), (CLAIM, "claim", shipped_bundle())):
+        own = folder / name
+        own.mkdir()
+        loop = Loop(service, site, name, incumbent, sizes, own, partial(show, act))
+        loop.run()
+    bad = {
+        "reward sign flipped": flipped(shipped_bundle(), service.bundles / "flipped"),
+        "shuffled weights": shuffled(shipped_bundle(), service.bundles / "shuffled", seed=1),
+    }
+    for name, bundle in bad.items():
+        show(NEGATIVES, _refused(service, folder / "claim" / "log-2", name, bundle, "claim", sizes))
+    other, honest = folder / "mechanics" / "log-2", service.bundles / loop.candidate
+    show(NEGATIVES, _refused(service, other, "log of another cluster", honest, "claim", sizes))
+    show(NEGATIVES, _rolled_back(service, site, sizes))
+
+
+def _refused(service: DemoService, log: Path, name: str, bundle: Path, cluster: str, sizes: Sizes) -> Step:
+    """A candidate that the gate has to refuse on this log."""
+    began_s = time.monotonic()
+    found = gate(service, log, bundle, shipped_bundle(), cluster, sizes)
+    shutil.rmtree(bundle.with_name(f"{bundle.name}-gated"), ignore_errors=True)
+    failed = {each["name"]: each["text"] for each in found["checks"] if not each["has_passed"]}
+    text = "; ".join(f"{check}: {why}" for check, why in failed.items())
+    return Step(name, found["verdict"], text, {"failed": list(failed)}, round(time.monotonic() - began_s, 1))
+
+
+def _rolled_back(service: DemoService, site: Site, sizes: Sizes) -> Step:
+    """A canary of a bad bundle, which its guards have to end while jobs come."""
+    began_s = time.monotonic()
+    service.ask("bundle", "canary", "flipped", "--share", 0.5)
+    window = site.window(_BAD_CANARY, sizes.canary)
+    service.ask(
+        "replay",
+        *window.options,
+        "--policy",
+        POLICY,
+        "--cluster",
+        "bad-canary",
+        "--plot",
+        window.trace.with_suffix(".png"),
+    )
+    history = service.ask("bundle", "history")
+    ended = next((each for each in _changes(history) if each.get("is_automatic")), None)
+    if ended is None:
+        service.ask("bundle", "canary", "--off")
+    verdict = "rolled back" if ended is not None else "not rolled back"
+    text = str(ended.get("reason", "")) if ended is not None else f"no guard ended it within {sizes.canary} jobs"
+    return Step("a canary that turns bad", verdict, text, {"history": history}, round(time.monotonic() - began_s, 1))
+
+
+def _changes(history: Mapping[str, object]) -> list[Mapping[str, object]]:
+    found = history.get("changes", history) if isinstance(history, Mapping) else history
+    return list(found)  # type: ignore[call-overload,no-any-return]
