@@ -86,7 +86,7 @@ class OnRay(Workers):
             with warnings.catch_warnings(), one_thread():
                 warnings.simplefilter("ignore", FutureWarning)
                 self._ray.init(**given, logging_level="CRITICAL", log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # of a start that takes too long Ray raises no narrower one
             raise RayUnreachableError(f"no Ray answers at {self._address}: {error}") from error
 
     def __exit__(self, *error: object) -> None:
