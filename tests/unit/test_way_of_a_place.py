@@ -29,6 +29,7 @@ KEPT = {
     "Offer": None,  # every lazy attribute
     "PolicyState": {"beside"},
     "LeastInterference": {"_kept", "_last"},
+    "Encoder": {"_running_last"},
     "MeasuredInterference": {"_answers"},
 }
 

@@ -91,6 +91,7 @@ class Report:
 class Snapshot:
     view: ClusterView
     is_stale: bool = False
+    heat: tuple[object, ...] = ()
 
 
 class FakeBundles:

@@ -64,7 +64,7 @@ CHANGE_NOTHING = {
     "cluster list", "cluster show", "whatif", "doctor", "token list",
     "log stats", "log tail", "log show",
     "bundle list", "bundle history", "bundle compare", "bundle verify", "bundle keygen",
-    "drift", "evaluate", "profile", "reproduce", "simulate",
+    "demo learn", "drift", "evaluate", "profile", "reproduce", "simulate",
     "train reward", "train policy", "train harmony-paper", "train ldwp", "train ldwp-paper", "train stdm", "train ncf",
     "train sharing", "train throughput", "train capability", "train all",
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from placewise_core.domain.traces import TraceJob, read_trace
+from placewise_core.domain.traces import read_trace
 from placewise_core.domain.truth import TruthSetting
 from placewise_training.sim.gangs.hosted import HostedSimulation
 from placewise_training.sim.gangs.oracle import Oracle
@@ -59,25 +59,17 @@ class Site:
         seed = self.member % SITE_MEMBERS + SITE_MEMBERS * (number + 1)
         path = self.folder / f"jobs-{number}.csv"
         if not path.exists():
-            _write(path, _drawn(np.random.default_rng((seed, 20)), jobs))
+            _write(path, jobs, np.random.default_rng((seed, 20)))
         return Window(path, seed)
 
 
-def _drawn(rng: np.random.Generator, jobs: int) -> list[TraceJob]:
+def _write(path: Path, jobs: int, rng: np.random.Generator) -> None:
     submit_s = np.cumsum(rng.exponential(3600.0 / _JOBS_PER_HOUR, jobs))
     sizes, shares = zip(*_SIZES, strict=True)
     gpus = rng.choice(sizes, size=jobs, p=shares)
     lengths = Lengths()
-    return [
-        TraceJob(f"job{i:05d}", float(at_s), lengths.draw(rng), int(count), queue="default")
-        for i, (at_s, count) in enumerate(zip(submit_s, gpus, strict=True))
-    ]
-
-
-def _write(path: Path, jobs: Sequence[TraceJob]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(_HEADER)
-        rows.writerows(
-            ("demo", job.id, f"{job.submit_s:.1f}", f"{job.duration_s:.1f}", job.gpus, job.queue) for job in jobs
-        )
+        for i, (at_s, count) in enumerate(zip(submit_s, gpus, strict=True)):
+            rows.writerow(("demo", f"job{i:05d}", f"{at_s:.1f}", f"{lengths.draw(rng):.1f}", count, "default"))

@@ -245,9 +245,9 @@ def mean_of_own(question: Question) -> Matrix:
 def shifted(question: Question, shrunk: float) -> Matrix:
     """By name, moved by the mean difference of the co-runs, Σ / (n + `shrunk`)."""
     known = own_known(question)
-    told = log_odds(np.array([sides(p, question.name) for p in known]))
+    measured = log_odds(np.array([sides(p, question.name) for p in known]))
     assumed = log_odds(np.array([by_name(question, _partner(p, question.name)) for p in known]))
-    move = (told - assumed).sum(axis=0) / (len(known) + shrunk)
+    move = (measured - assumed).sum(axis=0) / (len(known) + shrunk)
     return of_odds(log_odds(np.array([by_name(question, p.other) for p in question.asked])) + move)
 
 

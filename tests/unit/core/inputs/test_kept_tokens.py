@@ -1,4 +1,4 @@
-"""An encoder that keeps tokens from look to look gives what a new one gives, whatever happened in between."""
+"""An encoder that keeps tokens from look to look encodes as a new one does, after any changes in between."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Heat learned from reports of nodes: on every replica, in the answer, and where it is shown."""
+"""Heat learned from reports of nodes: on every replica, in the answer, and on the page."""
 
 from dataclasses import replace
 
