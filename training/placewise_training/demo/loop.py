@@ -156,7 +156,7 @@ class Loop:
         gain = gain_of_arms(log, "arm", "canary")
         self._note("canary", "done", f"{self._sizes.canary} jobs, half of them the canary's; no guard ended it")
         self._service.ask("bundle", "promote")
-        self._service.run("cluster", "delete", self._name, "--yes", "--target", self._service.target)
+        self._service.do("cluster", "delete", self._name, "--yes")
         self._note("promote", "done", f"{gated} answers every job")
         return gain
 

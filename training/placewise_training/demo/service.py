@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -44,11 +44,17 @@ class DemoService:
 
     def run(self, *words: object) -> Any:
         """The JSON object that a command prints, also if it refuses a candidate. Raises DemoError."""
-        given = [str(word) for word in words]
+        return self._run([*map(str, words), "--json"])
+
+    def do(self, *words: object) -> None:
+        """A command on this service that prints nothing to read. Raises DemoError."""
+        self._run([*map(str, words), "--target", self.target])
+
+    def _run(self, given: Sequence[str]) -> Any:
         if self.is_shown:
             print("$ placewise", *given, file=sys.stderr, flush=True)
         done = subprocess.run(  # noqa: S603 - our own words
-            [str(_COMMAND), *given, "--json"], env=self._environment, capture_output=True, text=True, check=False
+            [str(_COMMAND), *given], env=self._environment, capture_output=True, text=True, check=False
         )
         lines = [line for line in done.stdout.splitlines() if line.startswith(("{", "["))]
         if done.returncode not in (0, _REFUSED) or (done.returncode == _REFUSED and not lines):
