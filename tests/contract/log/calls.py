@@ -159,7 +159,7 @@ class DisturbedHost(ReportingHost):
     nodes, gpus = 8, 2
 
     def settings(self) -> ClusterSettings:
-        return ClusterSettings(exploration_rate=0.3, explorers=(ExplorerSettings("load-balance"),))
+        return ClusterSettings(exploration_rate=0.5, explorers=(ExplorerSettings("load-balance"),))
 
     def node(self, i: int, now_s: float) -> Node:
         node = super().node(i, now_s)
@@ -167,7 +167,7 @@ class DisturbedHost(ReportingHost):
 
     def job(self) -> Job:
         self.asked += 1
-        group = TaskGroup(Role.WORKER, self.draw.choice((2, 3, 3, 5)), Resources(1.0, 1.0, 4.0))
+        group = TaskGroup(Role.WORKER, self.draw.choice((2, 3, 3, 3)), Resources(1.0, 1.0, 4.0))
         length = {"total_epochs": 10.0, "single_gpu_s": 600.0, "dataset_size": 1000, "batch_size": 64}
         return Job(JobId(f"j{self.asked}"), model=MODELS[0], groups=(group,), **length)
 

@@ -91,7 +91,7 @@ async def test_wishes_of_gangs_are_decided_again(policy: str, server: RedisServe
 
 async def test_a_policy_that_learns_disturbance_is_decided_again(server: RedisServer, tmp_path: Path) -> None:
     server.client().flushall()
-    replicas = await write_log(server.url, "adaptive", 2 * RECORDS, tmp_path, host_type=DisturbedHost)
+    replicas = await write_log(server.url, "adaptive", 6 * RECORDS, tmp_path, host_type=DisturbedHost)
     found = check(ExportedLog(tmp_path), replicas[0])
     view = (await replicas[0].get_cluster(CLUSTER)).view
     for engine in replicas:
