@@ -149,7 +149,7 @@ class Encoder:
             tokens = np.concatenate([last.rows, tokens]).take(order, axis=0)
             placement = np.concatenate([last.placement, placement]).take(order, axis=0)
         places = {id(job): place for place, job in enumerate(running)}
-        self._running_last = _RunningTokens(running, chosen, places, tokens, placement)
+        self._running_last = _RunningTokens(tuple(running), chosen, places, tokens, placement)  # keeps the identities
         return self._running_last
 
     def encode_new(self, batch: Sequence[Job]) -> Float32:

@@ -154,6 +154,12 @@ class Loop:
         log = self._folder / "log-canary"
         self._replay(self._site.window(_CANARY, self._sizes.canary), "--log", log, "--keep")
         gain = gain_of_arms(log, "arm", "canary")
+        last = self._service.ask("bundle", "history")["changes"][0]
+        if last["kind"] == "CANARY_ROLLED_BACK":
+            self._note("canary", "rolled back", str(last["reason"]), last)
+            self._note("promote", "not done", "a guard ended the canary")
+            self._service.do("cluster", "delete", self._name, "--yes")
+            return gain
         self._note("canary", "done", f"{self._sizes.canary} jobs, half of them the canary's; no guard ended it")
         self._service.ask("bundle", "promote")
         self._service.do("cluster", "delete", self._name, "--yes")
