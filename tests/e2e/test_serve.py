@@ -55,7 +55,7 @@ def exit_code(process: "subprocess.Popen[bytes]") -> int | None:
 
 @dataclass
 class Running:
-    """A service in processes of its own, its log, and what it writes to standard output."""
+    """A service in processes of its own, its log, and its standard output."""
 
     process: subprocess.Popen[bytes]
     log: Path

@@ -55,7 +55,7 @@ def context(seed: int = 0, **more: object) -> PlaceContext:
 
 
 def arrays(view: ClusterView) -> dict[str, np.ndarray]:
-    """A copy of every array of the view that claims may change, without stamps and what is worked out when asked."""
+    """A copy of every array of the view that claims may change, without stamps and arrays worked out when asked."""
     return {
         name: value.copy()
         for name, value in (vars(view.nodes) | vars(view.usage)).items()

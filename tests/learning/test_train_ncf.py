@@ -101,7 +101,7 @@ def test_parameters_are_copied_from_a_node_with_one_gpu_only(run: Path) -> None:
 
 
 def pipeline() -> Job:
-    """Two kinds as fast on a GPU; only the net knows what else they want of it."""
+    """Two kinds as fast on a GPU; only the net knows their other demands."""
     ready = [Subtask(name, "detect", has_gpu_version=True) for name in ("a", "b")]
     return Job(JobId("p"), subtasks=tuple(ready))
 

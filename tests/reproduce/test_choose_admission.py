@@ -1,4 +1,4 @@
-"""The rule that chooses the default admission and that of pipelines, and that what it names is there."""
+"""The rule that chooses the default admission and that of pipelines, and that the policies it names are there."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""docker-compose.yml and its images: what starts by default, and what the profile `retrain` adds."""
+"""docker-compose.yml and its images: the services started by default, and those that the profile `retrain` adds."""
 
 import re
 import shlex

@@ -19,7 +19,7 @@ PROBES = [("exits.py", "show")]  # an error of the library that does not show it
 
 
 def probe(node: ast.AST) -> str:
-    """What a node asks an object for; "" if it asks for no attribute that may be missing. AttributeError beside
+    """The attribute for which a node asks an object; "" if it asks for none that may be missing. AttributeError beside
     ValueError is foreign data of a wrong shape."""
     if isinstance(node, ast.ExceptHandler) and node.type is not None and ast.unparse(node.type) == "AttributeError":
         return "AttributeError"

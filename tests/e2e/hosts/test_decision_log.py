@@ -1,4 +1,4 @@
-"""What the hosts' tests count in a decision log."""
+"""The counts that the hosts' tests take of a decision log."""
 
 import datetime
 from pathlib import Path

@@ -61,7 +61,7 @@ def begun(python: Path, way: str, command: str, log: Path, out: Path) -> subproc
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What it wrote on stderr; a gate's refusal is an answer."""
+    """Its text on stderr; a gate's refusal is an answer."""
     _, errors = process.communicate(timeout=900)
     assert process.returncode in (0, 5), errors
     return errors

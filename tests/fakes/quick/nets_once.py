@@ -45,7 +45,7 @@ class _NetsOnce(bundle._Nets):
 
 
 def open_once() -> None:
-    """Also for what is imported already."""
+    """Also for modules imported already."""
     bundle._Nets = _NetsOnce  # type: ignore[misc]
     bundle._document = document_once
     bundle._verified = verified

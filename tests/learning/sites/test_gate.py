@@ -14,6 +14,7 @@ from placewise_models.folder import shipped_bundle
 from placewise_training.gate import checks, command
 from placewise_training.gate.gate import GateArgs, GateVerdict, gate
 from placewise_training.gate.report import REPORT, as_json
+from placewise_training.lab.work.workers import Workers
 
 SEED, JOBS = 6, 1000
 FEW = 500  # enough for a refusal
@@ -46,8 +47,8 @@ def test_a_better_candidate_passes_if_the_log_rules_a_loss_out_and_the_report_sa
     """So few jobs rule out a loss of 10 %, not the 2 % that the shipped gate asks for."""
     verdicts: list[GateVerdict] = []
 
-    def kept(args: GateArgs) -> GateVerdict:
-        verdicts.append(gate(args))
+    def kept(args: GateArgs, workers: Workers | None = None) -> GateVerdict:
+        verdicts.append(gate(args, workers))
         return verdicts[-1]
 
     monkeypatch.setattr(command, "gate", kept)

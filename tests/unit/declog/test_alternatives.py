@@ -192,7 +192,7 @@ async def test_a_request_of_many_jobs_has_alternatives_of_the_first_ones() -> No
 
 
 class Reading:
-    """A net or a model that keeps what it was given."""
+    """A net or a model that keeps its inputs."""
 
     def __init__(self, whole: object) -> None:
         self._whole, self.steps, self.tokens = whole, list[Float32](), list[PartTokens]()

@@ -1,4 +1,4 @@
-"""The policy `adaptive`: what a cluster's jobs report of each other decides whether gangs spread."""
+"""The policy `adaptive`: the reports of a cluster's jobs about each other decide whether gangs spread."""
 
 from collections.abc import Sequence
 
