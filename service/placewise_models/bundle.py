@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,6 +100,14 @@ class Bundle:
     @property
     def name(self) -> str:
         return self.manifest.name
+
+    @property
+    def created_s(self) -> float | None:
+        """When it was made, seconds since 1970; None if its manifest does not say."""
+        try:
+            return datetime.fromisoformat(self.manifest.created).timestamp()
+        except ValueError:
+            return None
 
     def __reduce__(self) -> tuple[Callable[..., "Bundle"], tuple[Path, str, str]]:
         return _opened_again, (self.directory.resolve(), self.digest, self.signed_by)

@@ -36,6 +36,32 @@ def test_stretches_are_thirds_in_order_with_a_gap_between_them() -> None:
     assert set(block[Stretches.of(block, gap=0).train]) == {5, 6, 7, 8}
 
 
+def test_one_candidate_is_judged_on_all_that_it_cannot_have_learned_from_but_a_sixth_to_warm_up() -> None:
+    block = np.repeat(np.arange(5, 25), 2)
+    is_unseen = block >= 9
+    is_unseen[8] = True  # half of block 9's predecessor: that block is seen
+    train, choose, judge = Stretches.unseen(block, is_unseen, candidates=1)
+    assert set(block[train]) == {5, 6, 7, 8}
+    assert not choose.any()
+    assert set(block[judge]) == set(range(11, 25))
+
+
+def test_the_first_half_of_unseen_decisions_chooses_among_several_candidates() -> None:
+    block = np.arange(20)
+    train, choose, judge = Stretches.unseen(block, block >= 4, candidates=2)
+    assert set(block[train]) == {0, 1, 2, 3}
+    assert set(block[choose]) == {6, 7, 8, 9, 10, 11}
+    assert set(block[judge]) == set(range(13, 20))
+
+
+def test_too_few_unseen_decisions_leave_thirds() -> None:
+    block = np.arange(12)
+    for is_unseen in (block >= 12, block >= 6, block < 6):
+        found = Stretches.unseen(block, is_unseen, candidates=1)
+        for mine, theirs in zip(found, Stretches.of(block), strict=True):
+            assert (mine == theirs).all()
+
+
 def test_too_short_a_log_is_refused() -> None:
     with pytest.raises(ValueError, match="covers 7 blocks of time, 8 are needed"):
         Stretches.of(np.arange(7))

@@ -1,4 +1,4 @@
-"""One evaluation: candidates are compared on the second stretch of a log, one is judged on the third. Prints nothing.
+"""One evaluation: candidates are compared on one stretch of a log, one is judged on a later one. Prints nothing.
 
 A candidate is a policy that the log asked at each decision, or a bundle, which is asked again.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from placewise_core.basics.arrays import BoolArray
+from placewise_log.record import decision_time_s
 from placewise_models.bundle import Bundle
 from placewise_training.evaluate.again import CandidatePolicy, Conduct, with_candidate
 from placewise_training.evaluate.decisions import LoggedDecisions
@@ -53,7 +54,7 @@ def evaluation(
     workers: Workers | None = None,
 ) -> Evaluated:
     """Raises NeverAskedError, ValueError for too short a log, NeedsBundleError for a bundle that lacks the net."""
-    stretches = Stretches.of(usable.block)
+    stretches = stretches_for(usable, candidates)
     asked: dict[str, Conduct] = {}
     workers = workers or Here()
     batches: dict[str, _Batch] = {}
@@ -88,6 +89,16 @@ def evaluation(
         facts, tuple(batches), len(tried), tuple(judged({best: log}, reward_bound, len(tried), workers=workers))
     )
     return Evaluated(found, of[best], stretches.judge & batches[best][1], log, conduct)
+
+
+def stretches_for(usable: Usable, candidates: Sequence[str] | Sequence[CandidatePolicy]) -> Stretches:
+    """A bundle has learned from no decision that was made after it."""
+    made_s = [one.bundle.created_s for one in candidates if isinstance(one, CandidatePolicy)]
+    if len(made_s) < len(candidates) or None in made_s:
+        return Stretches.of(usable.block)
+    latest_s = max(each for each in made_s if each is not None)
+    times = [decision_time_s(one.decision_id) or 0.0 for one in usable.jobs]
+    return Stretches.unseen(usable.block, np.array(times) > latest_s, len(candidates))
 
 
 def _never_asked(name: str, usable: Usable, conduct: Conduct | None) -> str:

@@ -1,4 +1,7 @@
-"""Three disjoint stretches of a log: train and sweep on the first, choose on the second, judge on the third."""
+"""Three disjoint stretches of a log: train and sweep on the first, choose on the second, judge on the third.
+
+Candidates that are older than a log cannot have learned from it: then no third is kept for their training.
+"""
 
 from typing import NamedTuple, Self
 
@@ -37,3 +40,17 @@ class Stretches(NamedTuple):
             )
         one, two = first + count // 3, first + 2 * count // 3
         return cls(block < one - gap, (block >= one) & (block < two - gap), block >= two)
+
+    @classmethod
+    def unseen(cls, block: IntArray, is_unseen: BoolArray, candidates: int, gap: int = 1) -> Self:
+        """The blocks at the end whose decisions no candidate can have learned from. A sixth of these is left out, so
+        that the simulation has jobs to warm up with; one candidate is judged on the others, several are compared on the
+        first half of these. Thirds, if that leaves too few blocks. Raises ValueError as `of`."""
+        seen = block[~is_unseen]
+        first = int(seen.max()) + 1 if seen.size else int(block.min())
+        last = int(block.max())
+        begin = first + max(gap, (last + 1 - first) // 6)
+        if last + 1 - begin < LEAST_BLOCKS + (gap if candidates > 1 else 0):
+            return cls.of(block, gap)
+        middle = begin if candidates == 1 else begin + (last + 1 - begin + gap) // 2
+        return cls(block < first, (block >= begin) & (block < middle - gap), block >= middle)
