@@ -12,13 +12,13 @@ from typing import Final
 
 import pyarrow.compute as pc
 
-from placewise_core.basics.bounded import Bounded
+from placewise_core.basics.bounded import Bounded, Latest
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.commands import Scope
 from placewise_core.domain.events import Event, JobsChanged
 from placewise_core.view.view import ClusterView
-from placewise_log.rebuilding import NotRebuiltError, assumed_as, rebuilt
+from placewise_log.rebuilding import NotRebuiltError, SnapshotViews, assumed_as
 from placewise_log.record import PLACE, CorruptEntryError, DecisionRecord, ViewRead, decode
 from placewise_log.repeating import before
 from placewise_log.store import LogStore
@@ -26,6 +26,7 @@ from placewise_log.views import EVENTS, GANGS, SNAPSHOT, Events, Gangs, Snapshot
 
 _KEPT_FILES: Final = 4
 _KEPT_ENTRIES: Final = 512
+_KEPT_VIEWS: Final = 4  # of replicas whose decisions alternate
 _MOST_AHEAD: Final = 4096  # versions after a decision in which the event of a gang that it saw is looked for
 _COLUMNS: Final = ("kind", "cluster", "name", "first_version", "last_version")
 _RECORD: Final = ("record",)
@@ -51,6 +52,7 @@ class ExportedLog:
         self._rows: dict[tuple[str, str, str], list[_Row]] = {}  # by cluster, kind and name, in order of versions
         self._files: Bounded[str, list[bytes]] = Bounded(_KEPT_FILES)
         self._entries: Bounded[tuple[str, int], ViewEntry] = Bounded(_KEPT_ENTRIES)
+        self._views: Latest[tuple[str, int], SnapshotViews] = Latest(_KEPT_VIEWS)
         for path in self._store.paths("views"):
             rows_of_file = (row for batch in self._store.batches_of(path, _COLUMNS) for row in batch.to_pylist())
             for number, row in enumerate(rows_of_file):
@@ -103,10 +105,14 @@ class ExportedLog:
         at = bisect_right(snapshots, read.version, key=lambda row: row.first) - 1
         if at < 0:
             raise NotRebuiltError(f"no snapshot of the view {read.view} from before version {read.version}")
-        snapshot = self._entry(snapshots[at])
+        row = snapshots[at]
+        snapshot = self._entry(row)
         assert isinstance(snapshot, Snapshot)
         events = _EventsOf(self, record.cluster, snapshot.records.epoch)
-        return rebuilt(read, snapshot, events, lambda name: self._gang(name, record.cluster, read, events))
+        views = self._views.get((row.path, row.number))
+        if views is None:
+            views = self._views[row.path, row.number] = SnapshotViews(snapshot)
+        return views.view(read, events, lambda name: self._gang(name, record.cluster, read, events))
 
     def _gang(self, name: str, cluster: str, read: ViewRead, events: "_EventsOf") -> RunningJob | None:
         """A gang that a view assumed: from the store's refusal, or from the event that came later. If the view was

@@ -21,32 +21,46 @@ class NotRebuiltError(Exception):
         super().__init__(f"cannot be rebuilt: {reason}")
 
 
-def rebuilt(
-    read: ViewRead,
-    snapshot: Snapshot,
-    events: Mapping[int, Event],
-    gang_of: Callable[[str], RunningJob | None],
-) -> ClusterView:
-    """The view that was read. `events` by version, of the snapshot's epoch; `gang_of` knows gangs by reservation, also
-    those that were assumed only. Raises NotRebuiltError if one is missing, or if the digest is another."""
-    view = snapshot.shown()
-    assumed: list[tuple[str, int]] = [each for each in read.assumed if each not in snapshot.assumed]
-    unsettled = {name for name, _ in snapshot.assumed if (name, _) not in read.assumed}
-    for version in range(view.version, read.version + 1):
-        _assume(view, [name for name, at in assumed if at == version], gang_of)
-        if version < read.version:
-            event = _event(events, version + 1)
-            _forget(unsettled, event)
-            view.apply(event)
-    if read.moved:
-        _move(view, _event(events, read.version + 1), read.moved)
-    for job in [job for job in view.jobs.values() if job.reservation_id in unsettled]:
-        view.remove_job(job.id)
-    if any(at < snapshot.records.version for _, at in assumed):
-        raise NotRebuiltError("the snapshot lacks a gang that the view had")
-    if view.digest() != read.digest:
-        raise NotRebuiltError("the view differs from the one that was read")
-    return view
+class SnapshotViews:
+    """The views that were read behind one snapshot. Asked in the order of their versions, each costs the events since
+    the one before; any other order costs those since the snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._start()
+
+    def _start(self) -> None:
+        self._base = self._snapshot.shown()  # with events alone: no gang that was assumed since
+        self._named: set[str] = set()  # reservations that these events name
+
+    def view(
+        self, read: ViewRead, events: Mapping[int, Event], gang_of: Callable[[str], RunningJob | None]
+    ) -> ClusterView:
+        """The view that was read, as the caller's own. `events` by version, of the snapshot's epoch; `gang_of` knows
+        gangs by reservation, also those that were assumed only. Raises NotRebuiltError if one is missing, or if the
+        digest is another."""
+        snapshot = self._snapshot
+        assumed = [each for each in read.assumed if each not in snapshot.assumed]
+        if any(at < snapshot.records.version for _, at in assumed):
+            raise NotRebuiltError("the snapshot lacks a gang that the view had")
+        first = min([read.version, *(at for _, at in assumed)])
+        if first < self._base.version:
+            self._start()
+        for version in range(self._base.version, first):
+            _apply(self._base, _event(events, version + 1), self._named)
+        view, named = self._base.copied(), set(self._named)
+        for version in range(first, read.version + 1):
+            _assume(view, [name for name, at in assumed if at == version], gang_of)
+            if version < read.version:
+                _apply(view, _event(events, version + 1), named)
+        if read.moved:
+            _move(view, _event(events, read.version + 1), read.moved)
+        unsettled = {name for name, at in snapshot.assumed if (name, at) not in read.assumed} - named
+        for job in [job for job in view.jobs.values() if job.reservation_id in unsettled]:
+            view.remove_job(job.id)
+        if view.digest() != read.digest:
+            raise NotRebuiltError("the view differs from the one that was read")
+        return view
 
 
 def _event(events: Mapping[int, Event], version: int) -> Event:
@@ -64,10 +78,11 @@ def _assume(view: ClusterView, names: Sequence[str], gang_of: Callable[[str], Ru
         view.add_job(gang)
 
 
-def _forget(unsettled: set[str], event: Event) -> None:
-    """Gangs that an event names were held."""
+def _apply(view: ClusterView, event: Event, named: set[str]) -> None:
+    """Adds to `named` the reservations that the event names: gangs that were held."""
     if isinstance(event.change, JobsChanged):
-        unsettled -= {job.reservation_id for job in event.change.jobs}
+        named.update(job.reservation_id for job in event.change.jobs)
+    view.apply(event)
 
 
 def _move(view: ClusterView, event: Event, count: int) -> None:

@@ -2,31 +2,37 @@
 
 `python -m tests.bench.gate_figures --seeds 40 41 --json F`. A site gives four cases: a better policy, a worse one, the
 policy in force itself, and the better one on shuffled outcomes. The true change is that of the same windows at the true
-speeds. Makes the logs itself; a case that F has is not judged again.
+speeds. The candidate is older than the log, as a bundle that explores in it. Makes the logs itself; a case that F has
+is not judged again.
 """
 
 import argparse
 import json
 import math
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tests.unit.gate.sites import shuffled, site
 
 from placewise_log.store import LogStore
+from placewise_models.bundle import MANIFEST, Bundle, Manifest, load, write_manifest
 from placewise_models.folder import shipped_bundle
+from placewise_models.signing import SIGNATURES
+from placewise_training.evaluate.again import CandidatePolicy
+from placewise_training.evaluate.evaluation import stretches_for
 from placewise_training.evaluate.logged import Usable
-from placewise_training.evaluate.stretches import Stretches
 from placewise_training.gate.gate import GateArgs, GateVerdict, gate
 from placewise_training.gate.simulated import SiteSimulation, change
 from placewise_training.gate.site import SiteJob, SiteLog, site_log
 from placewise_training.gate.speed import SiteFit
 from placewise_training.log.placed import REWARD, placed_jobs
 from placewise_training.sim.jobs import SimJob
-from placewise_training.sim.policies import opened, placement_policy
+from placewise_training.sim.policies import placement_policy
 from placewise_training.sim.speed.base import SpeedModel
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload
@@ -58,13 +64,25 @@ class TrueSimulation(SiteSimulation):
         return self._truth
 
 
-def true_change(log: Path, seed: int, jobs: int, candidate: str, in_force: str, windows: int) -> float:
+def older(folder: Path) -> Path:
+    """The shipped bundle as of a year before the logs."""
+    shutil.copytree(shipped_bundle(), folder, ignore=shutil.ignore_patterns(SIGNATURES))
+    known = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    files = dict.fromkeys(sorted(set(known.files) - {SIGNATURES}), "")
+    write_manifest(
+        folder, msgspec.structs.replace(known, name=folder.name, created="2024-11-21T12:00:00Z", files=files)
+    )
+    return folder
+
+
+def true_change(log: Path, bundle: Bundle, seed: int, jobs: int, candidate: str, in_force: str, windows: int) -> float:
     """Of mean JCT, of the candidate over the policy in force."""
     usable = Usable.of(list(placed_jobs(log, REWARD)), 7200.0)
-    times = [one.time_s for one, kept in zip(usable.jobs, Stretches.of(usable.block).judge, strict=True) if kept]
+    judge = stretches_for(usable, [CandidatePolicy(candidate, candidate, bundle)]).judge
+    times = [one.time_s for one, kept in zip(usable.jobs, judge, strict=True) if kept]
     found = site_log(LogStore(log), "c", min(times), REWARD)
     fit = SiteFit.of([row for row in found.rows if min(times) <= row.time_s <= max(times)])
-    truth, bundle = TrueSimulation(found, fit, (min(times), max(times)), seed, jobs), opened(shipped_bundle())
+    truth = TrueSimulation(found, fit, (min(times), max(times)), seed, jobs)
     paired = truth.paired(
         lambda: placement_policy(candidate, bundle), lambda: placement_policy(in_force, bundle), windows
     )
@@ -84,9 +102,10 @@ def row(case: str, verdict: GateVerdict, true: float | None) -> dict[str, Any]:
 def judged(folder: Path, seed: int, jobs: int, case: str, windows: int) -> dict[str, Any]:
     in_force, candidate = CASES[case]
     log = site(folder / "log", seed, jobs, (in_force, "load-balance" if case == "worse" else "consolidate"))
-    true = None if case in ("same", "shuffled") else true_change(log, seed, jobs, candidate, in_force, windows)
+    bundle = load(older(folder / "older"))
+    true = None if case in ("same", "shuffled") else true_change(log, bundle, seed, jobs, candidate, in_force, windows)
     log = shuffled(log, folder / "shuffled", seed) if case == "shuffled" else log
-    args = GateArgs(log, shipped_bundle(), shipped_bundle(), policies=(candidate,), windows=windows)
+    args = GateArgs(log, folder / "older", shipped_bundle(), policies=(candidate,), windows=windows)
     return row(case, gate(args), true)
 
 

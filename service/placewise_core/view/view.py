@@ -262,6 +262,14 @@ class ClusterView:
         other._digests = ViewDigest()
         return other
 
+    def copied(self) -> "ClusterView":
+        """A fork to which events may be applied, too: they do not show on this view, nor its own on the copy."""
+        other = self.fork()
+        other.queues, other.heads = dict(self.queues), dict(self.heads)
+        other.estimates = copy.deepcopy(self.estimates)
+        other.overheads, other.subtask_profiles = other.estimates.overheads, other.estimates.profiles
+        return other
+
     def is_as_forked(self, fork: "ClusterView", m: int) -> bool:
         """True while nothing was taken or given back on node m since `fork` was made of this view."""
         if self.lineage is not fork.lineage or self.nodes.layout_stamp != fork.nodes.layout_stamp:

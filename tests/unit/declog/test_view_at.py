@@ -334,3 +334,22 @@ def test_a_gap_in_the_events_covers_no_view_behind_it() -> None:
     assert [version for version in range(25) if log.has("c", "e", "w", version)] == list(range(10, 21))
     assert not log.has("c", "other", "v", 4)
     assert not log.has("other", "e", "v", 4)
+
+
+async def test_views_come_out_alike_in_any_order_and_are_the_callers_own(tmp_path: Path) -> None:
+    """Its digest is compared each time: a view that kept something of another question would be refused."""
+    async with running_engine(nodes=4) as engine:
+        for i in range(24):
+            await ask_place(engine, place(make_job(f"j{i}", 1, total_epochs=5.0)))
+            kind = JobEventKind.FINISHED if i % 2 else JobEventKind.PROGRESS
+            await engine.report_job_events(CLUSTER, [JobEvent(JobId(f"j{i // 2}"), kind, speed=1.0, epochs_done=1.0)])
+        log = await exported(engine, tmp_path)
+    asked = records(log)
+    in_order = [set(log.view_at(record).jobs) for record in asked]
+    for i in (*reversed(range(24)), *range(0, 24, 5), 7, 7):
+        view = log.view_at(asked[i])
+        assert set(view.jobs) == in_order[i]
+        for job in list(view.jobs):
+            view.remove_job(job)
+        view.estimates.profiles.clear()
+        view.queues.clear()

@@ -11,6 +11,7 @@ from placewise_core.domain.commands import PlaceCommand
 from placewise_core.domain.decision import DecisionMeta, PlaceDecision
 from placewise_core.domain.job import Job, JobId, Resources, Role, TaskGroup
 from placewise_log.record import DecisionRecord, Parts, Tensor, encode
+from placewise_service.declog.derived import RUNS_SCHEMA
 from placewise_training.log.placed import REWARD
 
 START_S = 1_763_726_400.0
@@ -49,6 +50,11 @@ JOINED = pa.schema(
         "status": pa.string(),
         "is_overridden": pa.bool_(),
         REWARD: pa.float64(),
+        "subtask": pa.string(),
+        "actual": pa.list_(pa.string()),
+        "submit_time_s": pa.float64(),
+        "end_time_s": pa.float64(),
+        "actual_s": pa.float64(),
     }
 )
 
@@ -124,9 +130,10 @@ def explored(
 
 
 def write(folder: Path, decisions: list[dict[str, Any]], outcomes: list[dict[str, Any]], reward: str = REWARD) -> Path:
-    """The two tables, one day each."""
+    """Decisions and outcomes, one day each, and no runs."""
     joined = JOINED if reward == REWARD else JOINED.set(5, pa.field(reward, pa.float64()))
-    for name, rows, schema in (("decisions", decisions, DECISIONS), ("joined", outcomes, joined)):
+    tables = (("decisions", decisions, DECISIONS), ("joined", outcomes, joined), ("runs", [], RUNS_SCHEMA))
+    for name, rows, schema in tables:
         path = folder / name / "date=2025-11-21" / f"{name}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)

@@ -68,8 +68,8 @@ def test_the_doubt_of_the_fit_does_not_shrink_with_the_number_of_windows() -> No
 
 def answers(**changes: object) -> Conduct:
     usual = {
-        "seconds": 0.01, "incumbent_s": 0.01, "is_placed": True, "is_fallback": False, "is_hot": False,
-        "incumbent_is_hot": False,
+        "seconds": 0.01, "incumbent_s": 0.01, "is_placed": True, "is_fallback": False, "incumbent_is_fallback": False,
+        "is_hot": False, "incumbent_is_hot": False,
     }  # fmt: skip
     good, bad = Answer(**usual), Answer(**{**usual, **changes})  # type: ignore[arg-type]
     return Conduct([good] * 90 + [bad] * 10)
@@ -87,11 +87,11 @@ def answers(**changes: object) -> Conduct:
     ],
 )
 def test_each_kind_of_misconduct_fails_its_own_check(changes: dict[str, object], failing: set[str]) -> None:
-    assert {check.name for check in conduct_checks(answers(**changes), 0.0) if not check.has_passed} == failing
+    assert {check.name for check in conduct_checks(answers(**changes)) if not check.has_passed} == failing
 
 
-def test_fallbacks_are_compared_with_the_incumbents() -> None:
-    assert all(check.has_passed for check in conduct_checks(answers(is_fallback=True), 0.1))
+def test_fallbacks_are_compared_with_the_incumbents_on_the_same_decisions() -> None:
+    assert all(check.has_passed for check in conduct_checks(answers(is_fallback=True, incumbent_is_fallback=True)))
 
 
 def test_a_slice_that_is_clearly_worse_fails_and_noise_does_not() -> None:

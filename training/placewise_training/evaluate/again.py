@@ -50,13 +50,14 @@ class CandidatePolicy:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """How the candidate answered one decision: CPU seconds of it and of the policy in force (NaN if that is unknown),
-    asked in turn, and whether each placed the job near a temperature limit. `is_placed` is False if the candidate found
-    no place, `is_fallback`: its net failed."""
+    asked in turn, whether a fallback answered for each, and whether each placed the job near a temperature limit.
+    `is_placed` is False if the candidate found no place. Of an unknown policy in force the log's answer counts."""
 
     seconds: float
     incumbent_s: float
     is_placed: bool
     is_fallback: bool
+    incumbent_is_fallback: bool
     is_hot: bool
     incumbent_is_hot: bool
 
@@ -103,16 +104,18 @@ class AskedAgain:
         placed = replace(placed, job=job)
         proposal, seconds = self._timed(self._policy, placed, view)
         in_force = self._explorers.get(placed.policy)
-        incumbent_s = self._timed(in_force, placed, view)[1] if in_force is not None else float("nan")
-        nodes = {task.node for task in proposal.assignments} if proposal is not None else ()
+        theirs, incumbent_s = (None, float("nan")) if in_force is None else self._timed(in_force, placed, view)
+        draw = placed.record.draw_of(job.id)
+        logged = next(option.nodes for option in placed.options if option.is_chosen)
         self.conduct.answers.append(
             Answer(
                 seconds,
                 incumbent_s,
                 proposal is not None,
                 proposal is not None and proposal.is_fallback,
-                _is_hot(nodes, view),
-                _is_hot(next(option.nodes for option in placed.options if option.is_chosen), view),
+                draw is not None and bool(draw.fallback_reason) if theirs is None else theirs.is_fallback,
+                _is_hot(_nodes_of(proposal), view),
+                _is_hot(logged if theirs is None else _nodes_of(theirs), view),
             )
         )
         if proposal is None:
@@ -203,6 +206,10 @@ def _asked_part(
 ) -> tuple[list[PlacedJob], Conduct]:
     again = AskedAgain(directory, candidate, incumbent)
     return again.asked(jobs), again.conduct
+
+
+def _nodes_of(proposal: Proposal | None) -> set[str]:
+    return {task.node for task in proposal.assignments} if proposal is not None else set()
 
 
 def _is_hot(nodes: Iterable[str], view: ClusterView) -> bool:

@@ -12,6 +12,7 @@ from placewise_training.evaluate.again import CandidatePolicy
 from placewise_training.evaluate.evaluation import NeverAskedError, evaluation
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.report import Evaluation, as_json, lines, page
+from placewise_training.evaluate.usual import usual_growths
 from placewise_training.lab.work.asked import HELP, METAVAR, RayCommand, workers_of
 from placewise_training.log.placed import REWARD, Reward, placed_jobs
 from placewise_training.sim.policies import NeedsBundleError, opened
@@ -53,7 +54,8 @@ def evaluate_command(
     if not policy and not bundle:
         raise UsageError("name a candidate: --policy, --bundle or both")
     try:
-        usable = Usable.of(list(placed_jobs(log, reward)), 60.0 * block_min)
+        jobs = list(placed_jobs(log, reward))
+        usable = Usable.of(jobs, 60.0 * block_min, usual_growths(log, jobs, reward))
         bound = reward_bound or max(one.reward or 0.0 for one in usable.jobs)
         facts = {"log": str(log), "reward": reward, "reward_bound": bound, "block_min": block_min}
         candidates = _candidates(bundle or [], policy or [usable.in_force])

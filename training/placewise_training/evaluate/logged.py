@@ -22,17 +22,17 @@ class Usable:
 
     jobs: tuple[PlacedJob, ...]
     features: tuple[FloatArray, ...]  # (K, F) of each job's options
+    before: FloatArray  # (N, B) of each job, known before its decision
     block: IntArray  # (N,)
     left_out: Mapping[str, int]
     has_parts: bool  # whether the features are also of the reward model's inputs
 
     @classmethod
-    def of(cls, jobs: Sequence[PlacedJob], block_s: float) -> Self:
-        """Raises ValueError if no job is left."""
+    def of(cls, jobs: Sequence[PlacedJob], block_s: float, before: FloatArray | None = None) -> Self:
+        """`before` (N, B), of the same jobs, is for the forecast. Raises ValueError if no job is left."""
         reasons = [_reason(one) for one in jobs]
-        kept = sorted(
-            (one for one, reason in zip(jobs, reasons, strict=True) if not reason), key=lambda one: one.time_s
-        )
+        rows = sorted((i for i, reason in enumerate(reasons) if not reason), key=lambda i: jobs[i].time_s)
+        kept = [jobs[i] for i in rows]
         counts = Counter(reason for reason in reasons if reason)
         if not kept:
             found = (
@@ -41,8 +41,12 @@ class Usable:
             )
             raise ValueError(f"no decision can be used: {found}")
         has_parts = all(one.parts for one in kept)
-        features = tuple(features_of(one, has_parts=has_parts) for one in kept)
-        return cls(tuple(kept), features, blocks_of(np.array([one.time_s for one in kept]), block_s), counts, has_parts)
+        known = np.zeros((len(jobs), 0)) if before is None else before
+        features = tuple(
+            _with(known[i], features_of(one, has_parts=has_parts)) for i, one in zip(rows, kept, strict=True)
+        )
+        block = blocks_of(np.array([one.time_s for one in kept]), block_s)
+        return cls(tuple(kept), features, known[rows], block, counts, has_parts)
 
     @property
     def in_force(self) -> str:
@@ -53,7 +57,7 @@ class Usable:
         """The same log with other options for the jobs of these rows."""
         jobs, features = list(self.jobs), list(self.features)
         for i, placed in changed.items():
-            jobs[i], features[i] = placed, features_of(placed, has_parts=self.has_parts)
+            jobs[i], features[i] = placed, _with(self.before[i], features_of(placed, has_parts=self.has_parts))
         return replace(self, jobs=tuple(jobs), features=tuple(features))
 
     def decisions(self, candidate: str) -> tuple[LoggedDecisions | None, BoolArray]:
@@ -84,6 +88,11 @@ class Usable:
             options,
         )
         return log, is_known
+
+
+def _with(before: FloatArray, features: FloatArray) -> FloatArray:
+    """(K, B + F) of one job."""
+    return np.hstack([np.tile(before, (len(features), 1)), features])
 
 
 def _reason(placed: PlacedJob) -> str:

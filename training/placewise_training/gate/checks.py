@@ -100,14 +100,15 @@ def gain(found: Change | None) -> Check:
     return Check(name, most < 0.0, text, numbers)
 
 
-def conduct_checks(conduct: Conduct, incumbent_fallbacks: float) -> list[Check]:
-    """How the bundle answered the logged decisions."""
+def conduct_checks(conduct: Conduct) -> list[Check]:
+    """How the bundle answered the logged decisions, beside the incumbent on the same ones."""
     answers = conduct.answers
     if not answers:
         return [Check("answers to the logged decisions", False, "it was asked none")]
     count = len(answers)
     no_fit = sum(not each.is_placed for each in answers) / count
     fallbacks = sum(each.is_fallback for each in answers) / count
+    incumbent_fallbacks = sum(each.incumbent_is_fallback for each in answers) / count
     hot = (sum(each.is_hot for each in answers) - sum(each.incumbent_is_hot for each in answers)) / count
     mine, theirs = (
         _p95([each.seconds for each in answers]),

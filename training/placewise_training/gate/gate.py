@@ -25,6 +25,7 @@ from placewise_training.evaluate.intervals import BlockSums, standard_error
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.regression import cross_fitted
 from placewise_training.evaluate.report import Evaluation
+from placewise_training.evaluate.usual import usual_growths
 from placewise_training.gate import checks
 from placewise_training.gate.checks import Check, Slice
 from placewise_training.gate.simulated import (
@@ -100,7 +101,8 @@ def gate(args: GateArgs, workers: Workers | None = None) -> GateVerdict:
         return replace(refused, checks=[*passed, foreign])
     incumbent = opened(args.incumbent)
     passed.append(_same_incumbent(jobs, cluster, args.incumbent))
-    usable = Usable.of([one for one in jobs if one.record.cluster == cluster], 60.0 * args.block_min)
+    mine = [one for one in jobs if one.record.cluster == cluster]
+    usable = Usable.of(mine, 60.0 * args.block_min, usual_growths(args.log, mine, args.reward))
     names = args.policies or _policies(usable.in_force, bundle)
     candidates = [CandidatePolicy(f"{bundle.name}/{name}", name, bundle) for name in names]
     bound = max(one.reward or 0.0 for one in usable.jobs)
@@ -172,11 +174,8 @@ def _estimated(found: Evaluated) -> list[Check]:
     if judgement.rows:
         log = found.decisions
         incumbent = doubly_robust(log.of_incumbent(), cross_fitted(log)).value
-    jobs = [found.usable.jobs[i] for i in np.flatnonzero(found.judging)]
-    draws = [one.record.draw_of(one.job.id) for one in jobs]
-    fallbacks = sum(draw is not None and bool(draw.fallback_reason) for draw in draws) / max(1, len(draws))
     assert found.conduct is not None
-    return [checks.no_loss(judgement, incumbent), *checks.conduct_checks(found.conduct, fallbacks)]
+    return [checks.no_loss(judgement, incumbent), *checks.conduct_checks(found.conduct)]
 
 
 @dataclass(frozen=True, slots=True)

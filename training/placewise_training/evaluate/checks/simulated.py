@@ -5,6 +5,7 @@ The logging policy mixes the policy in force and the candidate, so that each dec
 truth decides how fast jobs run; the reward is `reward_h`, as `joined` has it.
 """
 
+import math
 import zlib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
@@ -20,6 +21,7 @@ from placewise_core.gang.policy import PlacementPolicy, Proposal, action_of
 from placewise_core.view.view import GPUS, ClusterView
 from placewise_training.evaluate.decisions import LoggedDecisions, Options
 from placewise_training.evaluate.stretches import blocks_of
+from placewise_training.evaluate.usual import Question, Stay, growths_of
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob
@@ -49,6 +51,7 @@ class _Asked:
     """One decision: which policy placed the job, whether both gave one placement, (2, F) features of the two and
     their nodes."""
 
+    job: Job
     time_s: float
     turn: int
     is_same: bool
@@ -78,7 +81,7 @@ class Mixed(PlacementPolicy):
         is_same = action_of(own.assignments) == action_of(candidate.assignments)
         rows = np.array([_features(job, one, view) for one in both])
         nodes = frozenset(each.node for one in both for each in one.assignments)
-        self.asked[job.id] = _Asked(context.now_s, turn, is_same, rows, nodes)
+        self.asked[job.id] = _Asked(job, context.now_s, turn, is_same, rows, nodes)
         return both[turn]
 
 
@@ -155,7 +158,10 @@ def simulated_log(site: Site, seed: int) -> tuple[LoggedDecisions, Sequence[str]
     propensity = np.where(is_same[:, None], [1.0, 0.0], [1.0 - site.rate, site.rate])
     candidate = np.where(is_same[:, None], [1.0, 0.0], [0.0, 1.0])
     own = np.tile([1.0, 0.0], (len(names), 1))
-    features = np.stack([one.features for one in asked])
+    before = _before(asked, [runs[one.job.id] for one in asked], site.horizon_s)
+    features = np.stack(
+        [np.hstack([np.tile(known, (2, 1)), one.features]) for one, known in zip(asked, before, strict=True)]
+    )
     each = np.arange(len(names))
     options = Options(
         np.repeat(each, 2), candidate.ravel(), own.ravel(), propensity.ravel(), features.reshape(2 * len(names), -1)
@@ -170,6 +176,15 @@ def simulated_log(site: Site, seed: int) -> tuple[LoggedDecisions, Sequence[str]
         options,
     )
     return log, names
+
+
+def _before(asked: Sequence[_Asked], runs: Sequence[_Run], horizon_s: float) -> FloatArray:
+    """(N, 3) as the gate's forecast has it."""
+    stays = [
+        Stay("", one.job, one.time_s, run.start_s, run.end_s, run.end_s < math.inf, tuple(run.nodes))
+        for one, run in zip(asked, runs, strict=True)
+    ]
+    return growths_of(stays, [Question("", one.job, one.time_s, one.nodes) for one in asked], horizon_s)
 
 
 def branched(site: Site, seed: int, job_id: str) -> tuple[float, float]:
