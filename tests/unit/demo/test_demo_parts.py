@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.evaluate.exported import explored, write
 
 from placewise_core.domain.traces import read_trace
 from placewise_core.inputs.reward import PART_FEATURES
@@ -14,7 +15,7 @@ from placewise_models.bundle import load
 from placewise_models.folder import shipped_bundle
 from placewise_models.reward import REWARD_MODEL
 from placewise_models.session import open_session
-from placewise_training.demo.loop import gain_of_arms
+from placewise_training.demo.arms import adjusted_gain, gain_of_arms
 from placewise_training.demo.plot import draw
 from placewise_training.demo.sabotage import flipped, shuffled
 from placewise_training.demo.site import Site
@@ -57,14 +58,30 @@ def test_the_oracle_plays_a_window_to_its_end(tmp_path: Path) -> None:
     assert 60.0 < Site(3, tmp_path).window(0, 12).oracle_jct_s() < 10_000.0
 
 
-def test_arms_are_compared_by_the_means_of_their_rewards(tmp_path: Path) -> None:
-    folder = tmp_path / "joined" / "date=2026-01-01"
-    folder.mkdir(parents=True)
-    rows = [("canary", 2.0), ("canary", 4.0), ("incumbent", 1.0), ("incumbent", 2.0), ("canary", None), (None, 9.0)]
-    table = pa.table({"arm": [arm for arm, _ in rows], REWARD: pa.array([reward for _, reward in rows], pa.float64())})
-    pq.write_table(table, folder / "part.parquet")
-    gain, error = gain_of_arms(tmp_path, "arm", "canary")
-    assert (gain, error) == (pytest.approx(1.5), pytest.approx(math.sqrt(2.0 / 2 + 0.5 / 2)))
+def test_arms_are_compared_at_equal_lengths_of_their_jobs() -> None:
+    """Without the adjustment chance would hide a gain of 0.05."""
+    rng = np.random.default_rng(3)
+    before = rng.normal(size=(400, 2))
+    is_ours = rng.random(400) < 0.5
+    reward = 2.0 + before @ [0.7, -0.4] + 0.05 * is_ours + 0.02 * rng.normal(size=400)
+    gain, error = adjusted_gain(reward, before, is_ours)
+    assert gain == pytest.approx(0.05, abs=3.0 * error)
+    assert error == pytest.approx(0.02 * 2.0 / math.sqrt(400), rel=0.1)
+
+
+def test_only_jobs_with_a_reward_and_an_arm_count(tmp_path: Path) -> None:
+    decisions, outcomes = explored(40, gain=0.3)
+    outcomes[3][REWARD] = None
+    write(tmp_path, decisions, outcomes)
+    (path,) = tmp_path.glob("joined/*/*.parquet")
+    table = pq.read_table(path, partitioning=None)
+    rewards = table.column(REWARD).to_pylist()
+    arms = ["canary" if i % 3 else "incumbent" for i in range(39)] + [None]
+    pq.write_table(table.append_column("arm", pa.array(arms, pa.string())), path)
+    gain, _ = gain_of_arms(tmp_path, "arm", "canary")
+    mine = [r for r, arm in zip(rewards, arms, strict=True) if r is not None and arm == "canary"]
+    theirs = [r for r, arm in zip(rewards, arms, strict=True) if r is not None and arm == "incumbent"]
+    assert gain == pytest.approx(np.mean(mine) - np.mean(theirs))
 
 
 def test_the_plot_has_each_act_that_came_to_its_end(tmp_path: Path) -> None:

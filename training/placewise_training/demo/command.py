@@ -29,7 +29,7 @@ def _group() -> None:
 @demo_app.command()
 def learn(
     out: Annotated[Path, typer.Option(help="Folder for logs, bundles, report and plot, which must not exist.")],
-    site: Annotated[int, typer.Option(min=0, help="Member of the truth `site`: whose machines these are.")] = 0,
+    site: Annotated[int, typer.Option(min=0, help="Member of the truth `site`: whose machines these are.")] = 3,
     scale: Annotated[float, typer.Option(min=0.05, help="Share of the usual jobs.")] = 1.0,
     is_keeping: Annotated[bool, typer.Option("--keep", help="Keep logs and bundles beside report and plot.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,

@@ -11,10 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from placewise_log.store import LogStore
+from placewise_training.demo.arms import gain_of_arms
 from placewise_training.demo.service import DemoService
 from placewise_training.demo.site import Site, Window
-from placewise_training.log.placed import REWARD
 from placewise_training.sim.statistics import estimate
 
 POLICY: Final = "search"
@@ -29,7 +28,7 @@ class Sizes:
     number of these, the share of the usual steps of training, and the gate's windows and blocks of time."""
 
     learned: int = 900
-    judged: int = 2400
+    judged: int = 1600
     canary: int = 500
     fresh: int = 150
     windows: int = 4
@@ -231,18 +230,6 @@ def gate(
 
 def _gates(sizes: Sizes) -> Sequence[object]:
     return "--windows", sizes.simulated, "--block-min", sizes.block_min
-
-
-def gain_of_arms(log: Path, column: str, ours: object) -> tuple[float, float]:
-    """Mean reward of the jobs with this value in the column of `joined` less that of the others; its standard error."""
-    rewards: tuple[list[float], list[float]] = ([], [])
-    for batch in LogStore(log).batches("joined", (column, REWARD)):
-        for value, reward in zip(batch.column(column).to_pylist(), batch.column(REWARD).to_pylist(), strict=True):
-            if reward is not None and value is not None:
-                rewards[value == ours].append(reward)
-    theirs, mine = (np.asarray(each) for each in rewards)
-    error = math.sqrt(mine.var(ddof=1) / len(mine) + theirs.var(ddof=1) / len(theirs))
-    return float(mine.mean() - theirs.mean()), error
 
 
 def _failed(found: Mapping[str, Any]) -> Sequence[str]:
