@@ -24,10 +24,11 @@ def play(service: DemoService, member: int, sizes: Sizes, folder: Path, show: Ca
     """All acts, one after the other. `show` gets each step with its act. Raises DemoError."""
     site = Site(member, folder)
     sabotaged = flipped(shipped_bundle(), service.bundles / "sabotaged")
+    baselines: dict[str, list[float]] = {}
     for act, name, incumbent in ((MECHANICS, "mechanics", sabotaged), (CLAIM, "claim", shipped_bundle())):
         own = folder / name
         own.mkdir()
-        loop = Loop(service, site, name, incumbent, sizes, own, partial(show, act))
+        loop = Loop(service, site, name, incumbent, sizes, own, baselines, partial(show, act))
         loop.run()
     bad = {
         "reward sign flipped": flipped(shipped_bundle(), service.bundles / "flipped"),

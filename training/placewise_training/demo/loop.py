@@ -14,6 +14,7 @@ import numpy as np
 from placewise_training.demo.arms import gain_of_arms
 from placewise_training.demo.service import DemoService
 from placewise_training.demo.site import Site, Window
+from placewise_training.lab.work.asked import workers_of
 from placewise_training.sim.statistics import estimate
 
 POLICY: Final = "search"
@@ -27,13 +28,13 @@ class Sizes:
     """Jobs of the log that is learned from, of the log that judges, of shadow and canary, and of each fresh window. The
     number of these, the share of the usual steps of training, and the gate's windows and blocks of time."""
 
-    learned: int = 900
-    judged: int = 1600
-    canary: int = 500
-    fresh: int = 150
+    learned: int = 700
+    judged: int = 1200
+    canary: int = 400
+    fresh: int = 120
     windows: int = 4
     effort: float = 0.2
-    simulated: int = 6
+    simulated: int = 4
     block_min: float = 120.0
 
 
@@ -59,9 +60,11 @@ class Loop:
         incumbent: Path,
         sizes: Sizes,
         folder: Path,
+        baselines: dict[str, list[float]],
         show: Callable[[Step], None],
     ) -> None:
-        self._show = show
+        """`baselines` keeps the JCT of `consolidate` and the oracle on the fresh windows for the next act."""
+        self._show, self._baselines = show, baselines
         self.candidate = f"{name}-candidate"
         self.judging_log = folder / "log-2"
         self._service, self._site, self._name = service, site, name
@@ -196,8 +199,12 @@ class Loop:
         windows = [self._site.window(_FRESH + i, self._sizes.fresh) for i in range(self._sizes.windows)]
         found = {POLICY: [self._replay(window)["avg_jct_s"] for window in windows]}
         if when == "before":
-            found[CONSOLIDATE] = [self._replay(window, policy=CONSOLIDATE)["avg_jct_s"] for window in windows]
-            found["oracle"] = [window.oracle_jct_s() for window in windows]
+            if not self._baselines:
+                with workers_of(None, 0) as workers:
+                    self._baselines["oracle"] = list(workers.mapped(Window.oracle_jct_s, windows))
+                played = [self._replay(window, policy=CONSOLIDATE) for window in windows]
+                self._baselines[CONSOLIDATE] = [each["avg_jct_s"] for each in played]
+            found |= self._baselines
         means = {name: float(np.mean(values)) for name, values in found.items()}
         text = ", ".join(f"{name} {mean:,.0f} s" for name, mean in means.items())
         self._note(f"fresh jobs {when}", "done", f"mean JCT with {bundle}: {text}", {"jct_s": found})

@@ -13,7 +13,7 @@ from placewise_training.evaluate.evaluation import NeverAskedError, evaluation
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.report import Evaluation, as_json, lines, page
 from placewise_training.evaluate.usual import usual_growths
-from placewise_training.lab.work.asked import HELP, METAVAR, RayCommand, workers_of
+from placewise_training.lab.work.asked import HELP, METAVAR, PROCESSES_HELP, RayCommand, workers_of
 from placewise_training.log.placed import REWARD, Reward, placed_jobs
 from placewise_training.sim.policies import NeedsBundleError, opened
 
@@ -47,6 +47,7 @@ def evaluate_command(
         float, typer.Option(min=0, help="Largest possible reward; 0: the largest in the log.")
     ] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Folder for the report; keeps count of candidates judged.")] = None,
+    processes: Annotated[int, typer.Option(min=0, help=PROCESSES_HELP)] = 1,
     ray: Annotated[str | None, typer.Option(metavar=METAVAR, help=HELP)] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -59,7 +60,7 @@ def evaluate_command(
         bound = reward_bound or max(one.reward or 0.0 for one in usable.jobs)
         facts = {"log": str(log), "reward": reward, "reward_bound": bound, "block_min": block_min}
         candidates = _candidates(bundle or [], policy or [usable.in_force])
-        with workers_of(ray) as workers:
+        with workers_of(ray, processes) as workers:
             found = evaluation(
                 log, usable, candidates or policy or [], opened(incumbent), bound, out, facts, workers
             ).evaluation

@@ -15,7 +15,7 @@ from placewise_training.evaluate.evaluation import NeverAskedError
 from placewise_training.gate.gate import GateArgs, GateVerdict, gate
 from placewise_training.gate.report import as_json, lines, record, write
 from placewise_training.gate.simulated import WINDOWS
-from placewise_training.lab.work.asked import HELP, METAVAR, RayCommand, workers_of
+from placewise_training.lab.work.asked import HELP, METAVAR, PROCESSES_HELP, RayCommand, workers_of
 from placewise_training.log.placed import REWARD, Reward
 from placewise_training.sim.policies import NeedsBundleError
 
@@ -39,13 +39,14 @@ def gate_command(
         Path | None,
         typer.Option("--record", help="A new bundle: the candidate with the verdict, which promotion reads."),
     ] = None,
+    processes: Annotated[int, typer.Option(min=0, help=PROCESSES_HELP)] = 0,
     ray: Annotated[str | None, typer.Option(metavar=METAVAR, help=HELP)] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """May this bundle go to a canary? Exit code 5 if not, with the checks that failed."""
     args = GateArgs(log, bundle, incumbent, tuple(policy or ()), cluster, reward, block_min, windows, out)
     with audited("gate --record", recorded.resolve().name) if recorded is not None else nullcontext():
-        found = _judged(args, ray)
+        found = _judged(args, ray, processes)
         if out is not None:
             write(found, out)
         _print(found, as_json_)
@@ -58,9 +59,9 @@ def gate_command(
         raise typer.Exit(REFUSED)
 
 
-def _judged(args: GateArgs, ray: str | None) -> GateVerdict:
+def _judged(args: GateArgs, ray: str | None, processes: int) -> GateVerdict:
     try:
-        with workers_of(ray) as workers:
+        with workers_of(ray, processes) as workers:
             return gate(args, workers)
     except (NeverAskedError, NeedsBundleError) as error:
         raise UsageError(str(error)) from error

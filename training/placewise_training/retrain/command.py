@@ -23,7 +23,7 @@ from placewise_training.gate.simulated import WINDOWS
 from placewise_training.lab.mlruns import Run, add_run, numbers
 from placewise_training.lab.origin import origin
 from placewise_training.lab.register import INTERRUPTED
-from placewise_training.lab.work.asked import HELP, METAVAR, RayCommand
+from placewise_training.lab.work.asked import HELP, METAVAR, PROCESSES_HELP, RayCommand
 from placewise_training.lab.work.on_ray import RayUnreachableError
 from placewise_training.lab.work.workers import LostItemError
 from placewise_training.log.placed import REWARD, Reward
@@ -97,6 +97,7 @@ def retrain_command(
     track: Annotated[
         Path | None, typer.Option(help="Also record the run in this folder, as MLflow keeps runs (mlruns).")
     ] = None,
+    processes: Annotated[int, typer.Option(min=0, help=f"Of the gate. {PROCESSES_HELP}")] = 0,
     ray: Annotated[str | None, typer.Option(metavar=METAVAR, help=HELP)] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -104,7 +105,19 @@ def retrain_command(
     _check(target, every, start, is_for_service=bool(canary or key))
     policies, steps = tuple(policy or ()), tuple(only or ())
     args = RetrainArgs(
-        log, start or Path(), out, cluster, policies, steps, reward, block_min, windows, effort, seed, ray
+        log,
+        start or Path(),
+        out,
+        cluster,
+        policies,
+        steps,
+        reward,
+        block_min,
+        windows,
+        effort,
+        seed,
+        ray,
+        processes,
     )
     served = ServedCluster(target, log, cluster, token_file, tls_ca, canary, key) if target else None
     start_s = time.time()

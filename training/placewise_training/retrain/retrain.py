@@ -73,6 +73,7 @@ class RetrainArgs:
     effort: float = 1.0
     seed: int = 0
     ray: str | None = None
+    processes: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +103,7 @@ def _retrained(args: RetrainArgs, show: Show) -> Retrained:
     if args.out.exists():
         raise RetrainError(f"{args.out} exists, and a bundle never changes: choose another --out")
     work = work_of(args.out)
-    with alone(work), workers_of(args.ray) as workers:
+    with alone(work), workers_of(args.ray, args.processes) as workers:
         load(args.start)
         log = _checked(args.log)
         source = Source(

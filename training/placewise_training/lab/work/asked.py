@@ -1,6 +1,7 @@
 """The option `--ray [ADDRESS]`: where a command has its work done."""
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,6 +18,7 @@ HELP: Final = (
     "Work on Ray: started on this machine with a worker for each core, or with N of them for the ADDRESS N; or at "
     "HOST:PORT or ray://HOST:PORT. Results are the same."
 )
+PROCESSES_HELP: Final = "Processes that share the work; 0: one for each core. Results are the same."
 _ADDRESS: Final = re.compile(r"\d+|(ray://)?[^\s/:]+:\d+|auto|local")
 
 
@@ -53,7 +55,8 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 
 def workers_of(ray: str | None, processes: int = 1) -> Workers:
-    """On Ray if `ray` is an address, else in so many processes. Raises RayMissingError."""
+    """On Ray if `ray` is an address, else in so many processes, 0: one for each core. Raises RayMissingError."""
     if ray is not None:
         return OnRay(ray)
-    return Processes(processes) if processes > 1 else Here()
+    count = processes or len(os.sched_getaffinity(0))
+    return Processes(count) if count > 1 else Here()
