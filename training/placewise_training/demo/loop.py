@@ -28,10 +28,10 @@ class Sizes:
     """Jobs of the log that is learned from, of the log that judges, of shadow and canary, and of each fresh window. The
     number of these, the share of the usual steps of training, and the gate's windows and blocks of time."""
 
-    learned: int = 700
-    judged: int = 1200
-    canary: int = 400
-    fresh: int = 120
+    learned: int = 600
+    judged: int = 720
+    canary: int = 300
+    fresh: int = 100
     windows: int = 4
     effort: float = 0.2
     simulated: int = 4
