@@ -134,3 +134,12 @@ def test_a_log_is_read_alike_whatever_the_order_of_sets(short_log: Path) -> None
         for seed in range(4)
     }  # fmt: skip
     assert len(found) == 1
+
+
+@pytest.mark.slow
+def test_a_brief_gate_simulates_nothing_once_the_log_has_refused(short_log: Path) -> None:
+    verdict = judged(short_log, "consolidate", is_brief=True)
+    names = {check.name for check in verdict.checks}
+    assert "no loss by the log" in failed(verdict)
+    assert not names & {"simulation credible", "gain in the paired simulation"}
+    assert verdict.simulated is None

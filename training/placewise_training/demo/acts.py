@@ -44,7 +44,7 @@ def play(service: DemoService, member: int, sizes: Sizes, folder: Path, show: Ca
 def _refused(service: DemoService, log: Path, name: str, bundle: Path, cluster: str, sizes: Sizes) -> Step:
     """A candidate that the gate has to refuse on this log."""
     began_s = time.monotonic()
-    found = gate(service, log, bundle, shipped_bundle(), cluster, sizes)
+    found = gate(service, log, bundle, shipped_bundle(), cluster, sizes, "--brief")
     shutil.rmtree(bundle.with_name(f"{bundle.name}-gated"), ignore_errors=True)
     failed = {each["name"]: each["text"] for each in found["checks"] if not each["has_passed"]}
     text = "; ".join(f"{check}: {why}" for check, why in failed.items())

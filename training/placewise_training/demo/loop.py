@@ -29,7 +29,7 @@ class Sizes:
     number of these, the share of the usual steps of training, and the gate's windows and blocks of time."""
 
     learned: int = 600
-    judged: int = 720
+    judged: int = 1200
     canary: int = 300
     fresh: int = 100
     windows: int = 4
@@ -224,13 +224,13 @@ class Loop:
 
 
 def gate(
-    service: DemoService, log: Path, candidate: Path, incumbent: Path, cluster: str, sizes: Sizes
+    service: DemoService, log: Path, candidate: Path, incumbent: Path, cluster: str, sizes: Sizes, *more: object
 ) -> Mapping[str, Any]:
-    """The gate's report. A bundle with the verdict in it is made beside the candidate: NAME-gated."""
+    """The gate's report; `more` are options. A bundle with the verdict is made beside the candidate: NAME-gated."""
     gated = candidate.with_name(f"{candidate.name}-gated")
     found: Mapping[str, Any] = service.run(
         "gate", "--log", log, "--bundle", candidate, "--incumbent", incumbent, "--policy", POLICY, "--cluster", cluster,
-        *_gates(sizes), "--record", gated,
+        *_gates(sizes), "--record", gated, *more,
     )  # fmt: skip
     return found
 

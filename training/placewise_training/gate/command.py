@@ -39,12 +39,15 @@ def gate_command(
         Path | None,
         typer.Option("--record", help="A new bundle: the candidate with the verdict, which promotion reads."),
     ] = None,
+    is_brief: Annotated[
+        bool, typer.Option("--brief", help="No simulation if a check of the log has failed: the verdict stands then.")
+    ] = False,
     processes: Annotated[int, typer.Option(min=0, help=PROCESSES_HELP)] = 0,
     ray: Annotated[str | None, typer.Option(metavar=METAVAR, help=HELP)] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """May this bundle go to a canary? Exit code 5 if not, with the checks that failed."""
-    args = GateArgs(log, bundle, incumbent, tuple(policy or ()), cluster, reward, block_min, windows, out)
+    args = GateArgs(log, bundle, incumbent, tuple(policy or ()), cluster, reward, block_min, windows, out, is_brief)
     with audited("gate --record", recorded.resolve().name) if recorded is not None else nullcontext():
         found = _judged(args, ray, processes)
         if out is not None:

@@ -50,7 +50,8 @@ _LEAST_BLOCKS: Final = 6
 @dataclass(frozen=True, slots=True)
 class GateArgs:
     """What is judged, and on which log. `policies` are tried on the candidate's nets, the best is judged; none: the
-    policy in force if it reads a net, else those that do. `cluster`: "" for the only one in the log."""
+    policy in force if it reads a net, else those that do. `cluster`: "" for the only one in the log. `is_brief` leaves
+    the simulation out if a check of the log has failed."""
 
     log: Path
     candidate: Path
@@ -61,6 +62,7 @@ class GateArgs:
     block_min: float = 120.0
     windows: int = WINDOWS
     out: Path | None = None
+    is_brief: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +114,8 @@ def gate(args: GateArgs, workers: Workers | None = None) -> GateVerdict:
     chosen = next(one for one in candidates if one.name == found.evaluation.judgements[0].candidate)
     verdict = replace(refused, cluster=cluster, policy=chosen.policy, evaluation=found.evaluation)
     estimated = _estimated(found)
+    if args.is_brief and not all(check.has_passed for check in estimated):
+        return replace(verdict, checks=[*passed, *estimated])
     simulation = _simulated(args, chosen, incumbent, usable, found, workers)
     slices = [*_reward_slices(found), *simulation.slices]
     return replace(
