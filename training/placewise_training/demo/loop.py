@@ -29,7 +29,7 @@ class Sizes:
     number of these, the share of the usual steps of training, and the gate's windows and blocks of time."""
 
     learned: int = 600
-    judged: int = 1200
+    judged: int = 1300
     canary: int = 300
     fresh: int = 100
     windows: int = 4
@@ -133,7 +133,8 @@ class Loop:
         named = ("--explorer", f"{self.candidate}/{POLICY}=2", "--explorer", CONSOLIDATE)
         self._replay(window, "--exploration-rate", 0.5, *named, "--log", self.judging_log)
         candidate = self._service.bundles / self.candidate
-        found = gate(self._service, self.judging_log, candidate, self._incumbent, self._name, self._sizes)
+        record = "--record", candidate.with_name(f"{candidate.name}-gated")
+        found = gate(self._service, self.judging_log, candidate, self._incumbent, self._name, self._sizes, *record)
         check = next((each for each in found["checks"] if each["name"] == "no loss by the log"), None)
         numbers = dict(check["numbers"]) if check is not None else {}
         numbers["failed"] = _failed(found)
@@ -226,11 +227,10 @@ class Loop:
 def gate(
     service: DemoService, log: Path, candidate: Path, incumbent: Path, cluster: str, sizes: Sizes, *more: object
 ) -> Mapping[str, Any]:
-    """The gate's report; `more` are options. A bundle with the verdict is made beside the candidate: NAME-gated."""
-    gated = candidate.with_name(f"{candidate.name}-gated")
+    """The gate's report; `more` are options."""
     found: Mapping[str, Any] = service.run(
         "gate", "--log", log, "--bundle", candidate, "--incumbent", incumbent, "--policy", POLICY, "--cluster", cluster,
-        *_gates(sizes), "--record", gated, *more,
+        *_gates(sizes), *more,
     )  # fmt: skip
     return found
 
