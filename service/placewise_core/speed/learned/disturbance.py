@@ -12,16 +12,14 @@ Which reports count, view/disturbance.py says.
 """
 
 import math
-from collections.abc import Iterable, Mapping
 
 from placewise_core.basics.frozen import frozen
-from placewise_core.speed.learned.sums import Sums, sums_of
+from placewise_core.speed.learned.rows import SEPARATOR, SumRows
 
 # A report counts half after this time: jobs, switches and drivers of a site change over weeks. A guess.
 HALVING_S = 14 * 86_400.0
 
-_SEPARATOR = "\x1f"  # in no kind of a subtask, as in those of co-runs (co_runs.py)
-_PREFIX = f"{_SEPARATOR}disturbance{_SEPARATOR}"
+_PREFIX = f"{SEPARATOR}disturbance{SEPARATOR}"
 _BESIDE, _APART = "beside", "apart"
 
 # Before any report, half of the largest loss looked at (docs/unseen.md); chosen on scenarios of `--seed` 7 and 11.
@@ -43,7 +41,7 @@ class Group:
         """Of its row, among rows of subtask profiles."""
         numbers = [f"{self.batch}", f"{self.tasks}", f"{self.nodes}", f"{self.gpus}"]
         parts = [self.model, self.gpu_type, *numbers, _BESIDE if is_beside else _APART]
-        return _PREFIX + _SEPARATOR.join(parts)
+        return _PREFIX + SEPARATOR.join(parts)
 
 
 def is_disturbance(kind: str) -> bool:
@@ -51,30 +49,15 @@ def is_disturbance(kind: str) -> bool:
     return kind.startswith(_PREFIX)
 
 
-class Disturbance:
+class Disturbance(SumRows):
     """The rows of one cluster."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, Sums] = {}
+        super().__init__()
         self._found: tuple[float, float] | None = None
 
-    @property
-    def kinds(self) -> Iterable[str]:
-        """Kinds of the rows."""
-        return self._rows.keys()
-
-    def row(self, kind: str) -> Mapping[str, float]:
-        """A row as the store keeps it; empty if there is none."""
-        return self._rows[kind].row if kind in self._rows else {}
-
-    def learn(self, kind: str, row: Mapping[str, float]) -> None:
-        """Takes over a row from the store."""
-        self._rows[kind], self._found = sums_of(row), None
-
-    def forget(self, kind: str) -> None:
-        """The store has forgotten a row."""
-        if self._rows.pop(kind, None) is not None:
-            self._found = None
+    def _drop_found(self) -> None:
+        self._found = None
 
     @property
     def loss(self) -> float:
@@ -99,8 +82,8 @@ class Disturbance:
         weight = total = 0.0
         now_s = max([sums.time_s for sums in self._rows.values()], default=0.0)
         for kind in sorted(self._rows):
-            group, _, place = kind.rpartition(_SEPARATOR)
-            apart = self._rows.get(f"{group}{_SEPARATOR}{_APART}")
+            group, _, place = kind.rpartition(SEPARATOR)
+            apart = self._rows.get(f"{group}{SEPARATOR}{_APART}")
             if place != _BESIDE or apart is None:
                 continue
             ours, theirs = self._rows[kind].at(now_s, HALVING_S), apart.at(now_s, HALVING_S)

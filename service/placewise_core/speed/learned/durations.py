@@ -6,7 +6,6 @@ the finest level, which leans on the other jobs of the level above (Gelman et al
 """
 
 import math
-from collections.abc import Iterator, Mapping
 
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
@@ -14,15 +13,14 @@ from placewise_core.domain.cluster import RunningJob, RunState
 from placewise_core.domain.decision import LearnedLength
 from placewise_core.domain.job import Job
 from placewise_core.domain.model_names import canonical
-from placewise_core.speed.learned.sums import Sums, student, sums_of
+from placewise_core.speed.learned.rows import SEPARATOR, SumRows
+from placewise_core.speed.learned.sums import Sums, student
 
 # A report counts half after this time: users submit series of like jobs, which last for days. Chosen among 0.5 to 30
 # days on the first parts of four traces (docs/learning.md), as are the two weights below.
 HALVING_S = 2 * 86_400.0
 
-# Kinds that no subtask can have, as those of co-runs (co_runs.py).
-_SEPARATOR = "\x1f"
-_PREFIX = f"{_SEPARATOR}duration{_SEPARATOR}"
+_PREFIX = f"{SEPARATOR}duration{SEPARATOR}"
 _SOURCES = ("all jobs", "model", "model and user", "model, user and shape")
 
 # The coarser level counts as so many reports for the mean, and so many for the variance. Before any report, lengths
@@ -40,8 +38,8 @@ def is_duration(kind: str) -> bool:
 
 def kinds_of(job: Job) -> tuple[str, str, str, str]:
     """The kinds of the rows that are about a job, from that of all jobs to the finest."""
-    model = f"{_PREFIX}{canonical(job.model)}{_SEPARATOR}"
-    user = f"{model}{job.user}{_SEPARATOR}"
+    model = f"{_PREFIX}{canonical(job.model)}{SEPARATOR}"
+    user = f"{model}{job.user}{SEPARATOR}"
     return _PREFIX, model, user, user + _shape_of(job)
 
 
@@ -61,31 +59,14 @@ def log_length(running: RunningJob, end_s: float) -> float | None:
     return math.log(max(1.0, end_s - running.start_time_s) * gpus)
 
 
-class Durations:
+class Durations(SumRows):
     """The rows of one cluster."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, Sums] = {}
+        super().__init__()
         self._known: Bounded[tuple[str, ...], LearnedLength | None] = Bounded(_KEPT)
 
-    @property
-    def kinds(self) -> Iterator[str]:
-        """Kinds of the rows."""
-        return iter(self._rows)
-
-    def row(self, kind: str) -> Mapping[str, float]:
-        """A row as the store keeps it; empty if there is none."""
-        sums = self._rows.get(kind)
-        return {} if sums is None else sums.row
-
-    def learn(self, kind: str, row: Mapping[str, float]) -> None:
-        """Takes over a row from the store."""
-        self._rows[kind] = sums_of(row)
-        self._known.clear()
-
-    def forget(self, kind: str) -> None:
-        """The store has forgotten a row."""
-        self._rows.pop(kind, None)
+    def _drop_found(self) -> None:
         self._known.clear()
 
     def length_of(self, job: Job) -> LearnedLength | None:

@@ -21,16 +21,16 @@ that least squares asks for. Which reports count, view/learned/heat.py says.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from placewise_core.basics.frozen import frozen
-from placewise_core.speed.learned.sums import Sums, sums_of
+from placewise_core.speed.learned.rows import SEPARATOR, SumRows
+from placewise_core.speed.learned.sums import Sums
 
 # A report counts half after this time: fans and filters of a site change over weeks. A guess.
 HALVING_S = 14 * 86_400.0
 
-_SEPARATOR = "\x1f"  # in no kind of a subtask, as in those of co-runs (co_runs.py)
-_PREFIX = f"{_SEPARATOR}heat{_SEPARATOR}"
+_PREFIX = f"{SEPARATOR}heat{SEPARATOR}"
 _FLOW, _CHANGE, _BALANCE, _BUSY = "flow", "change", "balance", "busy"
 
 # Chosen on seeds 61000 to 61099 of reproduce/learned/heat.py.
@@ -59,7 +59,7 @@ class HeatGroup:
     @property
     def kind(self) -> str:
         """Prefix of its rows, among rows of subtask profiles."""
-        return _PREFIX + _SEPARATOR.join([self.node_type, self.unit, "power" if self.is_power else "utilisation"])
+        return _PREFIX + SEPARATOR.join([self.node_type, self.unit, "power" if self.is_power else "utilisation"])
 
 
 @frozen
@@ -101,46 +101,25 @@ def rows_of_step(group: HeatGroup, step: HeatStep) -> Iterable[tuple[str, float,
     """(kind, x, weight) of what a step adds to the sums."""
     theta, change = 0.5 * (step.before + step.after), step.after - step.before
     given = step.seconds * step.load
-    yield f"{group.kind}{_SEPARATOR}{_FLOW}", theta / step.load, given * given
-    yield f"{group.kind}{_SEPARATOR}{_CHANGE}", change / given, given * given
-    yield f"{group.kind}{_SEPARATOR}{_BALANCE}", change + step.seconds * theta, 1.0
+    yield f"{group.kind}{SEPARATOR}{_FLOW}", theta / step.load, given * given
+    yield f"{group.kind}{SEPARATOR}{_CHANGE}", change / given, given * given
+    yield f"{group.kind}{SEPARATOR}{_BALANCE}", change + step.seconds * theta, 1.0
 
 
 def row_of_busy(group: HeatGroup, load: float) -> tuple[str, float, float]:
     """(kind, x, weight) of a report of a busy unit."""
-    return f"{group.kind}{_SEPARATOR}{_BUSY}", load, 1.0
+    return f"{group.kind}{SEPARATOR}{_BUSY}", load, 1.0
 
 
-class NodeHeat:
-    """The rows of one cluster. `stamp` changes with them."""
+class NodeHeat(SumRows):
+    """The rows of one cluster."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, Sums] = {}
+        super().__init__()
         self._found: dict[tuple[HeatGroup, float, float], HeatConstants | None] = {}
-        self.stamp = 0
-
-    @property
-    def kinds(self) -> Iterable[str]:
-        """Kinds of the rows."""
-        return self._rows.keys()
-
-    def row(self, kind: str) -> Mapping[str, float]:
-        """A row as the store keeps it; empty if there is none."""
-        return self._rows[kind].row if kind in self._rows else {}
-
-    def learn(self, kind: str, row: Mapping[str, float]) -> None:
-        """Takes over a row from the store."""
-        self._rows[kind] = sums_of(row)
-        self._drop_found()
-
-    def forget(self, kind: str) -> None:
-        """The store has forgotten a row."""
-        if self._rows.pop(kind, None) is not None:
-            self._drop_found()
 
     def _drop_found(self) -> None:
         self._found.clear()
-        self.stamp += 1
 
     def constants(self, group: HeatGroup, rise: float, time_constant_s: float) -> HeatConstants | None:
         """Of a group whose shipped rise under load (°C) and time constant are these; None before a report of a busy
@@ -152,7 +131,7 @@ class NodeHeat:
 
     def _constants(self, group: HeatGroup, rise: float, time_constant_s: float) -> HeatConstants | None:
         names = (_FLOW, _CHANGE, _BALANCE, _BUSY)
-        rows = [self._rows.get(f"{group.kind}{_SEPARATOR}{name}", Sums()) for name in names]
+        rows = [self._rows.get(f"{group.kind}{SEPARATOR}{name}", Sums()) for name in names]
         now_s = max(row.time_s for row in rows)
         flow, change, balance, busy = (row.at(now_s, HALVING_S) for row in rows)
         if min(flow.count, change.count, balance.count, busy.count) <= 0 or busy.mean <= 0:
