@@ -198,7 +198,8 @@ class ClusterSettings:
     The rates are those of Place and of AdmitOrWait. One guard serves both. `host_clock`: the cluster's time is the one
     that its host states in requests and reports, not the store's. `learn_durations`: a job that declares no length gets
     the one learned from jobs that ended. `learn_throughput`: forecasts of speed follow reports of progress.
-    `learn_heat`: forecasts of temperature follow those that nodes report."""
+    `learn_heat`: forecasts of temperature follow those that nodes report. `learn_capability`: shares of divisible tasks
+    follow how fast those before them ended."""
 
     place_policy: str = ""
     admit_policy: str = ""
@@ -211,3 +212,4 @@ class ClusterSettings:
     learn_durations: bool = False
     learn_throughput: bool = False
     learn_heat: bool = False
+    learn_capability: bool = False

@@ -166,6 +166,23 @@ class LearnedHeat:
     reports: float
 
 
+@final
+@frozen
+class LearnedCapability:
+    """What shares that ended say of the GPUs or CPUs (`unit`) of a type of node: computing scale per second of a kind
+    of task, on an idle cluster, with the bounds of the next share's 90 % interval and the bundle's value. `reports` is
+    their decayed number."""
+
+    task_kind: str
+    node_type: str
+    unit: str
+    per_second: float
+    low_per_second: float
+    high_per_second: float
+    shipped_per_second: float
+    reports: float
+
+
 @frozen
 class DecisionMeta:
     decision_id: str
@@ -184,6 +201,7 @@ class DecisionMeta:
     lengths: tuple[LearnedLength, ...] = ()
     speeds: tuple[LearnedSpeed, ...] = ()
     heat: tuple[LearnedHeat, ...] = ()
+    capabilities: tuple[LearnedCapability, ...] = ()
 
 
 @final

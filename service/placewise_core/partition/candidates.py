@@ -62,28 +62,30 @@ class UnitOffer:
 class StandingOffer:
     """The offer of the last view to a task without requirements of its own.
 
-    It stands until a job comes or goes, a node reports, or a report grows stale.
+    It stands until a job comes or goes, a node reports, or a report grows stale; where capabilities are learned, also
+    until a share ends or a task is of another kind.
     """
 
     def __init__(self) -> None:
         self._offer: UnitOffer | None = None
         self._view: weakref.ref[ClusterView] | None = None
-        self._stamps = (0, 0, 0, 0)
+        self._stamps: tuple[object, ...] = ()
         self._made_s = 0.0
         self._oldest_fresh_s = 0.0
 
-    def of(self, view: ClusterView, now_s: float) -> UnitOffer | None:
-        """None if it has to be made again."""
-        if self._view is None or self._view() is not view or self._stamps != _stamps(view):
+    def of(self, view: ClusterView, now_s: float, learned: object = None) -> UnitOffer | None:
+        """None if it has to be made again. `learned` tells apart what the offer reads of learned capabilities."""
+        if self._view is None or self._view() is not view or self._stamps != (*_stamps(view), learned):
             return None
         has_aged = now_s < self._made_s or now_s - self._oldest_fresh_s > view.stale_after_s
         return None if has_aged else self._offer
 
-    def keep(self, view: ClusterView, now_s: float, offer: UnitOffer) -> None:
+    def keep(self, view: ClusterView, now_s: float, offer: UnitOffer, learned: object = None) -> None:
         """From now on, the offer of this view."""
         fresh = (view.nodes.observe_time_s > 0) & ~view.is_stale(now_s)
         self._oldest_fresh_s = float(view.nodes.observe_time_s.min(where=fresh, initial=np.inf))
-        self._offer, self._view, self._stamps, self._made_s = offer, weakref.ref(view), _stamps(view), now_s
+        self._offer, self._view, self._made_s = offer, weakref.ref(view), now_s
+        self._stamps = (*_stamps(view), learned)
 
 
 def _stamps(view: ClusterView) -> tuple[int, int, int, int]:

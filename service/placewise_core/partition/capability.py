@@ -45,12 +45,12 @@ class Weights:
 
 
 def node_capabilities(
-    view: ClusterView, gpu_memory_gib: FloatArray, has_gpu: BoolArray, weights: Weights
+    view: ClusterView, gpu_memory_gib: FloatArray, has_gpu: BoolArray, weights: Weights, *, is_idle: bool = False
 ) -> FloatArray:
     """(5, M) the parts k_j·Q_j of every node's capability, in the order of COMPONENTS; they sum to 1 over all.
 
     `gpu_memory_gib` (M,) is the memory of a node's largest GPU. Hardware that a node does not report is taken
-    to be the mean of those that do; an unreported utilisation is 0.
+    to be the mean of those that do; an unreported utilisation is 0, and so is every one if `is_idle`.
     """
     cpu_ghz, cache_mib, gpu_ghz, _ = view.nodes.hardware
     everywhere = np.ones(view.nodes.size, dtype=np.bool_)
@@ -64,7 +64,7 @@ def node_capabilities(
     busy = view.nodes.telemetry[_BUSY]
     parts = np.empty((len(COMPONENTS), view.nodes.size))
     for j, (k, size, util) in enumerate(zip(weights.as_array(), sizes, busy, strict=True)):
-        current = size * (1.0 - np.nan_to_num(util))
+        current = size * (1.0 if is_idle else 1.0 - np.nan_to_num(util))
         with np.errstate(over="ignore"):
             total = current.sum()
             # The sum or its inverse is beyond all numbers; shares of the largest are not.

@@ -14,12 +14,22 @@ import numpy as np
 
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.slices import Slices, spaced
-from placewise_core.domain.decision import Blocker, Excluded, LearnedHeat, Outcome, PartitionPlan, Reason, Share
+from placewise_core.domain.decision import (
+    Blocker,
+    Excluded,
+    LearnedCapability,
+    LearnedHeat,
+    Outcome,
+    PartitionPlan,
+    Reason,
+    Share,
+)
 from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.partition.candidates import StandingOffer, UnitCandidates, UnitOffer
 from placewise_core.partition.capability import Weights, node_capabilities
 from placewise_core.partition.exclusion import NOTHING, Exclusion, excluded_units
 from placewise_core.partition.figures import Figures, FiguresCache
+from placewise_core.partition.learned.site_capability import SiteCapability
 from placewise_core.partition.learned.site_heat import SiteHeat
 from placewise_core.partition.overhead import overhead_s
 from placewise_core.partition.policy import PartitionContext
@@ -52,6 +62,7 @@ class HeatIsland:
         self._weights = Weights.from_mapping(capability["weights"])
         gpu, cpu = (ThermalModel.from_mapping(capability["thermal"][unit]) for unit in ("gpu", "cpu"))
         self._site = SiteHeat(gpu, cpu)
+        self._capabilities = SiteCapability(self._weights)
         self._default_overhead_s = float(capability["default_overhead_s"])
         self._units = UnitsCache()
         self._figures = FiguresCache(self._work_out)
@@ -117,6 +128,19 @@ class HeatIsland:
         """As PartitionPolicy."""
         return self._site.learned(view) if view.settings.learn_heat else ()
 
+    def capabilities(self, view: ClusterView, task_kind: str | None) -> tuple[LearnedCapability, ...]:
+        """As PartitionPolicy."""
+        if not view.settings.learn_capability or view.nodes.size == 0:
+            return ()
+        return self._capabilities.learned(view, self._units.of(view), task_kind)
+
+    def _for_kind(self, figures: Figures, view: ClusterView, task_kind: str) -> Figures:
+        """The figures for a kind of task."""
+        if not view.settings.learn_capability:
+            return figures
+        of_nodes = self._capabilities.of_nodes(view, figures.units, task_kind)
+        return figures if of_nodes is None else self._figures.by(of_nodes)
+
     def _thermal(self, view: ClusterView) -> ThermalState:
         """(2M,) thermal state of a GPU of each node, then of its CPU, from the node's report."""
         return self._site.state(view)
@@ -131,7 +155,7 @@ class HeatIsland:
     def _offer(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> tuple[UnitOffer, list[str]]:
         """Candidates and excluded, and those of the units asked for that are none."""
         if context.units or task.id in view.jobs or task.demand != NOTHING:
-            figures = self._looked_up(view, context.slices)
+            figures = self._for_kind(self._looked_up(view, context.slices), view, task.kind)
             units = figures.units
             names = spaced(context.units, context.slices)
             wanted, unknown = selected(units, view, names) if context.units else (None, [])
@@ -141,13 +165,14 @@ class HeatIsland:
             exclusion = excluded_units(units, view, wanted, context.now_s, figures.allowed_s, task.demand, own)
             context.slices.pause()
             return _offered(figures, exclusion), unknown
-        offer = self._standing.of(view, context.now_s)
+        learned = (task.kind, view.estimates.capabilities.stamp) if view.settings.learn_capability else None
+        offer = self._standing.of(view, context.now_s, learned)
         if offer is None:
-            figures = self._looked_up(view, context.slices)
+            figures = self._for_kind(self._looked_up(view, context.slices), view, task.kind)
             context.slices.pause()
             exclusion = excluded_units(figures.units, view, None, context.now_s, figures.allowed_s, NOTHING)
             offer = _offered(figures, exclusion)
-            self._standing.keep(view, context.now_s, offer)
+            self._standing.keep(view, context.now_s, offer, learned)
         return offer, []
 
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise_core.domain.decision import LearnedHeat
+from placewise_core.domain.decision import LearnedCapability, LearnedHeat
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.partition.candidates import UnitOffer
+from placewise_core.partition.figures import Figures
 from placewise_core.partition.heat_island import HeatIsland
 from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.thermal import ThermalState
@@ -26,6 +27,13 @@ class HeatIslandPaper(HeatIsland):
     def learned(self, view: ClusterView) -> tuple[LearnedHeat, ...]:
         """Nothing: it forecasts no temperature."""
         return ()
+
+    def capabilities(self, view: ClusterView, task_kind: str | None) -> tuple[LearnedCapability, ...]:
+        """Nothing: (5) is as printed."""
+        return ()
+
+    def _for_kind(self, figures: Figures, view: ClusterView, task_kind: str) -> Figures:
+        return figures
 
     def _thermal(self, view: ClusterView) -> ThermalState:
         """(2M,), all unknown."""

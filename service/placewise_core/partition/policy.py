@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from placewise_core.basics.slices import ONE_SLICE, Slices
-from placewise_core.domain.decision import LearnedHeat, PartitionPlan
+from placewise_core.domain.decision import LearnedCapability, LearnedHeat, PartitionPlan
 from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.view.view import ClusterView
 
@@ -41,6 +41,11 @@ class PartitionPolicy(Protocol):
 
     def learned(self, view: ClusterView) -> tuple[LearnedHeat, ...]:
         """What its forecasts read of what the cluster has learned. Empty unless its setting `learn_heat` is on."""
+        ...
+
+    def capabilities(self, view: ClusterView, task_kind: str | None) -> tuple[LearnedCapability, ...]:
+        """What its shares of a kind of task rest on of what the cluster has learned, None for all kinds. Empty unless
+        its setting `learn_capability` is on."""
         ...
 
 

@@ -109,7 +109,9 @@ def _number_of_settings(settings: ClusterSettings) -> int:
     explorers = [(explorer.policy, explorer.weight) for explorer in settings.explorers]
     rates = (float(settings.exploration_rate), float(settings.admit_exploration_rate))
     learns: tuple[bool, ...] = (settings.learn_durations, settings.learn_throughput, settings.host_clock)
-    if settings.learn_heat:  # else as replicas of 0.1.0 have it
+    if settings.learn_heat or settings.learn_capability:  # else as replicas of 0.1.0 have it
+        learns += (settings.learn_heat,)
+    if settings.learn_capability:
         learns += (True,)
     return number_of(repr((rates, explorers, learns)).encode())
 

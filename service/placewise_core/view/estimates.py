@@ -4,9 +4,11 @@ from collections.abc import Mapping
 
 from placewise_core.basics.cells import digest_of
 from placewise_core.domain.events import OverheadLearned, SubtaskProfiled
+from placewise_core.speed.learned.capability import Capabilities, is_capability
 from placewise_core.speed.learned.disturbance import Disturbance, is_disturbance
 from placewise_core.speed.learned.durations import Durations, is_duration
 from placewise_core.speed.learned.heat import NodeHeat, is_heat
+from placewise_core.speed.learned.rows import SumRows
 from placewise_core.speed.learned.throughputs import Throughputs, is_throughput
 
 
@@ -17,7 +19,7 @@ class Estimates:
         self.overheads: dict[str, OverheadLearned] = {}
         self.profiles: dict[str, dict[str, float]] = {}
         self.durations, self.throughputs, self.disturbance = Durations(), Throughputs(), Disturbance()
-        self.heat = NodeHeat()
+        self.heat, self.capabilities = NodeHeat(), Capabilities()
         self.digest = 0
         for overhead in overheads.values():
             self.learn(overhead)
@@ -59,14 +61,15 @@ class Estimates:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Kinds of the rows of sums."""
-        return (*self.durations.kinds, *self.throughputs.kinds, *self.disturbance.kinds, *self.heat.kinds)
+        learned = (self.durations, self.throughputs, self.disturbance, self.heat, self.capabilities)
+        return tuple(kind for each in learned for kind in each.kinds)
 
     def row(self, kind: str) -> Mapping[str, float]:
         """A row as the store keeps it; empty if there is none."""
         learned = self._learned(kind)
         return self.profiles.get(kind, {}) if learned is None else learned.row(kind)
 
-    def _learned(self, kind: str) -> Durations | Throughputs | Disturbance | NodeHeat | None:
+    def _learned(self, kind: str) -> SumRows | Throughputs | None:
         """The estimator whose row it is; None for a subtask."""
         if is_duration(kind):
             return self.durations
@@ -74,4 +77,6 @@ class Estimates:
             return self.disturbance
         if is_heat(kind):
             return self.heat
+        if is_capability(kind):
+            return self.capabilities
         return self.throughputs if is_throughput(kind) else None

@@ -22,7 +22,14 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings, QueueState, RunState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
-from placewise_core.domain.decision import AdmitDecision, LearnedHeat, PartitionDecision, PartitionPlan, PlaceDecision
+from placewise_core.domain.decision import (
+    AdmitDecision,
+    LearnedCapability,
+    LearnedHeat,
+    PartitionDecision,
+    PartitionPlan,
+    PlaceDecision,
+)
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError, PlacewiseError, StateUnavailableError
 from placewise_core.domain.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy, partitioned
@@ -77,18 +84,14 @@ def _partition_in_slices(
     return partitioned(policy, command.task, command.progress, view, context)
 
 
-def _heat(policy: PartitionPolicy, view: ClusterView) -> tuple[LearnedHeat, ...]:
-    """What the policy's forecasts read of what the cluster has learned."""
-    return policy.learned(view) if view.settings.learn_heat else ()
-
-
 @frozen
 class ClusterSnapshot:
-    """A view to be rendered at once, as it changes with the next event; and what it has learned about heat."""
+    """A view to be rendered at once, as it changes with the next event; and what it has learned about units."""
 
     view: ClusterView
     is_stale: bool
     heat: tuple[LearnedHeat, ...] = ()
+    capabilities: tuple[LearnedCapability, ...] = ()
 
 
 class Engine:
@@ -222,7 +225,7 @@ class Engine:
         meta = parts.meta(
             policy.name, live, version, elapsed_ms, caller=command.caller,
             fallback_reason="" if arm is None else arm.error, bundle=None if arm is None else arm.bundle,
-            heat=_heat(policy, live.view),
+            heat=policy.learned(live.view), capabilities=policy.capabilities(live.view, command.task.kind),
         )  # fmt: skip
         decision = PartitionDecision(plan, meta)
         latency_ms = parts.elapsed_ms(started_s)
@@ -334,7 +337,10 @@ class Engine:
     async def get_cluster(self, cluster: str) -> ClusterSnapshot:
         live = await self._parts.views.get(cluster)
         policy = self._parts.registry.policies_of(cluster).partition.get(PARTITION_POLICY)
-        return ClusterSnapshot(live.view, live.is_stale, () if policy is None else _heat(policy, live.view))
+        if policy is None:
+            return ClusterSnapshot(live.view, live.is_stale)
+        heat, capabilities = policy.learned(live.view), policy.capabilities(live.view, None)
+        return ClusterSnapshot(live.view, live.is_stale, heat, capabilities)
 
     async def clusters(self) -> Sequence[str]:
         """Names of the clusters the store knows, or, while it does not answer, those with a view."""

@@ -11,7 +11,7 @@ from placewise_core.admit.pool import Pool
 from placewise_core.basics.clock import Clock
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import QueueSettings
-from placewise_core.domain.decision import DecisionMeta, LearnedHeat, LearnedLength, LearnedSpeed
+from placewise_core.domain.decision import DecisionMeta, LearnedCapability, LearnedHeat, LearnedLength, LearnedSpeed
 from placewise_core.domain.errors import (
     AlreadyExistsError,
     DeadlineExceededError,
@@ -121,6 +121,7 @@ class EngineParts:
         lengths: tuple[LearnedLength, ...] = (),
         speeds: tuple[LearnedSpeed, ...] = (),
         heat: tuple[LearnedHeat, ...] = (),
+        capabilities: tuple[LearnedCapability, ...] = (),
     ) -> DecisionMeta:
         """The metadata of a decision on the view at `version`, by a bundle; None for that of the cluster."""
         bundle = bundle or self.registry.bundle_of(live.cluster)
@@ -140,6 +141,7 @@ class EngineParts:
             lengths=lengths,
             speeds=speeds,
             heat=heat,
+            capabilities=capabilities,
         )
 
     def read(self, live: LiveView, now_s: float, job_id: str = "") -> tuple[ViewRead, ...]:

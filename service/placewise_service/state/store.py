@@ -377,8 +377,9 @@ class StateStore(Protocol):
         ...
 
     async def add_sums(self, cluster: str, additions: Sequence[Addition], halving_s: float) -> Sequence[Event]:
-        """Adds reports to the decayed sums of their kinds (learned/sums.py), as of the cluster's time. Each addition is
-        one event. Not idempotent: the caller adds a report once."""
+        """Adds reports to the decayed sums of their kinds (learned/sums.py), as of the cluster's time. Each addition
+        that counts is one event. Idempotent for those with an id (`once`), as long as learn_overhead is; else the
+        caller adds a report once."""
         ...
 
     async def forget_profiles(self, cluster: str, used: Collection[str], idle_s: float) -> Sequence[Event]:

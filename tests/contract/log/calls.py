@@ -296,6 +296,13 @@ class WarmingHost(PartitionHost):
         return replace(found, telemetry=telemetry)
 
 
+class SharingHost(PartitionHost):
+    """On a cluster that learns capabilities: shares end on its nodes."""
+
+    def settings(self) -> ClusterSettings:
+        return replace(super().settings(), learn_capability=True)
+
+
 class ExploringHost(Host):
     """On a cluster that explores, with a policy in force that each request names."""
 
@@ -341,6 +348,7 @@ def cases() -> dict[str, tuple[str, type[Host]]]:
         found[f"admit {name} exploring"] = (name, ExploringAdmitHost)
     found["admit proteus-qos learning"] = ("proteus-qos", LearningHost)
     found["partition heat-island learning"] = ("heat-island", WarmingHost)
+    found["partition heat-island learning capabilities"] = ("heat-island", SharingHost)
     found["disturbed search"] = ("search", DisturbedHost)
     return found
 

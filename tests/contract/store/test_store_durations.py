@@ -52,6 +52,16 @@ async def test_of_a_kind_that_comes_twice_both_lengths_count(store: StateStore) 
     assert (row["count"], row["sum"]) == (pytest.approx(2.0), pytest.approx(1.0 + math.pi))
 
 
+async def test_an_addition_with_an_id_counts_once(harness: Harness, store: StateStore) -> None:
+    share = Addition(KINDS[0], 1.0, once="capability t/n0/gpu0/3.0")
+    other = Addition(KINDS[0], 5.0, once="capability u/n0/gpu0/3.0")
+    assert len(await store.add_sums(CLUSTER, [share, other, share], HALVING_S)) == 2
+    assert await harness.other().add_sums(CLUSTER, [share, other], HALVING_S) == []
+    row = (await records(store)).subtask_profiles[KINDS[0]]
+    assert (row["count"], row["sum"]) == (pytest.approx(2.0), pytest.approx(6.0))
+    assert await store.learn_overhead(CLUSTER, "t/n0/gpu0/3.0", "sort", 1.0) is not None
+
+
 async def test_a_report_counts_as_it_weighs(harness: Harness, store: StateStore) -> None:
     kind = Row("réseau50", "Tesla T4", 64, 2, 8).kind
     await store.update_settings(CLUSTER, ClusterSettings(host_clock=True))

@@ -2,25 +2,27 @@
 
 A stream of tasks is split over the idle units of a cluster; each share runs for scale / true capability, its unit is
 under full load meanwhile, and the temperature of its node follows thermal.py exactly. A splitter knows the view:
-hardware, last telemetry, learned overheads, and learned heat if the settings say so; true capabilities and thermal
-constants are the simulator's own.
+hardware, last telemetry, learned overheads, and learned heat and capabilities if the settings say so; true capabilities
+and thermal constants are the simulator's own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import Assignment, ClusterSettings, Node, NodeTelemetry, RunningJob
+from placewise_core.domain.commands import ShareOutcome
 from placewise_core.domain.decision import Outcome, PartitionPlan, Share
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.events import ClusterRecords, NodesReported, SubtaskProfiled
 from placewise_core.domain.job import Job, JobId, NodeId, Resources, Role
 from placewise_core.partition.policy import PartitionContext
-from placewise_core.speed.learned.heat import HALVING_S
+from placewise_core.speed.learned import capability, heat
 from placewise_core.speed.learned.sums import Addition, sums_of
+from placewise_core.view.learned.capability import capability_of
 from placewise_core.view.learned.heat import heat_additions
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue
@@ -34,15 +36,19 @@ UNITS = ("cpu", "gpu0")
 @dataclass(frozen=True, slots=True)
 class HeatNode:
     """A node with a CPU and a GPU; `capability` of both together in computing scale per second as it really is, of
-    which the CPU has `cpu_share`: about what the shipped coefficients say, as the experiment is not about them."""
+    which the CPU has `cpu_share`: about what the shipped coefficients say, as the experiment is not about them. A kind
+    of task may go faster or slower: `of_kind` has the factors of UNITS."""
 
     spec: NodeSpec
     capability: float
     cpu_share: float = 0.4
+    of_kind: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
-    def rate(self, unit: str) -> float:
+    def rate(self, unit: str, kind: str = "") -> float:
         """Computing scale per second of one of UNITS."""
-        return self.capability * (self.cpu_share if unit == "cpu" else 1.0 - self.cpu_share)
+        of_cpu, of_gpu = self.of_kind.get(kind, (1.0, 1.0))
+        share = self.cpu_share * of_cpu if unit == "cpu" else (1.0 - self.cpu_share) * of_gpu
+        return self.capability * share
 
 
 def idle_units(view: ClusterView) -> list[tuple[str, str]]:
@@ -171,8 +177,10 @@ class HeatSimulation:
         report_every_s: float = 5.0,
         is_shortest_first: bool = False,
         settings: ClusterSettings | None = None,
+        share_sd: float = 0.0,
         seed: int = 0,
     ) -> None:
+        """`share_sd`: the spread of the logarithm of a share's speed."""
         self.policy = policy
         self._is_shortest_first = is_shortest_first
         self.nodes = {node.spec.id: node for node in nodes}
@@ -184,7 +192,7 @@ class HeatSimulation:
         self.waiting: list[tuple[float, DivisibleTask]] = []
         self._left: dict[str, int] = {}
         self._started: dict[str, float] = {}
-        self._report_every_s = report_every_s
+        self._report_every_s, self._share_sd = report_every_s, share_sd
         self._rng = np.random.default_rng((seed, 9))
         self._noise = {node.spec.id: float(np.exp(0.03 * self._rng.standard_normal())) for node in nodes}
         self._samples: list[tuple[float, tuple[float, ...]]] = []
@@ -229,13 +237,13 @@ class HeatSimulation:
         self.view.apply_change(NodesReported(reported))
         if self.view.settings.learn_heat:
             for addition in heat_additions(zip(before, reported, strict=True)):
-                self._add(addition)
+                self._add(addition, heat.HALVING_S)
         self.events.push(self.now_s + self._report_every_s, EventKind.TELEMETRY)
 
-    def _add(self, addition: Addition) -> None:
+    def _add(self, addition: Addition, halving_s: float) -> None:
         """As the store does."""
         row = sums_of(self.view.estimates.row(addition.kind))
-        added = row.added(addition.value, self.now_s, HALVING_S, addition.weight)
+        added = row.added(addition.value, self.now_s, halving_s, addition.weight)
         self.view.apply_change(SubtaskProfiled(addition.kind, added.row))
 
     def _reported(self, node: Node, celsius: Mapping[str, float]) -> Node:
@@ -271,9 +279,12 @@ class HeatSimulation:
         overhead_s = task.overhead_s if len(plan.shares) > 1 else 0.0
         for i, share in enumerate(plan.shares):
             scale = share.scale + (task.serial_scale if i == 0 else 0.0)
-            rate = self.nodes[share.node].rate(share.unit) * self._noise[share.node]
+            rate = self.nodes[share.node].rate(share.unit, task.kind) * self._noise[share.node]
+            if self._share_sd > 0:
+                rate *= float(np.exp(self._share_sd * self._rng.standard_normal()))
             self._hold(task, i, share)
-            self.events.push(self.now_s + scale / rate + overhead_s, EventKind.FINISH, (task.id, i, share.node))
+            outcome = ShareOutcome(task.kind, share.node, share.unit, share.scale, share.scale / rate, overhead_s)
+            self.events.push(self.now_s + scale / rate + overhead_s, EventKind.FINISH, (task.id, i, outcome))
 
     def _hold(self, task: DivisibleTask, i: int, share: Share) -> None:
         job = Job(JobId(f"{task.id}/{i}"))
@@ -282,9 +293,13 @@ class HeatSimulation:
         self.view.add_job(RunningJob(job, (held,), start_time_s=self.now_s))
         self._warm(share.node)
 
-    def _share_done(self, task_id: str, i: int, node: str) -> None:
+    def _share_done(self, task_id: str, i: int, outcome: ShareOutcome) -> None:
         self.view.remove_job(JobId(f"{task_id}/{i}"))
-        self._warm(node)
+        self._warm(outcome.node)
+        if self.view.settings.learn_capability:
+            addition = capability_of(outcome, self.view)
+            if addition is not None:
+                self._add(addition, capability.HALVING_S)
         self._left[task_id] -= 1
         if self._left[task_id] == 0:
             del self._left[task_id]

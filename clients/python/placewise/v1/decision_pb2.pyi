@@ -129,7 +129,7 @@ class Neighbour(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., speed_before: _Optional[float] = ..., speed_after: _Optional[float] = ...) -> None: ...
 
 class DecisionMeta(_message.Message):
-    __slots__ = ("decision_id", "policy", "bundle", "snapshot_version", "propensity", "fallback", "fallback_reason", "decide_ms", "stale", "repeated", "explored", "bundle_digest", "caller", "lengths", "speeds", "heat")
+    __slots__ = ("decision_id", "policy", "bundle", "snapshot_version", "propensity", "fallback", "fallback_reason", "decide_ms", "stale", "repeated", "explored", "bundle_digest", "caller", "lengths", "speeds", "heat", "capabilities")
     DECISION_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +146,7 @@ class DecisionMeta(_message.Message):
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     SPEEDS_FIELD_NUMBER: _ClassVar[int]
     HEAT_FIELD_NUMBER: _ClassVar[int]
+    CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     decision_id: str
     policy: str
     bundle: str
@@ -162,7 +163,8 @@ class DecisionMeta(_message.Message):
     lengths: _containers.RepeatedCompositeFieldContainer[LearnedLength]
     speeds: _containers.RepeatedCompositeFieldContainer[LearnedSpeed]
     heat: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.LearnedHeat]
-    def __init__(self, decision_id: _Optional[str] = ..., policy: _Optional[str] = ..., bundle: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., propensity: _Optional[float] = ..., fallback: bool = ..., fallback_reason: _Optional[str] = ..., decide_ms: _Optional[float] = ..., stale: bool = ..., repeated: bool = ..., explored: bool = ..., bundle_digest: _Optional[str] = ..., caller: _Optional[str] = ..., lengths: _Optional[_Iterable[_Union[LearnedLength, _Mapping]]] = ..., speeds: _Optional[_Iterable[_Union[LearnedSpeed, _Mapping]]] = ..., heat: _Optional[_Iterable[_Union[_cluster_pb2.LearnedHeat, _Mapping]]] = ...) -> None: ...
+    capabilities: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.LearnedCapability]
+    def __init__(self, decision_id: _Optional[str] = ..., policy: _Optional[str] = ..., bundle: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., propensity: _Optional[float] = ..., fallback: bool = ..., fallback_reason: _Optional[str] = ..., decide_ms: _Optional[float] = ..., stale: bool = ..., repeated: bool = ..., explored: bool = ..., bundle_digest: _Optional[str] = ..., caller: _Optional[str] = ..., lengths: _Optional[_Iterable[_Union[LearnedLength, _Mapping]]] = ..., speeds: _Optional[_Iterable[_Union[LearnedSpeed, _Mapping]]] = ..., heat: _Optional[_Iterable[_Union[_cluster_pb2.LearnedHeat, _Mapping]]] = ..., capabilities: _Optional[_Iterable[_Union[_cluster_pb2.LearnedCapability, _Mapping]]] = ...) -> None: ...
 
 class LearnedLength(_message.Message):
     __slots__ = ("job_id", "single_gpu_seconds", "low_seconds", "high_seconds", "reports", "source")

@@ -3,9 +3,9 @@ bundle's. Pure; speed/learned/heat.py estimates."""
 
 import numpy as np
 
-from placewise_core.basics.arrays import BoolArray, IntArray
-from placewise_core.basics.frozen import frozen
+from placewise_core.basics.arrays import BoolArray
 from placewise_core.domain.decision import LearnedHeat
+from placewise_core.partition.learned.node_types import TypesCache
 from placewise_core.partition.thermal import (
     Readings,
     ThermalModel,
@@ -15,7 +15,7 @@ from placewise_core.partition.thermal import (
     thermal_state,
 )
 from placewise_core.speed.learned.heat import HeatConstants, HeatGroup
-from placewise_core.view.learned.heat import UNITS, USUAL_AMBIENT_CELSIUS, type_of
+from placewise_core.view.learned.heat import UNITS, USUAL_AMBIENT_CELSIUS
 from placewise_core.view.nodes import TelemetryRow
 from placewise_core.view.view import ClusterView
 
@@ -27,21 +27,12 @@ def heat_stamp(view: ClusterView) -> int:
     return view.estimates.heat.stamp + 1 if view.settings.learn_heat else 0
 
 
-@frozen
-class _NodeTypes:
-    """Names of the types, and (M,) the index of each node's."""
-
-    names: tuple[str, ...]
-    of_nodes: IntArray
-
-
 class SiteHeat:
     """Thermal state of the units of a view, by the bundle's models of a GPU and a CPU."""
 
     def __init__(self, gpu: ThermalModel, cpu: ThermalModel) -> None:
         self._shipped = {"gpu": gpu, "cpu": cpu}
-        self._key: tuple[object, int] | None = None
-        self._types = _NodeTypes((), np.zeros(0, dtype=np.int64))
+        self._types = TypesCache()
 
     def state(self, view: ClusterView) -> ThermalState:
         """(2M,) a GPU of each node, then its CPU."""
@@ -76,7 +67,7 @@ class SiteHeat:
 
     def _groups(self, view: ClusterView, unit: str) -> list[tuple[HeatGroup, BoolArray, HeatConstants]]:
         """Those with learned constants, and (M,) which nodes are of each."""
-        types, model = self._types_of(view), self._shipped[unit]
+        types, model = self._types.of(view), self._shipped[unit]
         rise, constant_s = model.resistance_k_per_w * model.load_watts, model.time_constant_s
         has_power = ~np.isnan(view.nodes.telemetry[TelemetryRow.POWER_WATTS])
         found = []
@@ -88,14 +79,6 @@ class SiteHeat:
                 if constants is not None and rows.any():
                     found.append((group, rows, constants))
         return found
-
-    def _types_of(self, view: ClusterView) -> _NodeTypes:
-        key = (view.lineage, view.nodes.layout_stamp)
-        if self._key != key:
-            index: dict[str, int] = {}
-            codes = [index.setdefault(type_of(node), len(index)) for node in view.nodes.records]
-            self._types, self._key = _NodeTypes(tuple(index), np.array(codes, dtype=np.int64)), key
-        return self._types
 
 
 def _part(read: Readings, of: slice) -> Readings:

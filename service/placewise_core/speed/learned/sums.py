@@ -13,11 +13,12 @@ _RESIDUE = 1e-9  # of decayed counts that are equal but for rounding
 
 @frozen
 class Addition:
-    """A report for the row of a kind."""
+    """A report for the row of a kind. Of those with the same `once`, unless it is "", the first counts alone."""
 
     kind: str
     value: float
     weight: float = 1.0
+    once: str = ""
 
 
 @frozen

@@ -27,7 +27,9 @@ from placewise_core.basics.gpu_names import is_one_gpu
 from placewise_core.domain.job import Job, JobId
 from placewise_core.domain.model_names import canonical
 from placewise_core.speed.factors import Alike, Factors, Spots
-from placewise_core.speed.learned.sums import Sums, student, sums_of
+from placewise_core.speed.learned.normal import Estimate, Normal
+from placewise_core.speed.learned.rows import SEPARATOR
+from placewise_core.speed.learned.sums import Sums, sums_of
 from placewise_core.speed.params import normalised
 from placewise_core.speed.throughput import Match, Profile, ThroughputModel, global_batch
 
@@ -36,15 +38,13 @@ from placewise_core.speed.throughput import Match, Profile, ThroughputModel, glo
 HALVING_S = 14 * 86_400.0
 
 # Kinds that no subtask can have, as those of co-runs (co_runs.py).
-_SEPARATOR = "\x1f"
-_PREFIX = f"{_SEPARATOR}throughput{_SEPARATOR}"
+_PREFIX = f"{SEPARATOR}throughput{SEPARATOR}"
 
 # Chosen on measured rows of NeuMF and ResNet18 on T4 (reproduce/learned/throughputs.py).
 _GPU_SPREAD, _OTHER_GPU_SPREAD = 0.1, 1.0  # τ_g with a profile of the GPU type, and without
 _MODEL_SPREAD, _OTHER_MODEL_SPREAD = 0.1, 1.0  # τ_m with a profile of the network on the GPU type, and without
 _ALIKE, _OTHER_ALIKE = Alike(0.1, 0.05, 2.0), Alike(0.5, 2.0, 3.0)  # τ_s, τ_b and its reach, likewise
 _NOISE, _NOISE_REPORTS = 0.1, 3.0  # σ₀ and ν₀
-_QUANTILE = 1.6449  # of the normal distribution at 95 %: the interval holds 90 %
 _MOST_ROWS = 200  # of one model on one GPU type, those with most reports: an inverse of some milliseconds
 
 _Shape = tuple[int, int]  # nodes, GPUs
@@ -63,7 +63,7 @@ class Row:
     @property
     def kind(self) -> str:
         """Its kind among rows of subtask profiles."""
-        return _PREFIX + _SEPARATOR.join([self.model, self.gpu_type, f"{self.batch}", f"{self.nodes}", f"{self.gpus}"])
+        return _PREFIX + SEPARATOR.join([self.model, self.gpu_type, f"{self.batch}", f"{self.nodes}", f"{self.gpus}"])
 
     @property
     def shape(self) -> _Shape:
@@ -77,47 +77,8 @@ def is_throughput(kind: str) -> bool:
 
 def row_of(kind: str) -> Row:
     """The inverse of Row.kind."""
-    model, gpu_type, batch, nodes, gpus = kind.removeprefix(_PREFIX).split(_SEPARATOR)
+    model, gpu_type, batch, nodes, gpus = kind.removeprefix(_PREFIX).split(SEPARATOR)
     return Row(model, gpu_type, int(batch), int(nodes), int(gpus))
-
-
-@frozen
-class Estimate:
-    """f at one shape and batch, its variance V, σ² and the freedom of σ²; `reports` at the finest level with any,
-    `source`."""
-
-    log_factor: float
-    variance: float
-    noise: float
-    freedom: float
-    reports: float
-    source: str
-
-    @property
-    def spread(self) -> float:
-        """Half the 90 % interval of the next job's ln(throughput / forecast)."""
-        return student(self.freedom, _QUANTILE) * math.sqrt(self.variance + self.noise)
-
-
-@frozen
-class _Normal:
-    """Mean and variance."""
-
-    mean: float
-    variance: float
-
-    def wider(self, spread: float) -> "_Normal":
-        """Of something that lies about this with that standard deviation."""
-        return _Normal(self.mean, self.variance + spread * spread)
-
-    def after(self, seen: Iterable["_Normal"]) -> "_Normal":
-        """With observations of it, each of its own variance."""
-        precision = 1.0 / self.variance
-        weighted = self.mean * precision
-        for each in seen:
-            precision += 1.0 / each.variance
-            weighted += each.mean / each.variance
-        return _Normal(weighted / precision, 1.0 / precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,21 +94,21 @@ class _Group:
     inverse: FloatArray
 
     @property
-    def level(self) -> _Normal:
+    def level(self) -> Normal:
         """m as these rows alone show it."""
         precision = float(self.inverse.sum())
-        return _Normal(float(self.inverse.sum(axis=0) @ self.y) / precision, 1.0 / precision)
+        return Normal(float(self.inverse.sum(axis=0) @ self.y) / precision, 1.0 / precision)
 
-    def factors(self, level: _Normal) -> Factors:
+    def factors(self, level: Normal) -> Factors:
         """f for any shape and batch, with m given these rows."""
         return Factors(level.mean, self.spots, self.inverse @ (self.y - level.mean), self.alike)
 
-    def at(self, spot: Spots, level: _Normal) -> _Normal:
+    def at(self, spot: Spots, level: Normal) -> Normal:
         """f at one spot, with m given these rows."""
         near = self.alike.covariance(spot, self.spots)[0]
         weights = near @ self.inverse
         left = self.alike.variance - float(weights @ near) + (1.0 - float(weights.sum())) ** 2 * level.variance
-        return _Normal(level.mean + float(weights @ (self.y - level.mean)), left)
+        return Normal(level.mean + float(weights @ (self.y - level.mean)), left)
 
 
 @dataclass(slots=True)
@@ -247,7 +208,7 @@ class Throughputs:
         rows = self._rows.get(key)
         return None if rows is None else rows.of(match.profile)
 
-    def _level(self, model: ThroughputModel, key: tuple[str, str], match: Match) -> tuple[_Normal, float] | None:
+    def _level(self, model: ThroughputModel, key: tuple[str, str], match: Match) -> tuple[Normal, float] | None:
         """m of a model, and the reports of other models that it rests on; None without any report."""
         name, gpu_type = key
         seen, reports = [], 0.0
@@ -262,7 +223,7 @@ class Throughputs:
         own = self._group(key, match)
         if not seen and own is None:
             return None
-        of_type = _Normal(0.0, _gpu_spread(gpu_type, match.profile) ** 2).after(seen)
+        of_type = Normal(0.0, _gpu_spread(gpu_type, match.profile) ** 2).after(seen)
         of_model = of_type.wider(_model_spread(*key, match.profile))
         return of_model.after([] if own is None else [own.level]), reports
 

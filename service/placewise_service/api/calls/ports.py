@@ -5,7 +5,13 @@ from typing import Protocol
 
 from placewise_core.domain.cluster import ClusterSettings, Node, QueueSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionCommand, PlaceCommand
-from placewise_core.domain.decision import AdmitDecision, LearnedHeat, PartitionDecision, PlaceDecision
+from placewise_core.domain.decision import (
+    AdmitDecision,
+    LearnedCapability,
+    LearnedHeat,
+    PartitionDecision,
+    PlaceDecision,
+)
 from placewise_core.domain.job import JobId
 from placewise_core.policies.trial.arms import Arms
 from placewise_core.view.view import ClusterView
@@ -41,6 +47,8 @@ class ClusterSnapshot(Protocol):
     def is_stale(self) -> bool: ...
     @property
     def heat(self) -> Sequence[LearnedHeat]: ...
+    @property
+    def capabilities(self) -> Sequence[LearnedCapability]: ...
 
 
 class Bundles(Protocol):

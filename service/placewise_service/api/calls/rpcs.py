@@ -254,6 +254,7 @@ async def _get_cluster(
         snapshot.view, snapshot.is_stale, context.clock.now_s(), _queues_of(context, request.cluster)
     )
     message.heat.extend(map(convert_out.learned_heat, snapshot.heat))
+    message.capabilities.extend(map(convert_out.learned_capability, snapshot.capabilities))
     for start in range(0, len(nodes), _STEP):
         message.nodes.extend([convert_cluster.node(node) for node in nodes[start : start + _STEP]])
         await asyncio.sleep(0)

@@ -156,6 +156,7 @@ def settings(value: ClusterSettings) -> cluster_pb2.ClusterSettings:
         learn_durations=value.learn_durations,
         learn_throughput=value.learn_throughput,
         learn_heat=value.learn_heat,
+        learn_capability=value.learn_capability,
     )
 
 
@@ -212,6 +213,7 @@ def changed_settings(
         learn_durations=given.learn_durations if "learn_durations" in wanted else current.learn_durations,
         learn_throughput=given.learn_throughput if "learn_throughput" in wanted else current.learn_throughput,
         learn_heat=given.learn_heat if "learn_heat" in wanted else current.learn_heat,
+        learn_capability=given.learn_capability if "learn_capability" in wanted else current.learn_capability,
     )
 
 

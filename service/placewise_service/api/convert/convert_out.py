@@ -19,6 +19,7 @@ from placewise_core.domain.decision import (
     DecisionMeta,
     Excluded,
     JobDecision,
+    LearnedCapability,
     LearnedHeat,
     Outcome,
     PartitionDecision,
@@ -164,6 +165,20 @@ def learned_heat(found: LearnedHeat) -> cluster_pb2.LearnedHeat:
     )
 
 
+def learned_capability(found: LearnedCapability) -> cluster_pb2.LearnedCapability:
+    """How fast the units of a type of node do a kind of task."""
+    return cluster_pb2.LearnedCapability(
+        task_kind=found.task_kind,
+        node_type=found.node_type,
+        unit=found.unit,
+        scale_per_second=found.per_second,
+        low_per_second=found.low_per_second,
+        high_per_second=found.high_per_second,
+        shipped_per_second=found.shipped_per_second,
+        reports=found.reports,
+    )
+
+
 def _fill_meta(message: decision_pb2.DecisionMeta, meta: DecisionMeta) -> None:
     message.decision_id = meta.decision_id
     message.policy = meta.policy
@@ -199,6 +214,7 @@ def _fill_meta(message: decision_pb2.DecisionMeta, meta: DecisionMeta) -> None:
             source=speed.source,
         )
     message.heat.extend(map(learned_heat, meta.heat))
+    message.capabilities.extend(map(learned_capability, meta.capabilities))
     if meta.is_fallback:
         message.fallback = True
         message.fallback_reason = meta.fallback_reason

@@ -31,7 +31,7 @@ from placewise_service.commands.connection import (
 from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.commands.inventory import Inventory, read_inventory
-from placewise_service.commands.remote.whatif import print_heat
+from placewise_service.commands.remote.whatif import print_capabilities, print_heat
 
 app = typer.Typer(help="Inventory and settings of a cluster.", no_args_is_help=True)
 
@@ -157,6 +157,9 @@ def settings(
     learn_heat: Annotated[
         bool | None, typer.Option(help="Learn how nodes warm up from the temperatures that they report.")
     ] = None,
+    learn_capability: Annotated[
+        bool | None, typer.Option(help="Learn how fast units do kinds of divisible tasks from shares that ended.")
+    ] = None,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
@@ -171,6 +174,7 @@ def settings(
         "learn_durations": learn_durations,
         "learn_throughput": learn_throughput,
         "learn_heat": learn_heat,
+        "learn_capability": learn_capability,
     }
     guard = {"max_gpus": spare_above_gpus, "min_nodes": spare_below_nodes, "spare_urgent": spare_urgent}
     given = {name: value for name, value in changes.items() if value is not None}
@@ -240,6 +244,7 @@ def _show_totals(cluster: Cluster) -> None:
         loss, pairs = cluster.disturbance.loss, cluster.disturbance.pairs
         console.print(f"gangs on several nodes lose {loss:.0%} beside each other ({pairs:.3g} pairs of reports)")
     print_heat(cluster.heat)
+    print_capabilities(cluster.capabilities)
     names = ("cpu_cores", "gpus", "memory_gib", "gpu_memory_gib", "network_gbps")
     rows = [(name, getattr(cluster.used, name), getattr(cluster.capacity, name)) for name in names]
     print_table("resources", ("resource", "used", "capacity"), [row for row in rows if row[2] > 0])
@@ -267,6 +272,7 @@ def _settings_rows(settings: ClusterSettings) -> list[tuple[str, object]]:
         ("learn_durations", settings.learn_durations),
         ("learn_throughput", settings.learn_throughput),
         ("learn_heat", settings.learn_heat),
+        ("learn_capability", settings.learn_capability),
         ("explorers", ", ".join(f"{e.policy}={e.weight}" for e in settings.explorers) or "(the service's)"),
     ]
     if settings.HasField("exploration_guard"):

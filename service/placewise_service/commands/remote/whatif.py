@@ -8,7 +8,7 @@ import typer
 import yaml
 from google.protobuf import json_format
 
-from placewise.v1.cluster_pb2 import Assignment, LearnedHeat
+from placewise.v1.cluster_pb2 import Assignment, LearnedCapability, LearnedHeat
 from placewise.v1.decision_pb2 import (
     Admission,
     AdmitOrWaitRequest,
@@ -188,6 +188,25 @@ def print_heat(found: Iterable[LearnedHeat]) -> None:
     if rows:
         rise, time = ("°C under load", "90 % interval", "bundle's"), ("R·C [s]", "90 % interval", "bundle's")
         print_table("learned heat", ("nodes", "unit", *rise, *time, "reports"), rows)
+
+
+def print_capabilities(found: Iterable[LearnedCapability]) -> None:
+    """Prints how fast the cluster's units do kinds of divisible tasks, as it has learned it."""
+    rows = [
+        (
+            a.task_kind,
+            a.node_type,
+            a.unit,
+            a.scale_per_second,
+            f"{a.low_per_second:g} … {a.high_per_second:g}",
+            a.shipped_per_second,
+            a.reports,
+        )
+        for a in found
+    ]
+    if rows:
+        columns = ("kind", "nodes", "unit", "scale/s", "90 % interval", "bundle's", "reports")
+        print_table("learned capabilities", columns, rows)
 
 
 def _spot(assignment: Assignment) -> tuple[str, str, str]:

@@ -11,11 +11,12 @@ from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.events import Event, JobsChanged, JobsEnded, NodesReported
 from placewise_core.domain.job import Job, JobId, NodeId
 from placewise_core.speed.co_runs import rows_of
-from placewise_core.speed.learned import disturbance, durations, heat, throughputs
+from placewise_core.speed.learned import capability, disturbance, durations, heat, throughputs
 from placewise_core.speed.learned.durations import kinds_of, log_length
 from placewise_core.speed.learned.sums import Addition
 from placewise_core.subtasks.metrics import measured_times
 from placewise_core.view.disturbance import disturbance_of
+from placewise_core.view.learned.capability import capability_additions, outcome_id
 from placewise_core.view.learned.heat import heat_additions
 from placewise_core.view.speeds import addition_of
 from placewise_core.view.view import ClusterView
@@ -138,13 +139,15 @@ class Reporter:
                 changes.extend(await self._add_measured(cluster, sums, result.events, known, halving_s))
         learned = await self._learn(cluster, live, events)
         changes.extend(learned)
+        shares, shown = await self._learn_capability(cluster, live, events)
+        changes.extend(shares)
         rows, measured = await self._profile(cluster, live, events)
         changes.extend(rows)
         for outcome in outcomes:
             self._sink.offer(outcome)
         logged_only = sum(event.kind in _LOGGED_ONLY for event in events)
         version = max((change.version for change in changes), default=result.version)
-        applied = result.applied + len(learned) + measured + logged_only
+        applied = result.applied + len(learned) + shown + measured + logged_only
         for overcommit in result.overcommits:
             log.warning(
                 "a host started a job on a node that has too little left",
@@ -222,11 +225,27 @@ class Reporter:
         for event, share in finished:
             if share.task_kind not in kept:
                 continue
-            outcome_id = f"{event.job_id}/{share.node}/{share.unit}/{share.scale}"
-            change = await self._store.learn_overhead(cluster, outcome_id, share.task_kind, share.overhead_s)
+            own_id = outcome_id(event.job_id, share)
+            change = await self._store.learn_overhead(cluster, own_id, share.task_kind, share.overhead_s)
             if change is not None:
                 learned.append(change)
         return learned
+
+    async def _learn_capability(
+        self, cluster: str, live: LiveView, events: Sequence[JobEvent]
+    ) -> tuple[Sequence[Event], int]:
+        """Speeds of finished shares go into the sums of their kind, unit and type of node. Also counts the shares that
+        changed these alone, as they report no overhead."""
+        view, changes, alone = live.view, list[Event](), 0
+        if not view.settings.learn_capability:
+            return (), 0
+        for has_overhead in (True, False):
+            some = [event for event in events if event.share and (event.share.overhead_s > 0) == has_overhead]
+            known = view.estimates.capabilities.kinds
+            added = await self._add(cluster, capability_additions(some, view), known, capability.HALVING_S)
+            changes.extend(added)
+            alone = len(added)
+        return changes, alone
 
     async def _profile(self, cluster: str, live: LiveView, events: Sequence[JobEvent]) -> tuple[list[Event], int]:
         """Metrics of subtasks that a job's description gives, and times of finished subtasks, serve all subtasks of

@@ -279,9 +279,10 @@ class RedisStore(RedisBundles):
         k = keys_of(cluster)
         args: list[Argument] = [
             halving_s,
-            *[part for each in additions for part in (each.kind, each.value, each.weight)],
+            self._options.outcome_ttl_s,
+            *[part for each in additions for part in (each.kind, each.value, each.weight, each.once)],
         ]
-        keys = (k.meta, k.events, k.profiles, k.profile_times, k.row_sums)
+        keys = (k.meta, k.events, k.profiles, k.profile_times, k.row_sums, k.outcomes)
         reply = await self._run("add_sums", cluster, keys, args)
         if reply is None:
             raise no_such_cluster(cluster)

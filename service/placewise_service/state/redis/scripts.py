@@ -14,7 +14,7 @@ Argument = str | bytes | int | float
 # The parts of each script, in order; its own file comes last.
 _INCLUDES = {
     "add_evidence": (),
-    "add_sums": ("clock", "event", "rows"),
+    "add_sums": ("clock", "event", "rows", "outcomes"),
     "append_decisions": ("ring",),
     "choose_bundles": (),
     "copy_events": ("ring",),
@@ -24,7 +24,7 @@ _INCLUDES = {
     "forget_profiles": ("clock", "event", "rows"),
     "forget_queue": ("clock", "event"),
     "last_events": (),
-    "learn_overhead": ("clock", "event", "rows"),
+    "learn_overhead": ("clock", "event", "rows", "outcomes"),
     "link_jobs": (),
     "load": (),
     "look_up": ("clock",),

@@ -41,7 +41,7 @@ from placewise_service.state.reference.bundles import MemoryBundles
 from placewise_service.state.reference.ledger import NodeLedger
 from placewise_service.state.reference.links import Links
 from placewise_service.state.reference.ring import Ring
-from placewise_service.state.reference.rows import TimedRows
+from placewise_service.state.reference.rows import Outcomes, TimedRows
 from placewise_service.state.store import (
     Batch,
     Conflict,
@@ -73,7 +73,7 @@ class _Cluster:
     queues: dict[str, QueueState] = field(default_factory=dict)
     settings: ClusterSettings = field(default_factory=ClusterSettings)
     overheads: TimedRows[OverheadLearned] = field(default_factory=TimedRows)
-    outcomes: dict[str, float] = field(default_factory=dict)
+    outcomes: Outcomes = field(default_factory=Outcomes)
     profiles: TimedRows[dict[str, float]] = field(default_factory=TimedRows)
     events: list[Event] = field(default_factory=list)
     trimmed: int = 0  # events that are no longer kept
@@ -382,11 +382,9 @@ class MemoryStore(MemoryBundles):
         return state.append(SettingsChanged(settings))
 
     async def learn_overhead(self, cluster: str, outcome_id: str, task_kind: str, overhead_s: float) -> Event | None:
-        state = self._of(cluster)
-        now_s = self._clock.now_s()
-        if state.outcomes.get(outcome_id, 0.0) > now_s:
+        state, now_s = self._of(cluster), self._clock.now_s()
+        if not state.outcomes.is_first(outcome_id, now_s, self._options.outcome_ttl_s):
             return None
-        state.outcomes[outcome_id] = now_s + self._options.outcome_ttl_s
         old = state.overheads.get(task_kind) or OverheadLearned(task_kind, 0, 0.0)
         mean_s = old.mean_overhead_s + (overhead_s - old.mean_overhead_s) / (old.count + 1)
         state.overheads.put(task_kind, OverheadLearned(task_kind, old.count + 1, mean_s), now_s)
@@ -400,7 +398,9 @@ class MemoryStore(MemoryBundles):
     async def add_sums(self, cluster: str, additions: Sequence[Addition], halving_s: float) -> Sequence[Event]:
         state, now_s = self._of(cluster), self._clock.now_s()
         events = []
-        for kind, x, weight in [(each.kind, each.value, each.weight) for each in additions]:
+        for kind, x, weight, once in [(each.kind, each.value, each.weight, each.once) for each in additions]:
+            if once and not state.outcomes.is_first(once, now_s, self._options.outcome_ttl_s):
+                continue
             row = sums_of(state.profiles.get(kind, {})).added(x, self._time_of(state), halving_s, weight).row
             state.profiles.put(kind, row, now_s)
             events.append(state.append(SubtaskProfiled(kind, dict(row))))

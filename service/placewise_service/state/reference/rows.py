@@ -29,3 +29,17 @@ class TimedRows(dict[str, V]):
         for kind in idle:
             del self[kind], self._times[kind]
         return idle
+
+
+class Outcomes:
+    """Outcomes that count once, however often they are reported."""
+
+    def __init__(self) -> None:
+        self._until_s: dict[str, float] = {}
+
+    def is_first(self, outcome_id: str, now_s: float, kept_s: float) -> bool:
+        """True for an id that is not remembered; it is for `kept_s` from now on."""
+        if self._until_s.get(outcome_id, 0.0) > now_s:
+            return False
+        self._until_s[outcome_id] = now_s + kept_s
+        return True

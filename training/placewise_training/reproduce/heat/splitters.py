@@ -12,7 +12,7 @@ from placewise_core.partition.policy import PartitionContext
 from placewise_core.partition.registry import partition_policies, partition_policy
 from placewise_core.view.view import ClusterView
 from placewise_models.bundle import CAPABILITY
-from placewise_training.sim.divisible import UNITS, HeatNode, Splitter, idle_units
+from placewise_training.sim.divisible import HeatNode, Splitter, idle_units
 from placewise_training.sim.policies import shipped
 
 _GPU_CELSIUS, _LIMIT = 8, 9  # rows of the view's telemetry
@@ -89,18 +89,17 @@ class TrueShares:
     name = "true speeds"
 
     def __init__(self, nodes: Sequence[HeatNode]) -> None:
-        self._rate: Mapping[tuple[str, str], float] = {
-            (node.spec.id, unit): node.rate(unit) for node in nodes for unit in UNITS
-        }
+        self._nodes: Mapping[str, HeatNode] = {node.spec.id: node for node in nodes}
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
-        idle = sorted(idle_units(view), key=lambda unit: -self._rate[unit])  # the serial part goes to the strongest
+        rate = {(node, unit): self._nodes[node].rate(unit, task.kind) for node, unit in idle_units(view)}
+        idle = sorted(rate, key=lambda unit: -rate[unit])  # the serial part goes to the strongest
         if not idle:
             return PartitionPlan(Outcome.WAIT)
-        total = sum(self._rate[unit] for unit in idle)
+        total = sum(rate.values())
         shares = []
         for node, unit in idle:
-            own = self._rate[node, unit]
+            own = rate[node, unit]
             scale = task.parallel_scale * own / total
             shares.append(Share(node, unit, scale, scale / own, 0.0, own))
         return PartitionPlan(Outcome.PLACED, tuple(shares))

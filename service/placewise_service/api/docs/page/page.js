@@ -28,6 +28,12 @@ function heatOf(item) {
   return `${rise}, ${number(item.timeConstantSeconds)} s, by ${number(item.reports)} reports`;
 }
 
+function capabilityOf(item) {
+  const exact = (value) => Number(value || 0).toPrecision(3);
+  const interval = `${exact(item.lowPerSecond)} to ${exact(item.highPerSecond)}`;
+  return `${exact(item.scalePerSecond)} per second (${interval}), by ${number(item.reports)} reports`;
+}
+
 function drawTotals(cluster) {
   const capacity = cluster.capacity || {};
   const used = cluster.used || {};
@@ -47,6 +53,9 @@ function drawTotals(cluster) {
     rows.push(["Lost beside another gang", `${number(100 * (loss || 0))} % by ${number(pairs)} pairs of reports`]);
   }
   for (const item of cluster.heat || []) rows.push([`Heat of a ${item.unit}, ${item.nodeType}`, heatOf(item)]);
+  for (const item of cluster.capabilities || []) {
+    rows.push([`Capability of a ${item.unit}, ${item.nodeType}, for ${item.taskKind || "any kind"}`, capabilityOf(item)]);
+  }
   find("totals").replaceChildren(...rows.map(([name, value]) => {
     const row = element("div");
     row.append(element("dt", name), element("dd", value));
@@ -128,7 +137,9 @@ function learnedOf(meta) {
     return `; ${item.jobId}: ${number(item.samplesPerSecond)} samples/s learned (${interval})`;
   });
   const heat = (meta.heat || []).map((item) => `; ${item.nodeType} (${item.unit}): ${heatOf(item)} learned`);
-  return [...lengths, ...speeds, ...heat].join("");
+  const capabilities = (meta.capabilities || [])
+    .map((item) => `; ${item.nodeType} (${item.unit}): ${capabilityOf(item)} learned`);
+  return [...lengths, ...speeds, ...heat, ...capabilities].join("");
 }
 
 function drawDecisions(list) {
