@@ -53,5 +53,7 @@ def test_a_truth_as_shipped_is_what_the_weights_say() -> None:
 
 def test_off_and_on_get_equal_tasks_and_units() -> None:
     off, on = (run_lab(Lab(), DRAWN, 61_001, is_learning=how) for how in (False, True))
+    assert off is not None
+    assert on is not None
     assert off.finished == on.finished
     assert on.avg_completion_s < off.avg_completion_s
