@@ -199,7 +199,7 @@ class ClusterSettings:
     that its host states in requests and reports, not the store's. `learn_durations`: a job that declares no length gets
     the one learned from jobs that ended. `learn_throughput`: forecasts of speed follow reports of progress.
     `learn_heat`: forecasts of temperature follow those that nodes report. `learn_capability`: shares of divisible tasks
-    follow how fast those before them ended."""
+    follow how fast those before them ended. `learn_co_runs`: forecasts on shared GPUs follow reports of progress."""
 
     place_policy: str = ""
     admit_policy: str = ""
@@ -213,3 +213,4 @@ class ClusterSettings:
     learn_throughput: bool = False
     learn_heat: bool = False
     learn_capability: bool = False
+    learn_co_runs: bool = False

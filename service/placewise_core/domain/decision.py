@@ -183,6 +183,22 @@ class LearnedCapability:
     reports: float
 
 
+@final
+@frozen
+class LearnedCoRun:
+    """What reports of progress say of a model beside a partner on one GPU of a type: its speed over that alone, with
+    the bounds of the 90 % interval and the bundle's value. `reports` is their decayed number beside the partner."""
+
+    model: str
+    partner: str
+    gpu_type: str
+    relative_speed: float
+    low: float
+    high: float
+    shipped: float
+    reports: float
+
+
 @frozen
 class DecisionMeta:
     decision_id: str

@@ -1,13 +1,15 @@
 """Co-runs measured by a site: the known ones of one cluster, by model, and their rows in the store. Predicts nothing.
 
 They come from two sources: running jobs bring theirs, and the store keeps, as it keeps subtask profiles, those of jobs
-that an event described. Both are about models, not jobs: a measurement of one job applies to the next of its model.
+that an event described. Both are about models, not jobs: a measurement of one job applies to the next of its model. A
+third source may lie beneath: what reports of progress have shown (learned/pairs.py).
 """
 
 import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
+from typing import Protocol
 
 from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.cells import digest_of, number_of
@@ -21,6 +23,7 @@ from placewise_core.domain.model_names import canonical
 _SEPARATOR = "\x1f"
 _PREFIX = f"{_SEPARATOR}co-runs{_SEPARATOR}"
 _OWN, _NEIGHBOUR, _STEP = "own", "neighbour", "step_s"
+_LEARNED, _VARIANCE = "learned", "variance"
 
 _KEPT = 64
 
@@ -31,14 +34,37 @@ JobCoRuns = tuple[str, tuple[CoRun, ...]]  # a job's model, and that model's co-
 @frozen
 class PairSpeeds:
     """Relative speeds of a pair: of the model asked about, and of the other; seconds per step of the first alone. What
-    is 0 was not measured."""
+    is 0 was not measured. `variance` is that of ln(own) if it was learned from reports; 0 if somebody stated it."""
 
     own: float
     neighbour: float
     step_s: float = 0.0
+    variance: float = 0.0
 
 
 Pairs = dict[tuple[str, str], PairSpeeds]  # by the other model, and the GPU model it was measured on
+
+
+@frozen
+class LearnedCell:
+    """The speed of a model beside a partner over its speed alone, as reports show it, the variance of its logarithm,
+    and the reports of the model beside that partner."""
+
+    model: str
+    partner: str
+    gpu_type: str
+    speed: float
+    variance: float
+    reports: float
+
+
+def learned_rows(cells: Iterable[LearnedCell]) -> dict[str, dict[str, float]]:
+    """Learned pairs as rows of KnownCoRuns; a co-run that somebody states comes before one of these."""
+    rows: dict[str, dict[str, float]] = {}
+    for cell in cells:
+        at = f"{cell.partner}{_SEPARATOR}{cell.gpu_type}{_SEPARATOR}"
+        rows.setdefault(row_kind(cell.model), {}).update({at + _LEARNED: cell.speed, at + _VARIANCE: cell.variance})
+    return rows
 
 
 def is_row(kind: str) -> bool:
@@ -127,11 +153,14 @@ class KnownCoRuns:
         pairs = dict(self._stated.get(model, {}))
         for at, speeds in self._stated_by.get(model, {}).items():
             own = pairs.get(at)
-            if own is None and speeds.neighbour > 0:
+            if speeds.neighbour > 0 and (own is None or own.variance > 0):
                 pairs[at] = PairSpeeds(speeds.neighbour, speeds.own)
             elif own is not None and own.neighbour <= 0:
                 pairs[at] = replace(own, neighbour=speeds.own)
         return pairs
+
+
+NO_CO_RUNS = KnownCoRuns({})
 
 
 def _pairs(row: Mapping[str, float]) -> Pairs:
@@ -142,7 +171,19 @@ def _pairs(row: Mapping[str, float]) -> Pairs:
             other, _, gpu = at.partition(_SEPARATOR)
             more = (row.get(f"{at}{_SEPARATOR}{what}", 0.0) for what in (_NEIGHBOUR, _STEP))
             pairs[other, gpu] = PairSpeeds(row[key], *more)
+        elif what == _LEARNED and f"{at}{_SEPARATOR}{_OWN}" not in row:
+            other, _, gpu = at.partition(_SEPARATOR)
+            pairs[other, gpu] = PairSpeeds(row[key], 0.0, variance=row[f"{at}{_SEPARATOR}{_VARIANCE}"])
     return pairs
+
+
+class Learned(Protocol):
+    """An estimator of pairs."""
+
+    @property
+    def known(self) -> KnownCoRuns:
+        """The same object while no report comes."""
+        ...
 
 
 class CoRunBook:
@@ -158,7 +199,8 @@ class CoRunBook:
             self._state ^= hash(stated)
         # By state and by the request's unknown co-runs: a job is often asked about again while it waits.
         self._known: Bounded[tuple[int, tuple[JobCoRuns, ...]], KnownCoRuns] = Bounded(_KEPT)
-        self.is_empty = self._stored.is_empty and not self._brought
+        self._learned: Learned | None = None
+        self._seen, self._together = NO_CO_RUNS, self._stored
         self.digest = 0  # over all of it, the same on any machine
         for kind in self._stored.kinds:
             self.digest ^= digest_of(kind, self._stored.row(kind))
@@ -185,8 +227,7 @@ class CoRunBook:
         before = self._stored.row(kind)
         self._stored = KnownCoRuns({kind: row}, self._stored)
         self.digest ^= digest_of(kind, before) ^ digest_of(kind, self._stored.row(kind))
-        self._known.clear()
-        self.is_empty = False
+        self._put_together()
 
     def forget(self, kind: str) -> None:
         """The store has forgotten a row, of this kind or of another."""
@@ -194,8 +235,30 @@ class CoRunBook:
             return
         self.digest ^= digest_of(kind, self._stored.row(kind))
         self._stored = KnownCoRuns({other: self._stored.row(other) for other in self._stored.kinds if other != kind})
+        self._put_together()
+
+    def lay_beneath(self, learned: Learned | None) -> None:
+        """Pairs from reports of progress, read from now on; None for none. The digest of the estimates has them."""
+        self._learned = learned
+        self._put_together()
+
+    def _put_together(self) -> None:
+        self._seen = NO_CO_RUNS if self._learned is None else self._learned.known
+        rows = {kind: self._stored.row(kind) for kind in self._stored.kinds}
+        self._together = self._stored if self._seen.is_empty else KnownCoRuns(rows, self._seen)
         self._known.clear()
-        self.is_empty = self._stored.is_empty and not self._brought
+
+    @property
+    def _beneath(self) -> KnownCoRuns:
+        """Co-runs that no job brings: the stored ones, over the learned ones."""
+        if self._learned is not None and self._learned.known is not self._seen:
+            self._put_together()
+        return self._together
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is known beyond the table."""
+        return not self._brought and self._beneath.is_empty
 
     def add(self, job: Job) -> None:
         """A job with co-runs runs now."""
@@ -204,7 +267,6 @@ class CoRunBook:
         if self._brought[stated] == 1:
             self._state ^= hash(stated)
             self.digest ^= _digest_of_stated(stated)
-            self.is_empty = False
 
     def remove(self, job: Job) -> None:
         """The inverse of add."""
@@ -214,17 +276,16 @@ class CoRunBook:
             del self._brought[stated]
             self._state ^= hash(stated)
             self.digest ^= _digest_of_stated(stated)
-            self.is_empty = self._stored.is_empty and not self._brought
 
     def known_with(self, jobs: Iterable[Job]) -> KnownCoRuns:
         """All of it, and what these jobs bring; the same object while nothing is new."""
-        stated = dict.fromkeys(_stated(job) for job in jobs if job.gpu_sharing.co_runs)
+        stated, beneath = dict.fromkeys(_stated(job) for job in jobs if job.gpu_sharing.co_runs), self._beneath
         news = tuple(one for one in stated if one not in self._brought)
         found = self._known.get((self._state, news))
         if found is None:
             # Of several that differ the same one stands on every replica.
             rows = rows_of(news or sorted(self._brought, key=repr))
-            found = self._known[self._state, news] = KnownCoRuns(rows, self.known_with(()) if news else self._stored)
+            found = self._known[self._state, news] = KnownCoRuns(rows, self.known_with(()) if news else beneath)
         return found
 
 

@@ -3,14 +3,17 @@
 Knows no net: a completion is handed in. Without measurements the packaged table answers.
 """
 
+import itertools
+import math
 from collections.abc import Iterable, Sequence
 
 from placewise_core.basics.bounded import Bounded
+from placewise_core.domain.decision import LearnedCoRun
 from placewise_core.domain.job import Job
 from placewise_core.domain.model_names import canonical
-from placewise_core.speed.co_runs import CoRunBook, KnownCoRuns
+from placewise_core.speed.co_runs import CoRunBook, KnownCoRuns, LearnedCell
 from placewise_core.speed.interference import GpuInterference, MeasuredInterference, composed
-from placewise_core.speed.pair_effects import PairSpeed
+from placewise_core.speed.pair_effects import PairSpeed, of_odds, shrunk
 from placewise_core.speed.site_pairs import RowCompleter, SitePairs
 
 # Models are named by users, in any number.
@@ -18,6 +21,8 @@ _KEPT_ANSWERS = 10_000
 # What several clusters know, and what jobs that wait would bring, is asked for in turns.
 _KEPT_PREDICTIONS = 16
 _KEPT_GPUS = 64
+_MOST_SHOWN = 32
+_TWO_SIDED_90 = 1.645
 _ALONE = PairSpeed(1.0, 1.0)
 
 
@@ -56,6 +61,8 @@ class CompletedInterference:
     def _pair(self, model: str, other: str, gpu_model: str) -> PairSpeed:
         a, b, gpu = canonical(model), canonical(other), canonical(gpu_model)
         measured = self._known.of(a, gpu).get(b)
+        if measured is not None and measured.variance > 0:
+            return shrunk(measured.own, measured.variance, self._table.pair(model, other, gpu_model)).speed
         if measured is not None:
             speed = min(1.0, measured.own)
             return PairSpeed(speed, speed)
@@ -70,6 +77,19 @@ class CompletedInterference:
         if found is None:
             found = self._sites[gpu] = SitePairs(self._table, self._known, self._completer, gpu)
         return found
+
+
+def learned_co_runs(cells: Iterable[LearnedCell], table: MeasuredInterference) -> tuple[LearnedCoRun, ...]:
+    """The learned pairs as forecasts read them, in the order of the cells; the first 32."""
+    found = []
+    for cell in itertools.islice(cells, _MOST_SHOWN):
+        shipped = table.pair(cell.model, cell.partner, cell.gpu_type)
+        odds = shrunk(cell.speed, cell.variance, shipped)
+        spread = _TWO_SIDED_90 * math.sqrt(odds.variance)
+        values = (*(of_odds(odds.mean + by) for by in (0.0, -spread, spread)), shipped, cell.reports)
+        rounded = [float(f"{value:.3g}") for value in values]
+        found.append(LearnedCoRun(cell.model, cell.partner, cell.gpu_type, *rounded))
+    return tuple(found)
 
 
 class InterferenceSource:

@@ -109,10 +109,9 @@ def _number_of_settings(settings: ClusterSettings) -> int:
     explorers = [(explorer.policy, explorer.weight) for explorer in settings.explorers]
     rates = (float(settings.exploration_rate), float(settings.admit_exploration_rate))
     learns: tuple[bool, ...] = (settings.learn_durations, settings.learn_throughput, settings.host_clock)
-    if settings.learn_heat or settings.learn_capability:  # else as replicas of 0.1.0 have it
-        learns += (settings.learn_heat,)
-    if settings.learn_capability:
-        learns += (True,)
+    later = (settings.learn_heat, settings.learn_capability, settings.learn_co_runs)
+    if any(later):  # else as replicas of 0.1.0 have it
+        learns += later
     return number_of(repr((rates, explorers, learns)).encode())
 
 

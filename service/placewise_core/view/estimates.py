@@ -8,6 +8,7 @@ from placewise_core.speed.learned.capability import Capabilities, is_capability
 from placewise_core.speed.learned.disturbance import Disturbance, is_disturbance
 from placewise_core.speed.learned.durations import Durations, is_duration
 from placewise_core.speed.learned.heat import NodeHeat, is_heat
+from placewise_core.speed.learned.pairs import LearnedPairs, is_pair
 from placewise_core.speed.learned.rows import SumRows
 from placewise_core.speed.learned.throughputs import Throughputs, is_throughput
 
@@ -19,7 +20,7 @@ class Estimates:
         self.overheads: dict[str, OverheadLearned] = {}
         self.profiles: dict[str, dict[str, float]] = {}
         self.durations, self.throughputs, self.disturbance = Durations(), Throughputs(), Disturbance()
-        self.heat, self.capabilities = NodeHeat(), Capabilities()
+        self.heat, self.capabilities, self.pairs = NodeHeat(), Capabilities(), LearnedPairs()
         self.digest = 0
         for overhead in overheads.values():
             self.learn(overhead)
@@ -61,7 +62,7 @@ class Estimates:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Kinds of the rows of sums."""
-        learned = (self.durations, self.throughputs, self.disturbance, self.heat, self.capabilities)
+        learned = (self.durations, self.throughputs, self.disturbance, self.heat, self.capabilities, self.pairs)
         return tuple(kind for each in learned for kind in each.kinds)
 
     def row(self, kind: str) -> Mapping[str, float]:
@@ -79,4 +80,6 @@ class Estimates:
             return self.heat
         if is_capability(kind):
             return self.capabilities
+        if is_pair(kind):
+            return self.pairs
         return self.throughputs if is_throughput(kind) else None

@@ -64,6 +64,7 @@ class ClusterView:
         # Jobs that want their network for themselves.
         self.exclusive: set[JobId] = {job.id for job in records.jobs if job.job.exclusive_network}
         self.co_runs = CoRunBook(records.subtask_profiles, [running.job for running in records.jobs])
+        self._lay_pairs_beneath()
         self._digests = ViewDigest()
         self.lineage = Lineage()
         # By policy: results kept for its next decision on this view. The policy checks that they still hold.
@@ -179,6 +180,7 @@ class ClusterView:
                 self.show_queue(change.queue)
             case SettingsChanged():
                 self.settings = change.settings
+                self._lay_pairs_beneath()
                 self.host_time_s = (self.host_time_s or 0.0) if change.settings.host_clock else None
             case ClockMoved():
                 self.host_time_s = change.time_s
@@ -216,6 +218,10 @@ class ClusterView:
             self.co_runs.learn(change.kind, change.metrics)
         else:
             self.estimates.profile(change)
+
+    def _lay_pairs_beneath(self) -> None:
+        """Forecasts on shared GPUs read what reports have shown, if the setting is on."""
+        self.co_runs.lay_beneath(self.estimates.pairs if self.settings.learn_co_runs else None)
 
     def drop_heads(self, change: JobsEnded) -> None:
         """The heads of queues that ended keep no nodes; a job whose reservation expired still waits."""

@@ -25,6 +25,7 @@ from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionComm
 from placewise_core.domain.decision import (
     AdmitDecision,
     LearnedCapability,
+    LearnedCoRun,
     LearnedHeat,
     PartitionDecision,
     PartitionPlan,
@@ -33,6 +34,7 @@ from placewise_core.domain.decision import (
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError, PlacewiseError, StateUnavailableError
 from placewise_core.domain.events import Event
 from placewise_core.partition.policy import PartitionContext, PartitionPolicy, partitioned
+from placewise_core.speed.completed_interference import learned_co_runs
 from placewise_core.view.view import ClusterView
 from placewise_log.logs import Log, LogState
 from placewise_log.record import DecisionRecord, ViewRead, decode
@@ -86,12 +88,13 @@ def _partition_in_slices(
 
 @frozen
 class ClusterSnapshot:
-    """A view to be rendered at once, as it changes with the next event; and what it has learned about units."""
+    """A view to be rendered at once, as it changes with the next event; and what it has learned."""
 
     view: ClusterView
     is_stale: bool
     heat: tuple[LearnedHeat, ...] = ()
     capabilities: tuple[LearnedCapability, ...] = ()
+    co_runs: tuple[LearnedCoRun, ...] = ()
 
 
 class Engine:
@@ -337,10 +340,10 @@ class Engine:
     async def get_cluster(self, cluster: str) -> ClusterSnapshot:
         live = await self._parts.views.get(cluster)
         policy = self._parts.registry.policies_of(cluster).partition.get(PARTITION_POLICY)
-        if policy is None:
-            return ClusterSnapshot(live.view, live.is_stale)
-        heat, capabilities = policy.learned(live.view), policy.capabilities(live.view, None)
-        return ClusterSnapshot(live.view, live.is_stale, heat, capabilities)
+        heat, capabilities = (policy.learned(live.view), policy.capabilities(live.view, None)) if policy else ((), ())
+        cells = live.view.estimates.pairs.cells() if live.view.settings.learn_co_runs else ()
+        co_runs = learned_co_runs(cells, self._placing.placer_for(cluster).interference.table)
+        return ClusterSnapshot(live.view, live.is_stale, heat, capabilities, co_runs)
 
     async def clusters(self) -> Sequence[str]:
         """Names of the clusters the store knows, or, while it does not answer, those with a view."""

@@ -380,7 +380,7 @@ class ExplorationGuard(_message.Message):
     def __init__(self, max_gpus: _Optional[float] = ..., min_nodes: _Optional[int] = ..., spare_urgent: bool = ...) -> None: ...
 
 class ClusterSettings(_message.Message):
-    __slots__ = ("place_policy", "admit_policy", "exploration_rate", "queues", "explorers", "exploration_guard", "admit_exploration_rate", "host_clock", "learn_durations", "learn_throughput", "learn_heat", "learn_capability")
+    __slots__ = ("place_policy", "admit_policy", "exploration_rate", "queues", "explorers", "exploration_guard", "admit_exploration_rate", "host_clock", "learn_durations", "learn_throughput", "learn_heat", "learn_capability", "learn_co_runs")
     PLACE_POLICY_FIELD_NUMBER: _ClassVar[int]
     ADMIT_POLICY_FIELD_NUMBER: _ClassVar[int]
     EXPLORATION_RATE_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +393,7 @@ class ClusterSettings(_message.Message):
     LEARN_THROUGHPUT_FIELD_NUMBER: _ClassVar[int]
     LEARN_HEAT_FIELD_NUMBER: _ClassVar[int]
     LEARN_CAPABILITY_FIELD_NUMBER: _ClassVar[int]
+    LEARN_CO_RUNS_FIELD_NUMBER: _ClassVar[int]
     place_policy: str
     admit_policy: str
     exploration_rate: float
@@ -405,7 +406,8 @@ class ClusterSettings(_message.Message):
     learn_throughput: bool
     learn_heat: bool
     learn_capability: bool
-    def __init__(self, place_policy: _Optional[str] = ..., admit_policy: _Optional[str] = ..., exploration_rate: _Optional[float] = ..., queues: _Optional[_Iterable[_Union[QueueSettings, _Mapping]]] = ..., explorers: _Optional[_Iterable[_Union[Explorer, _Mapping]]] = ..., exploration_guard: _Optional[_Union[ExplorationGuard, _Mapping]] = ..., admit_exploration_rate: _Optional[float] = ..., host_clock: bool = ..., learn_durations: bool = ..., learn_throughput: bool = ..., learn_heat: bool = ..., learn_capability: bool = ...) -> None: ...
+    learn_co_runs: bool
+    def __init__(self, place_policy: _Optional[str] = ..., admit_policy: _Optional[str] = ..., exploration_rate: _Optional[float] = ..., queues: _Optional[_Iterable[_Union[QueueSettings, _Mapping]]] = ..., explorers: _Optional[_Iterable[_Union[Explorer, _Mapping]]] = ..., exploration_guard: _Optional[_Union[ExplorationGuard, _Mapping]] = ..., admit_exploration_rate: _Optional[float] = ..., host_clock: bool = ..., learn_durations: bool = ..., learn_throughput: bool = ..., learn_heat: bool = ..., learn_capability: bool = ..., learn_co_runs: bool = ...) -> None: ...
 
 class UpdateClusterSettingsRequest(_message.Message):
     __slots__ = ("cluster", "settings", "update_mask")
@@ -424,7 +426,7 @@ class UpdateClusterSettingsResponse(_message.Message):
     def __init__(self, settings: _Optional[_Union[ClusterSettings, _Mapping]] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("cluster", "snapshot_version", "nodes", "jobs", "capacity", "used", "node_count", "ready_node_count", "stale_node_count", "running_jobs", "reserved_jobs", "queues", "settings", "stale", "host_time", "disturbance", "heat", "capabilities")
+    __slots__ = ("cluster", "snapshot_version", "nodes", "jobs", "capacity", "used", "node_count", "ready_node_count", "stale_node_count", "running_jobs", "reserved_jobs", "queues", "settings", "stale", "host_time", "disturbance", "heat", "capabilities", "co_runs")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_VERSION_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -443,6 +445,7 @@ class Cluster(_message.Message):
     DISTURBANCE_FIELD_NUMBER: _ClassVar[int]
     HEAT_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
+    CO_RUNS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     snapshot_version: int
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
@@ -461,7 +464,28 @@ class Cluster(_message.Message):
     disturbance: Disturbance
     heat: _containers.RepeatedCompositeFieldContainer[LearnedHeat]
     capabilities: _containers.RepeatedCompositeFieldContainer[LearnedCapability]
-    def __init__(self, cluster: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[RunningJob, _Mapping]]] = ..., capacity: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., used: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., node_count: _Optional[int] = ..., ready_node_count: _Optional[int] = ..., stale_node_count: _Optional[int] = ..., running_jobs: _Optional[int] = ..., reserved_jobs: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., settings: _Optional[_Union[ClusterSettings, _Mapping]] = ..., stale: bool = ..., host_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disturbance: _Optional[_Union[Disturbance, _Mapping]] = ..., heat: _Optional[_Iterable[_Union[LearnedHeat, _Mapping]]] = ..., capabilities: _Optional[_Iterable[_Union[LearnedCapability, _Mapping]]] = ...) -> None: ...
+    co_runs: _containers.RepeatedCompositeFieldContainer[LearnedCoRun]
+    def __init__(self, cluster: _Optional[str] = ..., snapshot_version: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[RunningJob, _Mapping]]] = ..., capacity: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., used: _Optional[_Union[_job_pb2.Resources, _Mapping]] = ..., node_count: _Optional[int] = ..., ready_node_count: _Optional[int] = ..., stale_node_count: _Optional[int] = ..., running_jobs: _Optional[int] = ..., reserved_jobs: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueState, _Mapping]]] = ..., settings: _Optional[_Union[ClusterSettings, _Mapping]] = ..., stale: bool = ..., host_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., disturbance: _Optional[_Union[Disturbance, _Mapping]] = ..., heat: _Optional[_Iterable[_Union[LearnedHeat, _Mapping]]] = ..., capabilities: _Optional[_Iterable[_Union[LearnedCapability, _Mapping]]] = ..., co_runs: _Optional[_Iterable[_Union[LearnedCoRun, _Mapping]]] = ...) -> None: ...
+
+class LearnedCoRun(_message.Message):
+    __slots__ = ("model", "partner", "gpu_type", "relative_speed", "low", "high", "shipped", "reports")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PARTNER_FIELD_NUMBER: _ClassVar[int]
+    GPU_TYPE_FIELD_NUMBER: _ClassVar[int]
+    RELATIVE_SPEED_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    SHIPPED_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    partner: str
+    gpu_type: str
+    relative_speed: float
+    low: float
+    high: float
+    shipped: float
+    reports: float
+    def __init__(self, model: _Optional[str] = ..., partner: _Optional[str] = ..., gpu_type: _Optional[str] = ..., relative_speed: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., shipped: _Optional[float] = ..., reports: _Optional[float] = ...) -> None: ...
 
 class LearnedCapability(_message.Message):
     __slots__ = ("task_kind", "node_type", "unit", "scale_per_second", "low_per_second", "high_per_second", "shipped_per_second", "reports")

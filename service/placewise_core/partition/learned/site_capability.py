@@ -1,7 +1,7 @@
 """Capabilities of a cluster's units for a kind of task: those its shares have shown if its setting `learn_capability`
 is on, else the bundle's. Pure; speed/learned/capability.py estimates.
 
-The utilisation of a unit does not count where a report of the kind is known: reports are of units that were idle, as
+The utilisation of a unit does not count for a kind with a report: reports are of units that were idle, as
 those are to which a share goes, and a utilisation may be that of the share before, or of other GPUs of the node.
 """
 

@@ -115,12 +115,12 @@ def _estimated(rows: Mapping[UnitType, Sums], shipped: Mapping[UnitType, float])
 
 
 def _together(seen: Sequence[Normal]) -> Normal:
-    """What several observations of one thing say of it."""
+    """Several observations of one thing, as one."""
     return seen[0].after(seen[1:])
 
 
 def _about(parent: Normal, spread: float, seen: Sequence[Normal]) -> Normal:
-    """Of something that lies about `parent`, whose belief has counted what was `seen` of it already."""
+    """Of something that lies about `parent`. The belief of the parent has counted `seen` already."""
     own = Normal(0.0, spread * spread).after(seen)  # if the parent were 0
     share = own.variance / (spread * spread)
     return Normal(own.mean + share * parent.mean, own.variance + share * share * parent.variance)

@@ -8,6 +8,7 @@ from placewise_core.domain.commands import AdmitCommand, JobEvent, PartitionComm
 from placewise_core.domain.decision import (
     AdmitDecision,
     LearnedCapability,
+    LearnedCoRun,
     LearnedHeat,
     PartitionDecision,
     PlaceDecision,
@@ -49,6 +50,8 @@ class ClusterSnapshot(Protocol):
     def heat(self) -> Sequence[LearnedHeat]: ...
     @property
     def capabilities(self) -> Sequence[LearnedCapability]: ...
+    @property
+    def co_runs(self) -> Sequence[LearnedCoRun]: ...
 
 
 class Bundles(Protocol):

@@ -255,6 +255,7 @@ async def _get_cluster(
     )
     message.heat.extend(map(convert_out.learned_heat, snapshot.heat))
     message.capabilities.extend(map(convert_out.learned_capability, snapshot.capabilities))
+    message.co_runs.extend(map(convert_out.learned_co_run, snapshot.co_runs))
     for start in range(0, len(nodes), _STEP):
         message.nodes.extend([convert_cluster.node(node) for node in nodes[start : start + _STEP]])
         await asyncio.sleep(0)

@@ -157,6 +157,7 @@ def settings(value: ClusterSettings) -> cluster_pb2.ClusterSettings:
         learn_throughput=value.learn_throughput,
         learn_heat=value.learn_heat,
         learn_capability=value.learn_capability,
+        learn_co_runs=value.learn_co_runs,
     )
 
 
@@ -214,6 +215,7 @@ def changed_settings(
         learn_throughput=given.learn_throughput if "learn_throughput" in wanted else current.learn_throughput,
         learn_heat=given.learn_heat if "learn_heat" in wanted else current.learn_heat,
         learn_capability=given.learn_capability if "learn_capability" in wanted else current.learn_capability,
+        learn_co_runs=given.learn_co_runs if "learn_co_runs" in wanted else current.learn_co_runs,
     )
 
 

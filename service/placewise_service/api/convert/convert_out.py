@@ -20,6 +20,7 @@ from placewise_core.domain.decision import (
     Excluded,
     JobDecision,
     LearnedCapability,
+    LearnedCoRun,
     LearnedHeat,
     Outcome,
     PartitionDecision,
@@ -175,6 +176,20 @@ def learned_capability(found: LearnedCapability) -> cluster_pb2.LearnedCapabilit
         low_per_second=found.low_per_second,
         high_per_second=found.high_per_second,
         shipped_per_second=found.shipped_per_second,
+        reports=found.reports,
+    )
+
+
+def learned_co_run(found: LearnedCoRun) -> cluster_pb2.LearnedCoRun:
+    """How fast a model runs beside another on one GPU."""
+    return cluster_pb2.LearnedCoRun(
+        model=found.model,
+        partner=found.partner,
+        gpu_type=found.gpu_type,
+        relative_speed=found.relative_speed,
+        low=found.low,
+        high=found.high,
+        shipped=found.shipped,
         reports=found.reports,
     )
 

@@ -31,7 +31,7 @@ from placewise_service.commands.connection import (
 from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import CommandError, Exit
 from placewise_service.commands.inventory import Inventory, read_inventory
-from placewise_service.commands.remote.whatif import print_capabilities, print_heat
+from placewise_service.commands.remote.whatif import print_capabilities, print_co_runs, print_heat
 
 app = typer.Typer(help="Inventory and settings of a cluster.", no_args_is_help=True)
 
@@ -160,6 +160,9 @@ def settings(
     learn_capability: Annotated[
         bool | None, typer.Option(help="Learn how fast units do kinds of divisible tasks from shares that ended.")
     ] = None,
+    learn_co_runs: Annotated[
+        bool | None, typer.Option(help="Learn how models slow each other down on a GPU from reports of progress.")
+    ] = None,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
@@ -175,6 +178,7 @@ def settings(
         "learn_throughput": learn_throughput,
         "learn_heat": learn_heat,
         "learn_capability": learn_capability,
+        "learn_co_runs": learn_co_runs,
     }
     guard = {"max_gpus": spare_above_gpus, "min_nodes": spare_below_nodes, "spare_urgent": spare_urgent}
     given = {name: value for name, value in changes.items() if value is not None}
@@ -245,6 +249,7 @@ def _show_totals(cluster: Cluster) -> None:
         console.print(f"gangs on several nodes lose {loss:.0%} beside each other ({pairs:.3g} pairs of reports)")
     print_heat(cluster.heat)
     print_capabilities(cluster.capabilities)
+    print_co_runs(cluster.co_runs)
     names = ("cpu_cores", "gpus", "memory_gib", "gpu_memory_gib", "network_gbps")
     rows = [(name, getattr(cluster.used, name), getattr(cluster.capacity, name)) for name in names]
     print_table("resources", ("resource", "used", "capacity"), [row for row in rows if row[2] > 0])
@@ -273,6 +278,7 @@ def _settings_rows(settings: ClusterSettings) -> list[tuple[str, object]]:
         ("learn_throughput", settings.learn_throughput),
         ("learn_heat", settings.learn_heat),
         ("learn_capability", settings.learn_capability),
+        ("learn_co_runs", settings.learn_co_runs),
         ("explorers", ", ".join(f"{e.policy}={e.weight}" for e in settings.explorers) or "(the service's)"),
     ]
     if settings.HasField("exploration_guard"):

@@ -8,7 +8,7 @@ import typer
 import yaml
 from google.protobuf import json_format
 
-from placewise.v1.cluster_pb2 import Assignment, LearnedCapability, LearnedHeat
+from placewise.v1.cluster_pb2 import Assignment, LearnedCapability, LearnedCoRun, LearnedHeat
 from placewise.v1.decision_pb2 import (
     Admission,
     AdmitOrWaitRequest,
@@ -207,6 +207,17 @@ def print_capabilities(found: Iterable[LearnedCapability]) -> None:
     if rows:
         columns = ("kind", "nodes", "unit", "scale/s", "90 % interval", "bundle's", "reports")
         print_table("learned capabilities", columns, rows)
+
+
+def print_co_runs(found: Iterable[LearnedCoRun]) -> None:
+    """Prints how fast models run beside each other on one GPU, as the cluster has learned it."""
+    rows = [
+        (a.model, a.partner, a.gpu_type, a.relative_speed, f"{a.low:g} … {a.high:g}", a.shipped, a.reports)
+        for a in found
+    ]
+    if rows:
+        columns = ("model", "beside", "GPU", "speed over alone", "90 % interval", "bundle's", "reports")
+        print_table("learned co-runs", columns, rows)
 
 
 def _spot(assignment: Assignment) -> tuple[str, str, str]:

@@ -11,13 +11,14 @@ from placewise_core.domain.commands import JobEvent, JobEventKind
 from placewise_core.domain.events import Event, JobsChanged, JobsEnded, NodesReported
 from placewise_core.domain.job import Job, JobId, NodeId
 from placewise_core.speed.co_runs import rows_of
-from placewise_core.speed.learned import capability, disturbance, durations, heat, throughputs
+from placewise_core.speed.learned import capability, disturbance, durations, heat, pairs, throughputs
 from placewise_core.speed.learned.durations import kinds_of, log_length
 from placewise_core.speed.learned.sums import Addition
 from placewise_core.subtasks.metrics import measured_times
 from placewise_core.view.disturbance import disturbance_of
 from placewise_core.view.learned.capability import capability_additions, outcome_id
 from placewise_core.view.learned.heat import heat_additions
+from placewise_core.view.learned.pairs import pair_of
 from placewise_core.view.speeds import addition_of
 from placewise_core.view.view import ClusterView
 from placewise_log.record import OutcomeRecord
@@ -126,6 +127,7 @@ class Reporter:
         settings = live.view.settings
         speeds = _measured(reports, live, addition_of) if settings.learn_throughput else []
         losses = _measured(reports, live, disturbance_of)
+        beside = _measured(reports, live, pair_of) if settings.learn_co_runs else []
         result = await self._store.report_jobs(cluster, reports)
         changes = [*result.events, *await self._release_heads(cluster, live, events)]
         if lengths:
@@ -134,6 +136,7 @@ class Reporter:
         for sums, known, halving_s in (
             (speeds, estimates.throughputs.kinds, throughputs.HALVING_S),
             (losses, estimates.disturbance.kinds, disturbance.HALVING_S),
+            (beside, estimates.pairs.kinds, pairs.HALVING_S),
         ):
             if sums:
                 changes.extend(await self._add_measured(cluster, sums, result.events, known, halving_s))

@@ -4,7 +4,7 @@
         [--part errors|tasks] [--choose]
 
 The cluster is that of the heat-island experiment (reproduce/heat/lab.py): five strong and two weak nodes, each with a
-CPU and a GPU. The truth is drawn anew for each seed, and the estimator starts empty. A kind of task goes faster or
+CPU and a GPU. Each seed draws a truth of its own, and the estimator starts empty. A kind of task goes faster or
 slower than the experiment says by factors of its own; these are the standard deviations of their logarithms:
 
     0.7   of the kind: hosts state its scale in a unit of their own, by a guess
@@ -102,7 +102,7 @@ def drawn(lab: Lab, rng: np.random.Generator) -> _Factors:
 
 
 def as_shipped(lab: Lab) -> _Factors:
-    """Those that make the truth what the shipped weights say."""
+    """Those that make the truth agree with the shipped weights."""
     nodes = lab.nodes()
     by_weights = shipped_capabilities(_view(nodes))
     found: dict[tuple[str, str], tuple[float, float]] = {}

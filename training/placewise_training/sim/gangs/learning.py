@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.domain.job import JobId
-from placewise_core.speed.learned import disturbance, durations, throughputs
+from placewise_core.speed.learned import disturbance, durations, pairs, throughputs
 from placewise_core.speed.learned.durations import kinds_of, log_length
 from placewise_core.speed.learned.sums import Addition, sums_of
 from placewise_core.view.disturbance import disturbance_of
+from placewise_core.view.learned.pairs import pair_of
 from placewise_core.view.speeds import addition_of
 from placewise_core.view.view import ClusterView
 
@@ -45,6 +46,9 @@ class SiteReports:
         loss = disturbance_of(known, speed, epochs_done, self.view)
         if loss is not None:
             self._add(loss, now_s, disturbance.HALVING_S)
+        beside = pair_of(known, speed, epochs_done, self.view) if self.view.settings.learn_co_runs else None
+        if beside is not None:
+            self._add(beside, now_s, pairs.HALVING_S)
 
     def forget(self, job_id: JobId) -> None:
         """A job holds nothing any more."""

@@ -56,6 +56,11 @@ function drawTotals(cluster) {
   for (const item of cluster.capabilities || []) {
     rows.push([`Capability of a ${item.unit}, ${item.nodeType}, for ${item.taskKind || "any kind"}`, capabilityOf(item)]);
   }
+  for (const item of cluster.coRuns || []) {
+    const speed = `${number(100 * item.relativeSpeed)} % (${number(100 * item.low)} to ${number(100 * item.high)})`;
+    const name = `Speed of ${item.model} beside ${item.partner}, ${item.gpuType}`;
+    rows.push([name, `${speed}, by ${number(item.reports)} reports`]);
+  }
   find("totals").replaceChildren(...rows.map(([name, value]) => {
     const row = element("div");
     row.append(element("dt", name), element("dd", value));
