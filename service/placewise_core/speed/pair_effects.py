@@ -88,9 +88,10 @@ def of_odds(odds: float) -> float:
 
 def shrunk(learned: float, variance: float, assumed: float) -> Odds:
     """A speed that reports have shown, with the variance of its logarithm, about an assumed one: in log-odds, where a
-    pair lies about its assumption as far as its two effects and its noise say."""
+    pair lies about its assumption as far as its two effects and its noise say. Log-odds of a speed near 1 hang on its
+    last percent: the variance is carried over at the smaller of the two speeds."""
     speed = min(_MOST, max(_LEAST, learned))
-    measured, prior = variance / (1.0 - speed) ** 2, OWN_SPREAD**2 + PARTNER_SPREAD**2 + NOISE**2
+    measured, prior = variance / (1.0 - min(speed, assumed)) ** 2, OWN_SPREAD**2 + PARTNER_SPREAD**2 + NOISE**2
     share = prior / (prior + measured)
     mean = log_odds(assumed) + share * (log_odds(speed) - log_odds(assumed))
     return Odds(round(mean, _DIGITS), round(share * measured, _DIGITS))
