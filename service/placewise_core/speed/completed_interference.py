@@ -85,8 +85,10 @@ def learned_co_runs(cells: Iterable[LearnedCell], table: MeasuredInterference) -
     for cell in itertools.islice(cells, _MOST_SHOWN):
         shipped = table.pair(cell.model, cell.partner, cell.gpu_type)
         odds = shrunk(cell.speed, cell.variance, shipped)
-        spread = _TWO_SIDED_90 * math.sqrt(odds.variance)
-        values = (*(of_odds(odds.mean + by) for by in (0.0, -spread, spread)), shipped, cell.reports)
+        # Of ln(speed), back from log-odds where shrunk() carried the variance over: a speed has no error beyond 1.
+        spread = _TWO_SIDED_90 * math.sqrt(odds.variance) * (1.0 - min(cell.speed, shipped))
+        speed = of_odds(odds.mean)
+        values = (speed, speed * math.exp(-spread), min(1.0, speed * math.exp(spread)), shipped, cell.reports)
         rounded = [float(f"{value:.3g}") for value in values]
         found.append(LearnedCoRun(cell.model, cell.partner, cell.gpu_type, *rounded))
     return tuple(found)

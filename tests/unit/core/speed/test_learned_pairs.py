@@ -168,3 +168,5 @@ def test_a_pair_is_shown_with_its_interval_and_the_shipped_speed() -> None:
         *(0.8, 5.0),
     )
     assert 0.45 < shown.low < shown.relative_speed < shown.high < 0.65
+    (free,) = learned_co_runs([LearnedCell("lm", "resnet50", "t4", 1.0, 1e-4, 9.0)], TABLE)
+    assert 0.95 < free.low < free.relative_speed < free.high <= 1.0
