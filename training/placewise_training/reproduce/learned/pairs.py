@@ -15,8 +15,8 @@ intervals over pairs, which are not independent: they share models. The 90 % int
 
 The H200 judges: a first run on V100 and K80 showed that one report shrank too far towards the table where pairs hardly
 slow each other down (0.13 of error on V100, 0.05 by the mean). The rule of pair_effects.shrunk was changed after it.
-Coverage alone was seen on all three before it: the interval was of log-odds then and held 47 to 81 % after 100 reports
-on V100 and H200. It is of the speed's logarithm since.
+The interval was of log-odds until a run on all three: it held 47 % after 100 reports on V100, and 81 % on the H200. It
+is of the speed's logarithm since.
 
 Criteria, written down before the first run: at each number of reports the error is below that of the table and not
 above that of the mean, by the paired differences, and the interval holds 85 to 95 %. The estimator's constants are
