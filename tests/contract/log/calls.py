@@ -33,6 +33,7 @@ from placewise_core.domain.divisible import DivisibleTask, ShareProgress
 from placewise_core.domain.job import (
     CoRun,
     ElasticRange,
+    GpuSharing,
     Job,
     JobId,
     NodeId,
@@ -170,6 +171,27 @@ class DisturbedHost(ReportingHost):
         group = TaskGroup(Role.WORKER, self.draw.choice((2, 3, 3, 3)), Resources(1.0, 1.0, 4.0))
         length = {"total_epochs": 10.0, "single_gpu_s": 600.0, "dataset_size": 1000, "batch_size": 64}
         return Job(JobId(f"j{self.asked}"), model=MODELS[0], groups=(group,), **length)
+
+
+class PairingHost(ReportingHost):
+    """Jobs of one GPU that may share it, on a cluster that learns how they slow each other down."""
+
+    nodes, gpus = 6, 2
+
+    def settings(self) -> ClusterSettings:
+        return ClusterSettings(learn_co_runs=True)
+
+    def node(self, i: int, now_s: float) -> Node:
+        node = super().node(i, now_s)
+        gpus = tuple([replace(gpu, model="V100", memory_gib=32.0) for gpu in node.gpus])
+        return replace(node, gpus=gpus, max_jobs_per_gpu=2)
+
+    def job(self) -> Job:
+        self.asked += 1
+        group = TaskGroup(Role.WORKER, 1, Resources(1.0, 1.0, 4.0))
+        length = {"total_epochs": 10.0, "single_gpu_s": 600.0, "dataset_size": 1000, "batch_size": 64}
+        sharing = GpuSharing(allowed=True, max_slowdown=20.0)
+        return Job(JobId(f"j{self.asked}"), model="own", groups=(group,), gpu_sharing=sharing, **length)
 
 
 class NodeHost(Host):

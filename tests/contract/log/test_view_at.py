@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.log.calls import DisturbedHost, ExploringHost, LearningHost, SlicedHost, cases
+from tests.contract.log.calls import DisturbedHost, ExploringHost, LearningHost, PairingHost, SlicedHost, cases
 from tests.contract.log.replicas import CLUSTER, EXPLORING, POLICIES, CrowdedHost, WishfulHost, check, write_log
 from tests.fakes.declog import rows
 from tests.fakes.servers.redis_server import RedisServer
@@ -98,6 +98,17 @@ async def test_a_policy_that_learns_disturbance_is_decided_again(server: RedisSe
         await engine.close()
     assert found.problems == []
     assert view.estimates.disturbance.weight > 0
+
+
+async def test_decisions_that_read_learned_pairs_are_made_again(server: RedisServer, tmp_path: Path) -> None:
+    server.client().flushall()
+    replicas = await write_log(server.url, "consolidate", 10 * RECORDS, tmp_path, host_type=PairingHost)
+    found = check(ExportedLog(tmp_path), replicas[0])
+    view = (await replicas[0].get_cluster(CLUSTER)).view
+    for engine in replicas:
+        await engine.close()
+    assert found.problems == []
+    assert view.estimates.pairs.cells()
 
 
 async def test_views_are_rebuilt_from_later_snapshots_with_gangs_in_flight(
