@@ -89,7 +89,7 @@ def truths(gpu: str) -> list[PairTruth]:
     return list(found.values())
 
 
-def reported(known: LearnedPairs, truth: PairTruth, reports: int, rng: np.random.Generator) -> None:
+def add_reports(known: LearnedPairs, truth: PairTruth, reports: int, rng: np.random.Generator) -> None:
     """So many reports alone, and as many beside the partner."""
     alone = replace(truth.group, partner="")
     for _ in range(reports):
@@ -102,7 +102,7 @@ def guesses(gpu: str, table: MeasuredInterference, reports: int, seed: int) -> I
     """Of every pair, each of a cluster of its own."""
     for i, truth in enumerate(truths(gpu)):
         known = LearnedPairs()
-        reported(known, truth, reports, np.random.default_rng((seed, i)))
+        add_reports(known, truth, reports, np.random.default_rng((seed, i)))
         (cell,) = known.cells()
         (shown,) = learned_co_runs([cell], table)
         values = (shown.relative_speed, cell.speed, shown.shipped)
@@ -118,7 +118,7 @@ def of_others(gpu: str, table: MeasuredInterference, seed: int) -> Iterator[tupl
         models = {truth.group.model, truth.group.partner}
         for other in every:
             if {other.group.model, other.group.partner} != models:
-                reported(known, other, _OF_OTHERS, rng)
+                add_reports(known, other, _OF_OTHERS, rng)
         asked = (truth.group.model, [truth.group.partner], gpu)
         forecast = CompletedInterference(table, known.known, None).relative_speed(*asked)
         yield abs(forecast - truth.speed), abs(table.relative_speed(*asked) - truth.speed)
