@@ -92,6 +92,8 @@ class Snapshot:
     view: ClusterView
     is_stale: bool = False
     heat: tuple[object, ...] = ()
+    capabilities: tuple[object, ...] = ()
+    co_runs: tuple[object, ...] = ()
 
 
 class FakeBundles:
