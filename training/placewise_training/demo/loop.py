@@ -21,6 +21,7 @@ POLICY: Final = "search"
 CONSOLIDATE: Final = "consolidate"
 _FIRST, _SECOND, _SHADOW, _CANARY, _FRESH = 0, 1, 2, 3, 10  # numbers of windows
 _EXPLORERS: Final = (CONSOLIDATE, "load-balance")
+_Z, _ONE_SIDED_Z = 1.96, 1.645
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +181,18 @@ class Loop:
         return gain_of_arms(log, "is_explored", True)
 
     def _compare(self, estimated: Mapping[str, Any], realised: tuple[float, float]) -> None:
-        """The estimate of the gate beside the same quantity on later jobs."""
+        """The estimate of the gate beside the same quantity on later jobs, which has an error of its own: they agree if
+        the 95 % interval of their difference holds 0."""
         gain, error = realised
-        least = gain - 1.96 * error, gain + 1.96 * error
+        least = gain - _Z * error, gain + _Z * error
         numbers: dict[str, Any] = {"realised": gain, "realised_interval": least}
         text = f"reward of one decision: realised {gain:+.3f} ({least[0]:+.3f} … {least[1]:+.3f})"
         verdict = "no estimate"
         if estimated.get("gain") is not None:
-            bound = (estimated["gain"] - estimated["least_gain"]) * 1.96 / 1.645
+            bound = (estimated["gain"] - estimated["least_gain"]) * _Z / _ONE_SIDED_Z
             interval = estimated["gain"] - bound, estimated["gain"] + bound
             numbers |= {"estimated": estimated["gain"], "estimated_interval": interval}
-            verdict = "inside" if interval[0] <= gain <= interval[1] else "outside"
+            verdict = "agree" if abs(estimated["gain"] - gain) <= math.hypot(bound, _Z * error) else "differ"
             text += f", estimated {estimated['gain']:+.3f} ({interval[0]:+.3f} … {interval[1]:+.3f})"
         self._note("estimate and what happened", verdict, text, numbers)
 
