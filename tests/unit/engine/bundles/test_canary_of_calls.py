@@ -18,6 +18,8 @@ from placewise_core.domain.decision import (
     Admission,
     AdmitDecision,
     AdmitPlan,
+    LearnedCapability,
+    LearnedHeat,
     LearnedSpeed,
     Outcome,
     PartitionPlan,
@@ -67,6 +69,12 @@ class SplitsNone:
 
     def partition(self, task: DivisibleTask, view: ClusterView, context: PartitionContext) -> PartitionPlan:
         return PartitionPlan(Outcome.NO_FIT)
+
+    def learned(self, view: ClusterView) -> tuple[LearnedHeat, ...]:
+        return ()
+
+    def capabilities(self, view: ClusterView, task_kind: str | None) -> tuple[LearnedCapability, ...]:
+        return ()
 
 
 class Fails(SplitsNone):

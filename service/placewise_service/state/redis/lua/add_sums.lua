@@ -1,5 +1,5 @@
--- add_sums.lua: adds reports of a site to decayed sums, as speed/learned/sums.py does. Includes: clock, event, rows,
--- outcomes.
+-- add_sums.lua: adds reports of a site to decayed sums, as speed/learned/sums.py does.
+-- Includes: clock, event, rows, outcomes.
 -- A row: count, sum, squares as of time_s, the cluster's time.
 -- KEYS    1 meta, 2 events, 3 profiles, 4 profile_times, 5 row_sums, 6 outcomes
 -- ARGV    1 retain_s, 2 seconds after which a report counts half, 3 seconds an outcome id is remembered, then kind, value,
