@@ -217,13 +217,14 @@ class Fates:
                 self._placed.setdefault(Key(row.admit_decision_id, row.key.job_id), row)
 
     def add(self, report: Report) -> None:
-        """Folds one report in; it is an orphan, too, if none of the rows is meant. A repeated report would change
-        means of speeds, so the caller removes repeats first."""
+        """Folds one report in; it is an orphan, too, if none of the rows is meant, unless it says that a job was
+        submitted: its decision is still to come. A repeated report would change means of speeds, so the caller removes
+        repeats first."""
         key = report.key
         if key.subtask:
             latest = self._subtasks.get(("", key.job_id, key.subtask), key)
             key = self._subtasks.get((key.decision_id, key.job_id, key.subtask), latest)
-        if key.job not in self._known:
+        if key.job not in self._known and (key.decision_id or report.kind != JobEventKind.SUBMITTED):
             self.orphans.append(report)
         key = self._repeats.get(key, key)
         self._by_key.setdefault(key, Fate()).add(report, self._decided_s.get(key, 0.0))

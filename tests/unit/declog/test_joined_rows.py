@@ -24,7 +24,7 @@ from placewise_core.domain.decision import (
 from placewise_core.domain.job import Job, JobId, NodeId, Role
 from placewise_log.record import CanarySeen, DecisionRecord, JobArm, PlaceSeen
 from placewise_service.declog.dataset import Dataset
-from placewise_service.declog.outcomes import Fate, Key, Report
+from placewise_service.declog.outcomes import Fate, Fates, Key, Report
 
 ADMITTED = 77
 
@@ -217,3 +217,10 @@ async def test_files_of_before_the_canary_join_as_they_did(tmp_path: Path) -> No
     Dataset(tmp_path).join_all(now_s=NOON_S + 60, dangling_after_s=3600.0)
     (row,) = job_rows(tmp_path)
     assert (row["job_id"], row["arm"], row["canary_bundle"], row["outcome"]) == ("j1", None, None, "PLACED")
+
+
+@pytest.mark.parametrize(("kind", "count"), [(JobEventKind.SUBMITTED, 0), (JobEventKind.FINISHED, 1)])
+def test_a_job_that_was_submitted_waits_for_its_decision_and_is_no_orphan(kind: JobEventKind, count: int) -> None:
+    fates = Fates(())
+    fates.add(Report(Key("", "j"), kind, NOON_S))
+    assert len(fates.orphans) == count
