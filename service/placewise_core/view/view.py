@@ -274,6 +274,7 @@ class ClusterView:
         other.queues, other.heads = dict(self.queues), dict(self.heads)
         other.estimates = copy.deepcopy(self.estimates)
         other.overheads, other.subtask_profiles = other.estimates.overheads, other.estimates.profiles
+        other._lay_pairs_beneath()
         return other
 
     def is_as_forked(self, fork: "ClusterView", m: int) -> bool:

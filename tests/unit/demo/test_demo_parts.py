@@ -69,6 +69,10 @@ def test_arms_are_compared_at_equal_lengths_of_their_jobs() -> None:
     assert error == pytest.approx(0.02 * 2.0 / math.sqrt(400), rel=0.1)
 
 
+def test_without_a_job_on_either_side_there_is_no_gain() -> None:
+    assert all(math.isnan(each) for each in adjusted_gain(np.ones(3), np.ones((3, 1)), np.zeros(3, dtype=np.bool_)))
+
+
 def test_only_jobs_with_a_reward_and_an_arm_count(tmp_path: Path) -> None:
     decisions, outcomes = explored(40, gain=0.3)
     outcomes[3][REWARD] = None

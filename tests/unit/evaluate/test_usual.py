@@ -1,13 +1,16 @@
 """Progress of jobs at their usual speed: a covariate known before a decision."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.fakes.cluster import make_job
+from tests.unit.evaluate.exported import explored, write
 
 from placewise_core.domain.job import Job
-from placewise_training.evaluate.usual import Question, Stay, growths_of
+from placewise_training.evaluate.usual import Question, Stay, _neighbourhood, growths_of
+from placewise_training.log.placed import placed_jobs
 
 H_S = 1200.0
 
@@ -78,6 +81,21 @@ def test_nothing_that_happens_after_a_decision_changes_its_row() -> None:
     cut = [each if each.end_s <= now_s else each._replace(end_s=np.inf, has_finished=False) for each in stays[:50]]
     assert growths_of(cut, [questions[50]], H_S)[0] == pytest.approx(whole[50])
     assert whole[50][2] > 0
+
+
+def test_a_job_that_has_not_started_by_then_does_not_count() -> None:
+    """Whether it ever starts is not known at the question."""
+    late = stay(job("late", 1000.0), 20.0, np.inf)._replace(decide_s=-5.0)
+    asked_at = asked(job("j", 1200.0), 10.0)
+    assert growths_of([late], [asked_at], H_S).tolist() == growths_of([], [asked_at], H_S).tolist()
+
+
+def test_nodes_of_a_placement_that_was_drawn_are_no_neighbourhood(tmp_path: Path) -> None:
+    decisions, outcomes = explored(1, gain=0.0)
+    (one,) = placed_jobs(write(tmp_path, decisions, outcomes))
+    assert _neighbourhood(one) == {"n1", "n2"}
+    drawn = tuple(replace(option, policies={"random": 0.4}) for option in one.options)
+    assert _neighbourhood(replace(one, options=drawn)) == frozenset()
 
 
 def test_jobs_that_failed_tell_nothing_of_lengths() -> None:

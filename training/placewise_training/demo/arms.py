@@ -19,6 +19,8 @@ def gain_of_arms(log: Path, column: str, ours: object) -> tuple[float, float]:
     known = [values.get((one.decision_id, one.job.id)) for one in jobs]
     kept = [i for i, value in enumerate(known) if value is not None]
     growths = usual_growths(log, jobs, REWARD)[kept]
+    if column == "arm":  # jobs of the two arms have other alternatives, so their neighbours tell of the arm
+        growths = growths[:, :1]
     rewards = np.array([jobs[i].reward for i in kept], dtype=np.float64)
     return adjusted_gain(rewards, growths, np.array([known[i] == ours for i in kept]))
 
@@ -34,7 +36,10 @@ def _values(log: Path, column: str) -> dict[tuple[str, str], object]:
 
 def adjusted_gain(reward: FloatArray, before: FloatArray, is_ours: BoolArray) -> tuple[float, float]:
     """Difference of the means of (N,) rewards, adjusted for (N, B) numbers known before the draw by a linear model, and
-    its standard error (Freedman 2008): the draw does not depend on these, so they only take chance away."""
+    its standard error (Freedman 2008): the draw does not depend on these, so they only take chance away. NaN if either
+    side has no job."""
+    if is_ours.all() or not is_ours.any():
+        return math.nan, math.nan
     inputs = np.column_stack([np.ones(len(reward)), before - before.mean(axis=0), is_ours])
     slopes, *_ = np.linalg.lstsq(inputs, reward, rcond=None)
     left = reward - inputs @ slopes

@@ -188,7 +188,7 @@ class Loop:
         numbers: dict[str, Any] = {"realised": gain, "realised_interval": least}
         text = f"reward of one decision: realised {gain:+.3f} ({least[0]:+.3f} … {least[1]:+.3f})"
         verdict = "no estimate"
-        if estimated.get("gain") is not None:
+        if estimated.get("gain") is not None and math.isfinite(gain):
             bound = (estimated["gain"] - estimated["least_gain"]) * _Z / _ONE_SIDED_Z
             interval = estimated["gain"] - bound, estimated["gain"] + bound
             numbers |= {"estimated": estimated["gain"], "estimated_interval": interval}

@@ -49,7 +49,7 @@ class Question(NamedTuple):
 
 def usual_growths(log: Path, jobs: Sequence[PlacedJob], reward: str) -> FloatArray:
     """(N, 3) of each job: progress that it makes in the horizon at its usual speed, the same summed over the jobs
-    decided before it that run on a node of its alternatives, and how many these are. Progress is a share of a job's
+    that run by then on a node of its alternatives, and how many these are. Progress is a share of a job's
     work. Raises LogError."""
     store = LogStore(log)
     with LogIndex(store) as index:
@@ -71,14 +71,14 @@ def _stays(places: Places) -> Iterator[Stay]:
 def growths_of(stays: Sequence[Stay], questions: Sequence[Question], horizon_s: float) -> FloatArray:
     """As usual_growths. Nothing that happened after a question has a part in its row."""
     lengths, running = _Lengths(horizon_s), _Running()
-    decided = sorted(stays, key=lambda stay: stay.decide_s)
+    started = sorted(stays, key=lambda stay: max(stay.decide_s, stay.start_s))
     ended = sorted((stay for stay in stays if stay.end_s < math.inf), key=lambda stay: stay.end_s)
     found = np.zeros((len(questions), 3))
     begun = over = 0
     for i in np.argsort([one.time_s for one in questions], kind="stable").tolist():
         asked = questions[i]
-        while begun < len(decided) and decided[begun].decide_s < asked.time_s:
-            running.add(decided[begun])
+        while begun < len(started) and max(started[begun].decide_s, started[begun].start_s) < asked.time_s:
+            running.add(started[begun])
             begun += 1
         while over < len(ended) and ended[over].end_s <= asked.time_s:
             lengths.note(ended[over])
@@ -94,17 +94,17 @@ def _neighbourhood(placed: PlacedJob) -> frozenset[str]:
     """Nodes of alternatives that some policy gives for sure. Those of a placement that was drawn would tell of the
     draw."""
     sure = [one for one in placed.options if max(one.policies.values(), default=0.0) >= _WHOLE]
-    return frozenset(node for one in sure or placed.options for node in one.nodes)
+    return frozenset(node for one in sure for node in one.nodes)
 
 
 @dataclass(slots=True)
 class _Running:
-    """Jobs by cluster and node, from their decision to their end."""
+    """Jobs by cluster and node, from their start to their end."""
 
     by_node: defaultdict[tuple[str, str], dict[str, Stay]] = field(default_factory=lambda: defaultdict(dict))
 
     def add(self, stay: Stay) -> None:
-        if stay.end_s > stay.decide_s:
+        if stay.end_s > max(stay.decide_s, stay.start_s):
             for node in stay.nodes:
                 self.by_node[stay.cluster, node][stay.job.id] = stay
 

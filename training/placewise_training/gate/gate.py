@@ -114,8 +114,9 @@ def gate(args: GateArgs, workers: Workers | None = None) -> GateVerdict:
     chosen = next(one for one in candidates if one.name == found.evaluation.judgements[0].candidate)
     verdict = replace(refused, cluster=cluster, policy=chosen.policy, evaluation=found.evaluation)
     estimated = _estimated(found)
-    if args.is_brief and not all(check.has_passed for check in estimated):
-        return replace(verdict, checks=[*passed, *estimated])
+    of_log = [*passed, *estimated]
+    if args.is_brief and not all(check.has_passed for check in of_log):
+        return replace(verdict, checks=of_log)
     simulation = _simulated(args, chosen, incumbent, usable, found, workers)
     slices = [*_reward_slices(found), *simulation.slices]
     return replace(
