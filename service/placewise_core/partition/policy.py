@@ -40,11 +40,11 @@ class PartitionPolicy(Protocol):
         ...
 
     def learned(self, view: ClusterView) -> tuple[LearnedHeat, ...]:
-        """What its forecasts read of what the cluster has learned. Empty unless its setting `learn_heat` is on."""
+        """The learned heat that its forecasts read. Empty unless its setting `learn_heat` is on."""
         ...
 
     def capabilities(self, view: ClusterView, task_kind: str | None) -> tuple[LearnedCapability, ...]:
-        """What its shares of a kind of task rest on of what the cluster has learned, None for all kinds. Empty unless
+        """The learned capabilities on which its shares of a kind of task rest, None for all kinds. Empty unless
         its setting `learn_capability` is on."""
         ...
 

@@ -45,12 +45,9 @@ The first judged run ended at a task that never found a unit, before it had prin
 counted (`endless`), and completions are compared over the seeds that end with the setting off and on.
 """
 
-import argparse
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,12 +64,11 @@ from placewise_core.view.learned.capability import capability_of
 from placewise_core.view.learned.heat import type_of
 from placewise_core.view.view import ClusterView
 from placewise_models.bundle import CAPABILITY
-from placewise_training.lab.origin import origin
 from placewise_training.reproduce.heat.lab import READINGS, Lab
 from placewise_training.reproduce.heat.splitters import OneAtATime, Patient, served_policy
+from placewise_training.reproduce.learned.switched import mean, off_and_on, report
 from placewise_training.sim.divisible import UNITS, HeatNode, HeatResult, HeatSimulation
 from placewise_training.sim.policies import shipped
-from placewise_training.sim.statistics import Estimate, estimate, paired_change
 
 REPORTS = (0, 1, 3, 10, 30, 100)
 CHOSEN_ON = tuple(range(61_000, 61_008))
@@ -208,9 +204,9 @@ def errors(seeds: Sequence[int]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"reports": reports, "truths": len(these)}
         for i, name in enumerate(VALUES):
             if reports or name != "mean":
-                row[f"ln_{name}"] = _mean([each.errors[i] for each in these])
+                row[f"ln_{name}"] = mean([each.errors[i] for each in these])
                 if i:
-                    row[f"ln_learned_less_{name}"] = _mean([each.errors[0] - each.errors[i] for each in these])
+                    row[f"ln_learned_less_{name}"] = mean([each.errors[0] - each.errors[i] for each in these])
         row["inside"] = round(float(np.mean([each.is_inside for each in these])), 3)
         rows.append(row)
     return rows
@@ -265,10 +261,6 @@ def tasks(seeds: Sequence[int]) -> list[dict[str, Any]]:
             endless = [sum(pair[i] is None for pair in pairs) for i in (0, 1)]
             ended = [(pair[0], pair[1]) for pair in pairs if pair[0] is not None and pair[1] is not None]
             off, on = ([pair[i] for pair in ended] for i in (0, 1))
-            change = paired_change([each.avg_completion_s for each in on], [each.avg_completion_s for each in off])
-            over = [
-                [each.over_limit_s / (each.makespan_s * len(each.peak_by_node)) for each in some] for some in (off, on)
-            ]
             rows.append(
                 {
                     "truth": truth,
@@ -276,40 +268,11 @@ def tasks(seeds: Sequence[int]) -> list[dict[str, Any]]:
                     "endless_off": endless[0],
                     "endless_on": endless[1],
                     "seeds": len(ended),
-                    "completion_off_s": _mean([each.avg_completion_s for each in off]),
-                    "completion_on_s": _mean([each.avg_completion_s for each in on]),
-                    "completion_change": _shown(change),
-                    "over_limit_off": _mean(over[0]),
-                    "over_limit_on": _mean(over[1]),
-                    "over_limit_difference": _mean([b - a for a, b in zip(*over, strict=True)]),
+                    **off_and_on(off, on),
                 }
             )
     return rows
 
 
-def _mean(values: Sequence[float]) -> list[float]:
-    """Mean, and half of its 95 % interval."""
-    return _shown(estimate(values))
-
-
-def _shown(value: Estimate) -> list[float]:
-    return [round(value.mean, 4), round(value.half_width, 4)]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--part", choices=("errors", "tasks"), help="one of the two; both if it is left out")
-    parser.add_argument("--choose", action="store_true", help="on the seeds for choosing constants")
-    arguments = parser.parse_args()
-    report: dict[str, Any] = {"commit": origin()["commit"]}
-    if arguments.part != "tasks":
-        report["errors"] = errors(CHOOSE_ERROR_SEEDS if arguments.choose else ERROR_SEEDS)
-    if arguments.part != "errors":
-        report["tasks"] = tasks(CHOSEN_ON if arguments.choose else SEEDS)
-    arguments.out.write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=1, sort_keys=True))
-
-
 if __name__ == "__main__":
-    main()
+    report(__doc__, errors, tasks, (ERROR_SEEDS, SEEDS), (CHOOSE_ERROR_SEEDS, CHOSEN_ON))

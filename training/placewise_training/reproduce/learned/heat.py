@@ -19,12 +19,9 @@ by default only if, in every reading, the share of time above the limit falls an
 95 % intervals; that was written down before the judged seeds were run.
 """
 
-import argparse
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,12 +33,11 @@ from placewise_core.speed.learned.heat import HALVING_S, HeatGroup, NodeHeat
 from placewise_core.speed.learned.sums import sums_of
 from placewise_core.view.learned.heat import heat_additions, type_of
 from placewise_models.bundle import CAPABILITY
-from placewise_training.lab.origin import origin
 from placewise_training.reproduce.heat.lab import READINGS, Lab
 from placewise_training.reproduce.heat.splitters import OneAtATime, Patient, served_policy
+from placewise_training.reproduce.learned.switched import mean, off_and_on, report
 from placewise_training.sim.divisible import HeatNode, HeatResult, HeatSimulation
 from placewise_training.sim.policies import shipped
-from placewise_training.sim.statistics import Estimate, estimate, paired_change
 from placewise_training.sim.thermal import ThermalSpec, ThermalState
 
 REPORTS = (1, 3, 10, 30, 100)
@@ -194,19 +190,14 @@ def errors(seeds: Sequence[int]) -> list[dict[str, Any]]:
         these = [each for each in found if each.reports == reports]
         row: dict[str, Any] = {"reports": reports, "truths": len(these)}
         for i, name in enumerate(VALUES):
-            row[f"celsius_{name}"] = _mean([each.celsius[i] for each in these])
-            row[f"ln_rise_{name}"] = _mean([each.rise[i] for each in these])
+            row[f"celsius_{name}"] = mean([each.celsius[i] for each in these])
+            row[f"ln_rise_{name}"] = mean([each.rise[i] for each in these])
         for i, name in enumerate(("learned", "shipped")):
-            row[f"ln_time_{name}"] = _mean([each.time[i] for each in these])
+            row[f"ln_time_{name}"] = mean([each.time[i] for each in these])
         row["rise_inside"] = round(float(np.mean([each.is_rise_inside for each in these])), 3)
         row["time_inside"] = round(float(np.mean([each.is_time_inside for each in these])), 3)
         rows.append(row)
     return rows
-
-
-def _mean(values: Sequence[float]) -> list[float]:
-    """Mean, and half of its 95 % interval."""
-    return _shown(estimate(values))
 
 
 def drawn_nodes(lab: Lab, seed: int) -> list[HeatNode]:
@@ -235,42 +226,16 @@ def tasks(seeds: Sequence[int]) -> list[dict[str, Any]]:
     for name, lab in READINGS.items():
         pairs = [(_run(lab, seed, is_learning=False), _run(lab, seed, is_learning=True)) for seed in seeds]
         off, on = ([pair[i] for pair in pairs] for i in (0, 1))
-        change = paired_change([each.avg_completion_s for each in on], [each.avg_completion_s for each in off])
-        over = [[each.over_limit_s / (each.makespan_s * len(each.peak_by_node)) for each in some] for some in (off, on)]
         rows.append(
             {
                 "reading": name,
-                "completion_off_s": _mean([each.avg_completion_s for each in off]),
-                "completion_on_s": _mean([each.avg_completion_s for each in on]),
-                "completion_change": _shown(change),
-                "over_limit_off": _mean(over[0]),
-                "over_limit_on": _mean(over[1]),
-                "over_limit_difference": _mean([b - a for a, b in zip(*over, strict=True)]),
-                "peak_off_celsius": _mean([each.peak_celsius for each in off]),
-                "peak_on_celsius": _mean([each.peak_celsius for each in on]),
+                **off_and_on(off, on),
+                "peak_off_celsius": mean([each.peak_celsius for each in off]),
+                "peak_on_celsius": mean([each.peak_celsius for each in on]),
             }
         )
     return rows
 
 
-def _shown(value: Estimate) -> list[float]:
-    return [round(value.mean, 4), round(value.half_width, 4)]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--part", choices=("errors", "tasks"), help="one of the two; both if it is left out")
-    parser.add_argument("--choose", action="store_true", help="on the seeds for choosing constants")
-    arguments = parser.parse_args()
-    report: dict[str, Any] = {"commit": origin()["commit"]}
-    if arguments.part != "tasks":
-        report["errors"] = errors(CHOOSE_ERROR_SEEDS if arguments.choose else ERROR_SEEDS)
-    if arguments.part != "errors":
-        report["tasks"] = tasks(CHOSEN_ON if arguments.choose else SEEDS)
-    arguments.out.write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=1, sort_keys=True))
-
-
 if __name__ == "__main__":
-    main()
+    report(__doc__, errors, tasks, (ERROR_SEEDS, SEEDS), (CHOOSE_ERROR_SEEDS, CHOSEN_ON))

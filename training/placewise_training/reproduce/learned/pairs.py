@@ -27,7 +27,7 @@ import argparse
 import csv
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from placewise_core.speed.interference import MeasuredInterference
 from placewise_core.speed.learned.pairs import HALVING_S, LearnedPairs, PairGroup
 from placewise_core.speed.learned.sums import sums_of
 from placewise_training.lab.origin import origin
-from placewise_training.sim.statistics import estimate
+from placewise_training.reproduce.learned.switched import mean
 
 _OPEN = Path(__file__).parents[2] / "data" / "open"
 FILES = {"gavel_oracle_v1": "gpu_pairs.csv", "placewise_profiler": "profiled_gpu_pairs.csv"}
@@ -140,24 +140,18 @@ def errors(case: str, gpu: str) -> list[dict[str, Any]]:
     table = table_for(case, gpu)
     others = list(of_others(gpu, table, SEED))
     head: Mapping[str, Any] = {"case": case, "gpu": gpu, "pairs": len(others)}
-    zero = {"reports": 0, "learned": _mean([a for a, _ in others]), "shipped": _mean([b for _, b in others])}
-    rows = [{**head, **zero, "learned_less_shipped": _mean([a - b for a, b in others])}]
+    zero = {"reports": 0, "learned": mean([a for a, _ in others]), "shipped": mean([b for _, b in others])}
+    rows = [{**head, **zero, "learned_less_shipped": mean([a - b for a, b in others])}]
     for reports in REPORTS:
         found = list(guesses(gpu, table, reports, SEED))
         row: dict[str, Any] = {**head, "reports": reports}
         for i, name in enumerate(VALUES):
-            row[name] = _mean([each.errors[i] for each in found])
+            row[name] = mean([each.errors[i] for each in found])
             if i:
-                row[f"learned_less_{name}"] = _mean([each.errors[0] - each.errors[i] for each in found])
+                row[f"learned_less_{name}"] = mean([each.errors[0] - each.errors[i] for each in found])
         row["inside"] = round(float(np.mean([each.is_inside for each in found])), 3)
         rows.append(row)
     return rows
-
-
-def _mean(values: Sequence[float]) -> list[float]:
-    """Mean, and half of its 95 % interval."""
-    found = estimate(values)
-    return [round(found.mean, 4), round(found.half_width, 4)]
 
 
 def main() -> None:
