@@ -57,6 +57,7 @@ class Buckets:
             self._write(coarse._stream(i), _from(fine.start, bucket_of, count), fine)
 
     def _write(self, tables: Iterable[pa.Table], bucket_of: BucketOf, buckets: range) -> None:
+        _give_back()
         with ExitStack() as stack:
             new, paths = pa.ipc.new_stream, self._paths[buckets.start : buckets.stop]
             writers = [stack.enter_context(new(str(path), self._schema, options=_OPTIONS)) for path in paths]

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from placewise_core.basics.arrays import IntArray
 from placewise_service.declog.derived import JOINED, JOINED_SCHEMA, PROGRESS, PROGRESS_SCHEMA, RUNS, RUNS_SCHEMA
-from placewise_service.declog.files import durable_writer
+from placewise_service.declog.files import RowGroups, durable_writer
 from placewise_service.declog.join.buckets import Buckets, count_for
 from placewise_service.declog.join.clock import LogClock
 from placewise_service.declog.join.day import DayJoin
@@ -97,14 +97,19 @@ class LogJoin:
             durable_writer(self._target(RUNS, day), RUNS_SCHEMA, statistics=(_START,)) as runs,
             durable_writer(self._target(PROGRESS, day), PROGRESS_SCHEMA, statistics=()) as progress,
         ):
+            of_runs, of_progress = RowGroups(runs), RowGroups(progress)
             for found, reported in join.collected(clock, dangling_after_s=dangling_after_s):
-                runs.write_table(found)
-                progress.write_table(reported)
+                of_runs.add(found)
+                of_progress.add(reported)
+            of_runs.end()
+            of_progress.end()
 
     def _write_joined(self, day: str, join: DayJoin, inputs: str) -> None:
         with durable_writer(self._target(JOINED, day), JOINED_SCHEMA, statistics=()) as writer:
+            groups = RowGroups(writer)
             for table in join.joined():
-                writer.write_table(table)
+                groups.add(table)
+            groups.end()
             is_open = join.counts[Status.OPEN] + join.counts["WAITING"]
             counts = f"{join.counts['ORPHANS']} {join.counts['REPEATED']}"
             writer.add_key_value_metadata({_INPUTS_KEY: inputs, _OPEN_KEY: str(is_open), COUNTS_KEY: counts})

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.fakes import log_volume
 
+from placewise_service.declog.dataset import Dataset
 from placewise_service.declog.derived import RUNS_SCHEMA
 from placewise_service.declog.join.buckets import Buckets, by_job, count_for
 from placewise_service.declog.join.log import LogJoin
@@ -61,6 +62,17 @@ def test_each_row_comes_back_in_its_bucket_in_few_pieces(count: int, tmp_path: P
         assert (np.diff(found[-1]) > 0).all()
     assert np.array_equal(np.sort(np.concatenate(found)), numbers)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_has_few_row_groups_however_many_buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer keeps nearly a kilobyte for each column of each group: 54 MiB with a group for each of 600 buckets."""
+    monkeypatch.setattr("placewise_service.declog.join.day.count_for", lambda _: 20)
+    log_volume.make(tmp_path, 400)
+    Dataset(tmp_path).join_all(now_s=log_volume.DAY_S + 30 * 86_400.0, dangling_after_s=86_400.0)
+    for table in ("joined", "runs"):
+        (path,) = (tmp_path / table).glob("date=*/*.parquet")
+        metadata = pq.read_metadata(path)
+        assert (metadata.num_rows, metadata.num_row_groups) == (400, 1)
 
 
 def test_the_runs_of_a_day_are_read_a_part_at_a_time(tmp_path: Path) -> None:
