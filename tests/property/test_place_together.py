@@ -124,7 +124,7 @@ def enumerated(view: ClusterView, job: Job) -> Iterator[tuple[Assignment, ...]]:
 
 
 @given(situations())
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(240), deadline=None)
 def test_no_gang_is_apart_or_beside_a_network_that_is_taken(situation: tuple[list[Node], list[Job], list[str]]) -> None:
     made, jobs, policies = situation
     view = view_of(made)
@@ -139,7 +139,7 @@ def test_no_gang_is_apart_or_beside_a_network_that_is_taken(situation: tuple[lis
 
 
 @given(situations(is_plain=True))
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(160), deadline=None)
 def test_a_gang_is_refused_only_if_no_placement_keeps_the_wishes(
     situation: tuple[list[Node], list[Job], list[str]],
 ) -> None:
@@ -165,7 +165,7 @@ def test_a_gang_is_refused_only_if_no_placement_keeps_the_wishes(
 
 
 @given(clusters(), gangs("job"), st.booleans())
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(160), deadline=None)
 def test_the_domains_that_hold_a_gang_are_those_where_best_fit_places_it(
     made: list[Node], job: Job, is_crossed: bool
 ) -> None:

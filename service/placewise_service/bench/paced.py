@@ -1,7 +1,8 @@
 """The client of `placewise bench shadow`: Place at half of saturation and at saturation, shadow on and off by turns.
 
 A turn alternates three sides every half second, so that other load on the machine falls on all alike: without a
-shadow, with it, and without it once more, which shows the noise.
+shadow, with it, and without it once more, which shows the noise. The rest that follows a shadow's decision falls on all
+three: the service measured has a third of its share of the time for them, and so all of it on the side with a shadow.
 
     python -m placewise_service.bench.paced < plan.json > result.json
 

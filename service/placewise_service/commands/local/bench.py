@@ -18,13 +18,14 @@ from placewise_service.bench.batches import BatchPlan, BatchResult
 from placewise_service.bench.contention import Contention, ContentionPlan
 from placewise_service.bench.figures import figures
 from placewise_service.bench.load import LoadPlan, Result, set_up
-from placewise_service.bench.paced import PacedPlan, PacedResult
+from placewise_service.bench.paced import SIDES, PacedPlan, PacedResult
 from placewise_service.bench.processes import Service, echo_process, free_port, redis_process, service_process
 from placewise_service.bench.shadow_figures import shadow_figures
 from placewise_service.bench.workload import GPUS_PER_NODE, Workload
 from placewise_service.commands.connection import JsonOption
 from placewise_service.commands.console import print_json, print_table, progress
 from placewise_service.commands.exits import CommandError, Exit
+from placewise_service.settings import load_settings
 from placewise_service.state.redis.embedded import EmbeddedRedis
 
 app = typer.Typer(
@@ -241,7 +242,8 @@ async def _throughput(jobs: int, tasks: int, batch: int, rounds: int, bundles: P
 
 async def _shadowed(plan: PacedPlan, bundles: Path | None) -> dict[str, Any]:
     port = free_port()
-    environment = {"PLACEWISE_SERVER__REST_PORT": str(port)}
+    share = load_settings().declog.study_time_share / len(SIDES)
+    environment = {"PLACEWISE_SERVER__REST_PORT": str(port), "PLACEWISE_DECLOG__STUDY_TIME_SHARE": str(share)}
     if bundles is not None:
         environment["PLACEWISE_BUNDLE_DIR"] = str(bundles)
     async with service_process(environment) as service:
