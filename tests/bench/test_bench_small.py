@@ -84,7 +84,8 @@ def test_a_shadow_is_measured_where_few_gangs_fit(capfd: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_a_shadow_is_measured_by_turns(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_shadow_is_measured_by_turns(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACEWISE_NO_SETTING", "1")  # the caller's own settings are none of the measured service
     few = ["--nodes", "60", "--jobs", "4", "--tasks", "2", "--turns", "2", "--seconds", "2"]
     # NEGATIVE: beyond the limits of the ratios, as a busy machine may be.
     assert invoke(["bench", "shadow", *few, "--json"]) in (0, Exit.NEGATIVE)

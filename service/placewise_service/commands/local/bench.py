@@ -25,7 +25,7 @@ from placewise_service.bench.workload import GPUS_PER_NODE, Workload
 from placewise_service.commands.connection import JsonOption
 from placewise_service.commands.console import print_json, print_table, progress
 from placewise_service.commands.exits import CommandError, Exit
-from placewise_service.settings import load_settings
+from placewise_service.settings import DecisionLogSettings
 from placewise_service.state.redis.embedded import EmbeddedRedis
 
 app = typer.Typer(
@@ -242,7 +242,7 @@ async def _throughput(jobs: int, tasks: int, batch: int, rounds: int, bundles: P
 
 async def _shadowed(plan: PacedPlan, bundles: Path | None) -> dict[str, Any]:
     port = free_port()
-    share = load_settings().declog.study_time_share / len(SIDES)
+    share = DecisionLogSettings().study_time_share / len(SIDES)
     environment = {"PLACEWISE_SERVER__REST_PORT": str(port), "PLACEWISE_DECLOG__STUDY_TIME_SHARE": str(share)}
     if bundles is not None:
         environment["PLACEWISE_BUNDLE_DIR"] = str(bundles)
