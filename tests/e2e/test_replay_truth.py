@@ -97,6 +97,7 @@ TIMED = (
     ("judge", "harmony", "none", True),
     ("site", "search", "none", True),
     ("judge", "ldwp", "none", True),
+    ("site", "adaptive", "none", True),
     *[(truth, policy, "fifo", True) for truth, policy in (("judge", "consolidate"), ("site", "tetris"))],
 )
 

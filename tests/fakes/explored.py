@@ -11,10 +11,12 @@ from tests.fakes.place_cases import context, gang, node, running, view_of
 
 from placewise_core.basics.arrays import Float32
 from placewise_core.domain.cluster import Assignment
+from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.domain.job import Job, NodeId, Subtask
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action_of
 from placewise_core.inputs.ldwp import COLUMNS
+from placewise_core.policies.adaptive import knows_loss
 from placewise_core.policies.explore import Explorer
 from placewise_core.policies.explorers.harmony_draw import HarmonyDraw
 from placewise_core.policies.explorers.random_ahead import RandomAhead
@@ -22,7 +24,9 @@ from placewise_core.policies.ldwp import LearnedNodes
 from placewise_core.policies.printed.harmony_paper import HarmonyPaper
 from placewise_core.policies.printed.ldwp_paper import LdwpPaper
 from placewise_core.policies.random_fit import Random
-from placewise_core.policies.registry import harmony_policy, placement_policies, search_policy
+from placewise_core.policies.registry import adaptive_policy, harmony_policy, placement_policies, search_policy
+from placewise_core.speed.learned.disturbance import Group
+from placewise_core.speed.learned.sums import Sums
 from placewise_core.view.view import ClusterView
 
 ROOM = {"a": 1, "b": 2, "c": 3, "d": 3}
@@ -65,6 +69,7 @@ class PrintedLdwp(LastNode):
 HEURISTICS = placement_policies()
 HARMONY = harmony_policy(Spreads(sharpness=0.7), HEURISTICS)
 SEARCH = search_policy(FirstIsBest(), HEURISTICS, harmony=HARMONY)
+ADAPTIVE = adaptive_policy(FirstIsBest(), HEURISTICS, harmony=HARMONY)
 LDWP = LearnedNodes(FewGpusFirst(), HEURISTICS["load-balance"])
 AHEAD, SAMPLE = RandomAhead(), HarmonyDraw(HARMONY)
 
@@ -100,6 +105,7 @@ POLICIES: dict[str, PlacementPolicy] = {
     **HEURISTICS,
     "harmony": HARMONY,
     "search": SEARCH,
+    "adaptive": ADAPTIVE,
     "ldwp": LDWP,
     "harmony-paper": HarmonyPaper(PrintedHarmony(list(ROOM)), HEURISTICS["consolidate"]),
     "ldwp-paper": LdwpPaper(PrintedLdwp(list(ROOM)), HEURISTICS["load-balance"]),
@@ -113,10 +119,16 @@ EXPLORERS = {
 
 
 def uneven() -> ClusterView:
-    """Four nodes of unequal room."""
-    return view_of(
+    """Four nodes of unequal room, in a cluster whose gangs have reported that they slow each other down."""
+    view = view_of(
         [node("a", gpus=1), node("b", gpus=2), node("c", gpus=3), node("d", gpus=4)], [running("r1", "d", [0])]
     )
+    group = Group("resnet50", "T4", 64, 2, 2, 2)
+    for is_beside in (False, True):
+        row = Sums(1e3, -700.0 * is_beside, 1e3).row
+        view.estimates.profile(SubtaskProfiled(group.kind(is_beside=is_beside), row))
+    assert knows_loss(view)
+    return view
 
 
 def gang_for(name: str, workers: int) -> Job:
