@@ -18,7 +18,6 @@ _ADMIT = "of AdmitOrWait, in the order of `job_ids`"
 _OBSERVED = "of AdmitOrWait; null unless the decision was observed"
 _SCORED = "null unless the job was scored, and the decision observed or explained"
 _SAMPLES = "samples/s if the job's epochs are unknown"
-_OLD = "the name is of schema 1, and states no unit"
 _UNITS = "of Place with scope NODE and of Partition"
 _STUDIED = "null without `alternatives`, without a net, and if a node is not among the net's candidates"
 _REPEAT = (
@@ -195,14 +194,6 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         ),
         "end_time_s": ("s since 1970", "end, at most a second before the decision; null if not reported"),
         "end": ("", 'FINISHED, FAILED, CANCELLED, SHARE_FINISHED or SUBTASK_FINISHED; "" before the end'),
-        "predicted_speed": (
-            "epochs/s",
-            f"speed predicted when the job was placed; null without one; {_SAMPLES}; {_OLD}",
-        ),
-        "mean_speed": (
-            "epochs/s",
-            f"mean of the speeds reported after the decision, each counted once; null if none was; {_OLD}",
-        ),
         "epochs_done": ("epochs", "most epochs reported as done after the decision; null if none were"),
         "predicted_s": ("s", "predicted time of a share; null for a job"),
         "actual_s": ("s", "time that a share or subtask took; null for a job, and before it ends"),
@@ -210,7 +201,11 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "exploration_rate": ("1", "ε for this job; null if the decision did not place it"),
         "explorer": ("", 'policy that explored, "" for none; null if the decision did not place the job'),
         "guard": ("", "verdict of the guard; null if the decision did not place the job"),
-        "predicted_speed_epochs_per_s": ("epochs/s", "as `predicted_speed`; null in samples/s"),
+        "predicted_speed_epochs_per_s": (
+            "epochs/s",
+            "speed predicted when the job was placed; null without one, and if the job's epochs are unknown",
+        ),
+        "predicted_speed_samples_per_s": ("samples/s", "the same if the job's epochs are unknown; null otherwise"),
         "speed_epochs_per_s": (
             "epochs/s",
             "mean of the speeds reported after the decision, each weighted by the time since the report, "

@@ -154,12 +154,6 @@ class Fate:
         return max((epochs or 0.0 for _, _, epochs in self.progress), default=0.0)
 
     @property
-    def simple_mean_speed(self) -> float | None:
-        """Mean of the reported speeds, each counted once; None without one."""
-        speeds = [speed for _, speed, _ in self.progress if speed]
-        return sum(speeds) / len(speeds) if speeds else None
-
-    @property
     def mean_speed(self) -> float | None:
         """Time-weighted mean of the reported speeds; None without one.
 
@@ -173,7 +167,9 @@ class Fate:
             weighted += speed * max(0.0, time_s - before_s)
             total_s += max(0.0, time_s - before_s)
             before_s = max(before_s, time_s)
-        return weighted / total_s if total_s > 0 else self.simple_mean_speed
+        if total_s > 0:
+            return weighted / total_s
+        return sum(speed for _, speed in speeds) / len(speeds) if speeds else None
 
 
 @frozen

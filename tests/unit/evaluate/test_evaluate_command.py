@@ -131,7 +131,7 @@ def test_a_policy_that_was_never_asked_is_named(log: Path) -> None:
 
 
 def test_another_column_than_a_reward_judges_nothing(log: Path) -> None:
-    done = RUNNER.invoke(evaluate_app, ["--log", str(log), "--policy", "tetris", "--reward", "mean_speed"])
+    done = RUNNER.invoke(evaluate_app, ["--log", str(log), "--policy", "tetris", "--reward", "slowdown"])
     assert done.exit_code == 2
     assert "reward_20min" in done.output
 

@@ -124,7 +124,7 @@ def life(n: int) -> list[Entry]:
 
 def joined_row(directory: Path) -> tuple[object, ...]:
     (row,) = rows(directory, "joined")
-    return row["status"], row["start_time_s"], row["mean_speed"], row["end_time_s"], row["epochs_done"]
+    return row["status"], row["start_time_s"], row["speed_epochs_per_s"], row["end_time_s"], row["epochs_done"]
 
 
 WHOLE = ("OBSERVED", NOON_S + 1, 1.0, NOON_S + 3, 2.0)
@@ -228,7 +228,7 @@ async def test_outcomes_meet_their_decision_even_days_later(tmp_path: Path) -> N
         NOON_S + 3,
         NOON_S + 2 * DAY_S,
     )
-    assert (row["predicted_speed"], row["mean_speed"], row["epochs_done"]) == (2.0, 2.0, 12.0)
+    assert (row["predicted_speed_samples_per_s"], row["epochs_done"]) == (2.0, 12.0)
     assert (row["queueing_s"], row["jct_s"]) == (8.0, 2 * DAY_S + 5)
     assert row["speed_epochs_per_s"] == (1.0 * 7 + 3.0 * 10) / 17, "a report tells the speed since the one before"
     assert row["slowdown"] is None, "a job of unknown epochs has its speed predicted in samples"
@@ -237,7 +237,7 @@ async def test_outcomes_meet_their_decision_even_days_later(tmp_path: Path) -> N
 async def test_times_and_speeds_that_nobody_reported_are_null(tmp_path: Path) -> None:
     await run(FakeRing(decision(1)), tmp_path)
     (row,) = rows(tmp_path, "joined")
-    unknown = ("start_time_s", "end_time_s", "mean_speed", "speed_epochs_per_s", "epochs_done", "queueing_s", "jct_s")
+    unknown = ("start_time_s", "end_time_s", "speed_epochs_per_s", "epochs_done", "queueing_s", "jct_s")
     assert {row[name] for name in unknown} == {None}
 
 
@@ -247,6 +247,7 @@ async def test_a_job_that_runs_slower_than_predicted_says_by_how_much(tmp_path: 
     await run(FakeRing(known, outcome(1, JobEventKind.PROGRESS, NOON_S + 9, speed=0.5)), tmp_path)
     (row,) = rows(tmp_path, "joined")
     assert (row["predicted_speed_epochs_per_s"], row["slowdown"]) == (2.0, 4.0)
+    assert row["predicted_speed_samples_per_s"] is None
 
 
 async def test_a_job_whose_host_has_another_clock_has_no_queueing_time(tmp_path: Path) -> None:

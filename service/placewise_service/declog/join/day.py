@@ -214,7 +214,6 @@ def _columns(found: Sequence[Found]) -> dict[str, Sequence[object]]:
         "start_time_s": [fate.start_time_s or None for fate in fates],
         "end_time_s": [fate.end_time_s or None for fate in fates],
         "end": [fate.end for fate in fates],
-        "mean_speed": [each.since.simple_mean_speed for each in found],
         "speed_epochs_per_s": [each.since.mean_speed for each in found],
         "epochs_done": [each.since.epochs_done or None for each in found],
         "actual_s": [fate.actual_s for fate in fates],

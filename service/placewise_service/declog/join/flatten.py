@@ -31,9 +31,9 @@ DECIDED: Final = pa.schema(
         *(JOINED_SCHEMA.field(name) for name in (
             "decision_id", "job_id", "unit", "subtask", "rpc", "cluster", "decide_time_s", "policy", "bundle",
             "bundle_digest", "caller", "propensity", "is_explored", "is_fallback", "outcome", "planned",
-            "submit_time_s", "predicted_speed", "predicted_s", "own_propensity", "exploration_rate", "explorer",
-            "guard", "predicted_speed_epochs_per_s", "gpus", "admit_decision_id", "canary_bundle", "canary_salt",
-            "canary_share", "is_washout", "arm", "mixed_propensity",
+            "submit_time_s", "predicted_s", "own_propensity", "exploration_rate", "explorer", "guard",
+            "predicted_speed_epochs_per_s", "predicted_speed_samples_per_s", "gpus", "admit_decision_id",
+            "canary_bundle", "canary_salt", "canary_share", "is_washout", "arm", "mixed_propensity",
         )),
         *(pa.field(name, kind) for name, kind in _OF_JOIN.items()),
     ]
@@ -67,8 +67,8 @@ _PLACE: Final = {
     "reservation_id": "job_reservations",
     "submit_time_s": "job_submit_times_s",
     "total_epochs": "job_total_epochs",
-    "predicted_speed": "job_predicted_speeds",
     "predicted_speed_epochs_per_s": "job_predicted_speeds_epochs_per_s",
+    "predicted_speed_samples_per_s": "job_predicted_speeds",  # until those in epochs are taken out
     "propensity": "job_answered_propensities",
     "own_propensity": "job_own_propensities",
     "exploration_rate": "job_exploration_rates",
@@ -207,6 +207,8 @@ def _exploded(rows: pa.RecordBatch, lists: Mapping[str, str]) -> pa.Table | None
     found |= {name: rows[name].take(of) for name in _TRIAL}
     if lists is _PLACE:
         found |= {name: _where_known(rows[column], of) for name, column in _ARMS.items()}
+        is_in_epochs = pc.is_valid(found["predicted_speed_epochs_per_s"])
+        found["predicted_speed_samples_per_s"] = pc.if_else(is_in_epochs, None, found["predicted_speed_samples_per_s"])
     found["is_tried"] = pc.or_(rows["is_dry_run"], pc.is_valid(rows["shadow_of"])).take(of)
     for name in ("propensity", "is_explored", "is_fallback"):
         found.setdefault(name, rows[name].take(of))
