@@ -40,6 +40,7 @@ READABLE: Final = (1, 2)  # in 1, `time_s` of a Place was when its record was ma
 PLACE: Final = "Place"
 PARTITION: Final = "Partition"
 ADMIT_OR_WAIT: Final = "AdmitOrWait"
+FAILED: Final = "FAILED"  # guard of a job that a fallback placed, as a policy or an explorer had failed
 
 
 @frozen
@@ -80,10 +81,11 @@ class Draw:
     """How the placement of one job came about. P(a) is the propensity in the job's answer.
 
     `own_propensity` is π(a) of the policy in force; `explorer` names the policy that explored, "" if none did; `rate`
-    is ε for this job; `guard` is the verdict that kept exploration from it. `info` is whatever the policy that placed
-    the job reports of itself. `seed` is that of the job's own draws, None if they are draws of the request. `stops` are
-    those of the policy in force and of the explorers that the clock stopped, by name. Records of older versions lack
-    them, and tell it by `info` and `fallback_reason`, of the policy that placed the job alone.
+    is ε for this job; `guard` is the verdict that kept exploration from it, or FAILED: then P(a) is unknown. `info` is
+    whatever the policy that placed the job reports of itself. `seed` is that of the job's own draws, None if they are
+    draws of the request. `stops` are those of the policy in force and of the explorers that the clock stopped, by name.
+    Records of older versions lack them, and tell it by `info` and `fallback_reason`, of the policy that placed the job
+    alone.
     """
 
     job_id: str

@@ -15,6 +15,7 @@ One draw per job and slot: a host that asks again within the slot gets the same 
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -87,11 +88,6 @@ class Draws:
         )
         return drawn
 
-    def shown(self, admission: Admission) -> Admission:
-        """The answer with its draw, if there was one."""
-        draw = self.found.get(admission.job_id)
-        return admission if draw is None else replace(admission, draw=draw)
-
     def _spares(self, job: Job, pool: Pool) -> str:
         """Why nothing is drawn for the job, or ""."""
         guard = self._context.exploration.guard
@@ -126,6 +122,12 @@ class Draws:
             return None, context.rng.random(4).tolist()
         seed = seed_in_slot(self._view, job, context.slot)
         return seed, np.random.default_rng(seed).random(4).tolist()
+
+
+def with_draw(admission: Admission, drawn: Mapping[JobId, AdmitDraw]) -> Admission:
+    """The answer with its draw, if there was one."""
+    draw = drawn.get(admission.job_id)
+    return admission if draw is None else replace(admission, draw=draw)
 
 
 def seed_in_slot(view: ClusterView, job: Job, slot: int) -> int:

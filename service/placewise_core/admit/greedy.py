@@ -14,7 +14,7 @@ import numpy as np
 
 from placewise_core.admit import blockers
 from placewise_core.admit.backfill import Backfill
-from placewise_core.admit.exploring import Draws
+from placewise_core.admit.exploring import Draws, with_draw
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.admit.pool import Pool
@@ -24,7 +24,7 @@ from placewise_core.basics.bounded import Bounded
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import spaced
 from placewise_core.domain.cluster import QueueState
-from placewise_core.domain.decision import Admission, AdmitPlan, Blocker, ShapeScore, Verdict
+from placewise_core.domain.decision import Admission, AdmitDraw, AdmitPlan, Blocker, ShapeScore, Verdict
 from placewise_core.domain.job import Job, JobId, Priority
 from placewise_core.speed.throughput import Match, MatchKey, ThroughputModel
 from placewise_core.view.speeds import match_on
@@ -65,7 +65,8 @@ class Waiting:
 @dataclass(slots=True)
 class Round:
     """One request while it is decided, and the queue's state. `used` and `blocked` are for policies that count by type
-    of job, `waiting` is for those that count the jobs not admitted yet. `met` has those that were looked at."""
+    of job, `waiting` is for those that count the jobs not admitted yet. `met` has those that were looked at, `drawn`
+    the draws of a policy that draws itself."""
 
     view: ClusterView
     queue: QueueState
@@ -81,6 +82,7 @@ class Round:
     draws: Draws | None = None
     waiting: int = 0
     met: dict[JobId, Waiting] = field(default_factory=dict)
+    drawn: dict[JobId, AdmitDraw] = field(default_factory=dict)
     left_out: Sequence[Blocker] | None = None
 
     def pool_for(self, job: Job) -> Pool:
@@ -194,7 +196,8 @@ class GreedyAdmission(AdmissionPolicy):
                 candidates.append(waiting := self._waiting(job, state))
                 waiting.position = position
         for waiting, admission in self._dispatch(candidates, state):
-            found[waiting.position] = admission if state.draws is None else state.draws.shown(admission)
+            drawn = state.drawn if state.draws is None else state.draws.found
+            found[waiting.position] = with_draw(admission, drawn)
         return _planned([found[position] for position in sorted(found)], state)
 
     def begin(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> Round:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from placewise_core.admit import blockers
-from placewise_core.admit.exploring import DrawnAnswer, Draws
+from placewise_core.admit.exploring import DrawnAnswer, Draws, with_draw
 from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext
 from placewise_core.admit.pool import Pool, take_promised
 from placewise_core.admit.shapes import Options
@@ -40,7 +40,7 @@ def admit(
     drawn = draws.draw(job, pool, options, own)
     if drawn.is_held_back or drawn.i != own or drawn.options is not options:
         plan = _changed(policy, job, drawn, jobs, view, plan, unexplored)
-    return AdmitPlan(tuple([draws.shown(given) for given in plan.admissions]), plan.queue)
+    return AdmitPlan(tuple([with_draw(given, draws.found) for given in plan.admissions]), plan.queue)
 
 
 def _decided(jobs: Sequence[Job], view: ClusterView, before: QueueState, plan: AdmitPlan) -> Job | None:

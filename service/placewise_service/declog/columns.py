@@ -78,7 +78,8 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "job_explorers": ("", f'policy that explored, of AdmitOrWait `chance`, "" for none; {_PER_JOB}'),
         "job_guards": (
             "",
-            "URGENT, MAX_GPUS or MIN_NODES if the guard spared the job; of AdmitOrWait also PROMISED for one that was "
+            "URGENT, MAX_GPUS or MIN_NODES if the guard spared the job; FAILED if a policy failed while the cluster "
+            "explored, so that P(a) is unknown; of AdmitOrWait also PROMISED for one that was "
             'spared, and HEAD or BOUND for one that could not be held back; else ""; '
             f"{_PER_JOB}",
         ),

@@ -31,7 +31,7 @@ from placewise_log.manifest import LogManifest, ManifestError
 from placewise_service.declog.files import durable_writer, write_durably
 from placewise_service.declog.join.clock import LogClock
 from placewise_service.declog.join.log import LogJoin
-from placewise_service.declog.problems import Problems
+from placewise_service.declog.problems import FileProblemError, Problems
 from placewise_service.declog.seen import SeenIds
 from placewise_service.declog.tables import SCHEMAS, row_of
 
@@ -51,6 +51,7 @@ class Dataset:
         self.problems = Problems()
         self._seen: dict[Path, SeenIds] = {}
         self._states: dict[str, dict[Log, LogState]] = {}
+        self._before: LogManifest | None = None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -101,9 +102,15 @@ class Dataset:
         self._states.setdefault(cluster, {})[log] = state
 
     def _positions(self) -> dict[str, str]:
-        """Empty for a directory of an earlier version: its log is read again, without repeats."""
+        """Empty for a directory of an earlier version, and if the file is malformed: the log is read again, without
+        repeats."""
         path = self.directory / _POSITIONS
-        return dict(json.loads(path.read_text())) if path.exists() else {}
+        try:
+            return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
+        except (ValueError, TypeError):
+            self.problems.add(FileProblemError(path, "malformed, written again: all that the store has is read again"))
+            path.unlink()
+            return {}
 
     def join_all(self, *, now_s: float, dangling_after_s: float) -> Counter[str]:
         """Rebuilds the derived tables of every day that needs it; the counts of LogJoin.run. `now_s` is the store's
@@ -128,10 +135,14 @@ class Dataset:
 
     def _manifest(self) -> LogManifest:
         """The last one; an empty one if there is none, or one that cannot be read."""
-        try:
-            return LogManifest.read(self.directory)
-        except ManifestError:
-            return LogManifest()
+        if self._before is None:
+            try:
+                self._before = LogManifest.read(self.directory)
+            except ManifestError as error:
+                self._before = LogManifest()
+                if (self.directory / MANIFEST).exists():
+                    self.problems.add(error)
+        return self._before
 
     def _host_times_s(self, before: LogManifest) -> dict[str, float]:
         """Of clusters whose host sets the time: now, or at the last export if this one does not read their log."""

@@ -1,6 +1,6 @@
 """Faults of a log's files, one line each. A fault never ends an export."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -41,9 +41,19 @@ class Problems:
         """A report that does not fit its decision."""
         _count(self._reports, path, what, example, 1)
 
+    def add_lines(self, lines: Iterable[str]) -> None:
+        """Lines of an earlier join about files that are as they were then."""
+        self._files.extend(lines)
+
     def __iter__(self) -> Iterator[str]:
         yield from self._files
         yield from _lines(self._rows)
+
+    def merge(self, other: "Problems") -> None:
+        """Takes those of another part of the log, which has other files."""
+        self._files.extend(other._files)
+        self._rows.update(other._rows)
+        self._reports.update(other._reports)
 
     @property
     def notes(self) -> Iterator[str]:

@@ -14,6 +14,7 @@ from placewise_core.domain.commands import Scope
 from placewise_core.domain.decision import AdmitPlan, Reason, ShapeScore
 from placewise_core.policies.studies.shadow import Compared, Forecasts
 from placewise_log.record import (
+    FAILED,
     AdmitSeen,
     CorruptEntryError,
     DecisionRecord,
@@ -277,9 +278,12 @@ def _placed_columns(record: DecisionRecord) -> dict[str, Any]:
     by_job = {decided.job_id: decided for decided in record.place.decisions}
     found = [(job, by_job.get(job.id)) for job in record.jobs]
     speeds = [decided and (decided.predicted_speed or None) for _, decided in found]
+    unknown = {draw.job_id for draw in record.draws if draw.guard == FAILED}
     return {
         "job_outcomes": [decided and decided.outcome.value for _, decided in found],
-        "job_answered_propensities": [decided and decided.propensity for _, decided in found],
+        "job_answered_propensities": [
+            decided.propensity if decided and job.id not in unknown else None for job, decided in found
+        ],
         "job_planned": [decided and spots(decided.assignments) for _, decided in found],
         "job_nodes": [decided and sorted(task.node for task in decided.assignments) for _, decided in found],
         "job_reservations": [decided and (decided.reservation_id or None) for _, decided in found],
@@ -297,11 +301,12 @@ def _draw_columns(record: DecisionRecord) -> dict[str, Any]:
     by_job = {draw.job_id: draw for draw in record.draws}
     draws = [by_job.get(job.id) for job in record.jobs]
     decisions = record.place.decisions if record.place is not None else ()
-    propensities = {decided.job_id: decided.propensity for decided in decisions if decided.job_id in by_job}
+    known = {draw.job_id for draw in record.draws if draw.guard != FAILED}
+    propensities = {decided.job_id: decided.propensity for decided in decisions if decided.job_id in known}
     return {
         "job_is_explored": [draw and draw.is_explored for draw in draws],
         "job_propensities": [propensities.get(job.id) for job in record.jobs],
-        "job_own_propensities": [draw and draw.own_propensity for draw in draws],
+        "job_own_propensities": [draw and (None if draw.guard == FAILED else draw.own_propensity) for draw in draws],
         "job_exploration_rates": [draw and draw.rate for draw in draws],
         "job_explorers": [draw and draw.explorer for draw in draws],
         "job_guards": [draw and draw.guard for draw in draws],

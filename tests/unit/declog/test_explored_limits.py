@@ -1,16 +1,19 @@
-"""Exploration keeps the limits of the policy in force: the head's reservation, its bound, and an admitted shape."""
+"""Exploration keeps the limits of the policy in force: the head's reservation, its bound, and an admitted shape. A
+policy that fails meanwhile leaves no probability."""
 
 from dataclasses import replace
 
 import pytest
 from tests.fakes.cluster import make_job
-from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, place, running_engine
+from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
 
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings
 from placewise_core.domain.commands import AdmitCommand
 from placewise_core.domain.decision import Outcome, Reason, Verdict
 from placewise_core.domain.job import Job
+from placewise_core.policies.load_balance import LoadBalance
+from placewise_service.declog.tables import row_of
 
 EXPLORERS = ("consolidate", "load-balance", "random", "harmony", "harmony-sample", "search")
 
@@ -54,3 +57,22 @@ async def test_no_explorer_changes_an_admitted_shape(explorer: str) -> None:
     assert answer.meta.is_explored
     assert [len(task.gpu_indices) for task in tasks] == [given.gpus_per_node] * given.nodes
     assert len({task.node for task in tasks}) == given.nodes
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+async def test_the_fallback_for_a_failed_policy_states_no_probability_if_the_cluster_explores(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("torn")
+
+    monkeypatch.setattr(LoadBalance, "propose", failing)
+    async with running_engine(2, 4) as engine:
+        await engine.update_settings(CLUSTER, replace(exploring("load-balance"), exploration_rate=rate))
+        await ask_place(engine, place(make_job("a"), policy="load-balance", seed=1))
+        assert await logged(engine)
+        ((position, data),) = await engine._parts.store.read_decisions(CLUSTER, "0", 10)
+    row = row_of(CLUSTER, position, data)[2]
+    assert row["fallback_reason"] == "load-balance: RuntimeError"
+    found = [row[f"job_{name}"] for name in ("answered_propensities", "own_propensities", "guards")]
+    assert found == ([[None], [None], ["FAILED"]] if rate else [[1.0], [1.0], [""]])

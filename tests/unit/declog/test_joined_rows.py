@@ -22,7 +22,7 @@ from placewise_core.domain.decision import (
     Verdict,
 )
 from placewise_core.domain.job import Job, JobId, NodeId, Role
-from placewise_log.record import CanarySeen, DecisionRecord, JobArm, PlaceSeen
+from placewise_log.record import FAILED, CanarySeen, DecisionRecord, Draw, JobArm, PlaceSeen
 from placewise_service.declog.dataset import Dataset
 from placewise_service.declog.outcomes import Fate, Fates, Key, Report
 
@@ -90,6 +90,15 @@ async def test_an_explored_admission_has_its_propensity_and_one_without_a_choice
     names = ("propensity", "own_propensity", "explorer", "exploration_rate", "is_explored")
     assert [found["j1"][name] for name in names] == [0.1, 0.0, "chance", 0.2, True]
     assert [found["j2"][name] for name in names] == [1.0, None, None, None, False]
+
+
+async def test_a_job_that_a_fallback_placed_while_the_cluster_explored_has_no_propensity(tmp_path: Path) -> None:
+    failed = replace(decision(1), draws=(Draw("j1", guard=FAILED, fallback_reason="consolidate: RuntimeError"),))
+    report = await run(FakeRing(failed, replace(decision(2), draws=(Draw("j2", 0.5),))), tmp_path)
+    names = ("propensity", "own_propensity", "guard", "is_fallback")
+    found = {row["job_id"]: [row[name] for name in names] for row in job_rows(tmp_path)}
+    assert found == {"j1": [None, None, "FAILED", True], "j2": [1.0, 0.5, "", False]}
+    assert report.problems == []
 
 
 async def test_a_host_that_names_the_admission_itself_is_understood(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Random GPU counts (Proteus' second baseline): each job is given a random n once, and starts when n are free.
 
-The draw depends on the job alone (id and submission time), so that asking again does not draw again.
+The draw depends on the job alone (id and submission time), so that asking again does not draw again. The probability of
+its answer goes with it: that of its n, or of all n that are not free for one that waits.
 """
 
 import zlib
@@ -9,6 +10,7 @@ import numpy as np
 
 from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
 from placewise_core.admit.shapes import Options
+from placewise_core.domain.decision import AdmitDraw
 
 
 class RandomGpus(GreedyAdmission):
@@ -23,4 +25,7 @@ class RandomGpus(GreedyAdmission):
         seed = zlib.crc32(f"{waiting.job.id}:{waiting.job.submit_time_s}".encode())
         drawn = int(np.random.default_rng(seed).choice(counts))
         same = np.flatnonzero(options.gpus == drawn)
+        is_same_answer = counts == drawn if len(same) else ~np.isin(counts, options.gpus)
+        chance = float(is_same_answer.mean())
+        state.drawn[waiting.job.id] = AdmitDraw(chance, chance, seed=seed)
         return int(same[0]) if len(same) else None

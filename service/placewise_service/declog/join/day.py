@@ -46,12 +46,12 @@ class DayJoin:
     """The joined rows of one day, and counts: rows by status, OVERRIDDEN, REPEATED, ORPHANS, REFUSED_AGAIN (jobs of
     unchanged refusals, which have no row), WAITING (rows whose reward may be known later)."""
 
-    def __init__(self, folder: Path, decisions: Sequence[Path], outcomes: Sequence[Path], problems: Problems) -> None:
+    def __init__(self, folder: Path, decisions: Sequence[Path], outcomes: Sequence[Path]) -> None:
         """`folder` is on the disk that has room for the buckets. Files that cannot be read are left out."""
-        decided = _rows_of_readable(decisions, DECISIONS, DECISION_COLUMNS, problems)
-        reported = _rows_of_readable(outcomes, OUTCOMES, OUTCOME_COLUMNS, problems)
+        self.problems = Problems()
+        decided = _rows_of_readable(decisions, DECISIONS, DECISION_COLUMNS, self.problems)
+        reported = _rows_of_readable(outcomes, OUTCOMES, OUTCOME_COLUMNS, self.problems)
         self._decisions, self._outcomes = list(decided), list(reported)
-        self._problems = problems
         self._count = count_for(sum(decided.values()) + sum(reported.values()))
         folder.mkdir()
         self._decided = Buckets(folder, "decided", DECIDED, self._count)
@@ -93,7 +93,7 @@ class DayJoin:
                     for batch in file.iter_batches(_BATCH, columns=[*columns, *later]):
                         yield rows_of_batch(_complete(batch), number)
             except (pa.ArrowException, OSError) as error:
-                self._problems.add(FileProblemError(path, f"damaged: {_first_line(error)}"))
+                self.problems.add(FileProblemError(path, f"damaged: {_first_line(error)}"))
 
     def _checked(self, batch: pa.RecordBatch, number: int) -> pa.Table:
         """The rows of decisions, with null for a probability that is none."""
@@ -105,7 +105,7 @@ class DayJoin:
                 continue
             example = decided.filter(is_wrong).column("decision_id")[0].as_py()
             what = f"{plural} outside {bounds}, null in joined"
-            self._problems.add_rows(self._decisions[number], what, f"decision {example}", count)
+            self.problems.add_rows(self._decisions[number], what, f"decision {example}", count)
             at = DECIDED.get_field_index(name)
             decided = decided.set_column(at, DECIDED.field(at), pc.if_else(is_wrong, None, values))
         return decided
@@ -127,7 +127,7 @@ class DayJoin:
         for report in fates.orphans:
             named = f"decision {report.key.decision_id}" if report.key.decision_id else "no decision named"
             what = "outcomes of unknown decisions, joined with nothing"
-            self._problems.note(self._outcomes[report.file], what, named)
+            self.problems.note(self._outcomes[report.file], what, named)
         if any(row.first_refusal for row in rows):
             kept = [at for at, row in enumerate(rows) if not row.first_refusal]
             self.counts["REFUSED_AGAIN"] += len(rows) - len(kept)
@@ -143,7 +143,7 @@ class DayJoin:
 
     def _count_repeat(self, path: Path, job_id: str) -> None:
         self.counts["REPEATED"] += 1
-        self._problems.note(path, "rows that the log has already, counted once", f"job {job_id}")
+        self.problems.note(path, "rows that the log has already, counted once", f"job {job_id}")
 
     def _check_clock(self, row: Decided, found: Found) -> None:
         fate = found.fate
@@ -153,7 +153,7 @@ class DayJoin:
             what = "jobs ended before they started: the clocks disagree"
         else:
             return
-        self._problems.note(self._outcomes[fate.file], what, f"job {row.key.job_id}")
+        self.problems.note(self._outcomes[fate.file], what, f"job {row.key.job_id}")
 
 
 def _taken(decided: pa.Table, rows: list[Decided], kept: list[int]) -> tuple[pa.Table, list[Decided]]:

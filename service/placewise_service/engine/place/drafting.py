@@ -31,7 +31,7 @@ from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view.heads import barred
 from placewise_core.view.standing import held, may_share, with_groups
 from placewise_core.view.view import ClusterView
-from placewise_log.record import Choice, Draw, ViewRead
+from placewise_log.record import FAILED, Choice, Draw, ViewRead
 from placewise_service.engine.canary.arming import Arming
 from placewise_service.engine.ids import random_bits
 from placewise_service.engine.place.observing import choice_of
@@ -337,7 +337,9 @@ class Placer:
             if proposal is None:
                 return None
             reason = f"{policy.name}: {type(error).__name__}"
-            return explore.Drawn(replace(proposal, is_fallback=True, fallback_reason=reason), proposal.propensity)
+            found = replace(proposal, is_fallback=True, fallback_reason=reason)
+            guard = FAILED if exploration.rate > 0 else ""  # an explorer may have failed: then P(a) is unknown
+            return explore.Drawn(found, proposal.propensity, guard=guard)
 
 
 def _draw_of(job_id: JobId, drawn: explore.Drawn, seed: int | None) -> Draw:

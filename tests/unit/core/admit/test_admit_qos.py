@@ -221,6 +221,19 @@ def test_random_counts_are_drawn_once_per_job() -> None:
     assert ask("random-gpus", [job("j1")], view)["j1"].gpus == ask("random-gpus", [job("j1")], view)["j1"].gpus
 
 
+def test_random_counts_state_the_probability_of_their_answer() -> None:
+    view = cluster_of(gpu_nodes(1, 4))
+    answers = [ask("random-gpus", [job(f"j{i}")], view)[f"j{i}"] for i in range(60)]
+    assert {given.draw.propensity for given in answers if given.draw} == {0.25}
+    busy = cluster_of(gpu_nodes(1, 4))
+    occupy(busy, [3])
+    waits = [given for i in range(60) if (given := ask("random-gpus", [job(f"j{i}")], busy)[f"j{i}"]).gpus == 0]
+    assert waits
+    assert {given.draw.propensity for given in waits if given.draw} == {0.75}
+    behind = ask("random-gpus", [job(waits[0].job_id), job("b")], busy)["b"]
+    assert behind.draw is None, "it waits whatever its n is"
+
+
 def test_rigid_demands_beyond_gpus_count() -> None:
     view = cluster_of(gpu_nodes(2, 4))
     assert ask("fifo", [rigid("a", 2, Resources(cpu_cores=32))], view)["a"].gpus == 0

@@ -242,6 +242,38 @@ def test_the_export_ends_with_code_6_after_a_file_that_it_cannot_read(exported: 
     assert {row["decision_id"] for row in job_rows(tmp_path)} == {decision_id(2)}
 
 
+def test_each_export_names_a_file_that_it_cannot_read_until_it_is_gone(exported: Exported, tmp_path: Path) -> None:
+    ring = FakeRing(decision(1), outcome(1, JobEventKind.FINISHED, NOON_S + 9))
+    ring.now_s = NOON_S + 7200  # no row is open, so the day is not joined again
+    assert exported(ring) == (Exit.OK, [])
+    ring.add(decision(2), outcome(2, JobEventKind.FINISHED, NOON_S + 9))
+    assert exported(ring) == (Exit.OK, [])
+    bad, _ = files(tmp_path, "decisions/*/*.parquet")
+    truncated(bad)
+    first, second, third = [exported(ring) for _ in range(3)]
+    assert first[0] == Exit.BAD_INPUT
+    assert [line for line in first[1] if f"{bad}: not a whole Parquet file" in line]
+    assert [code for code, _ in (second, third)] == [Exit.BAD_INPUT] * 2
+    assert second == third
+    assert set(second[1]) <= set(first[1])  # which also has what the join says of reports, once
+    bad.unlink()
+    assert exported(ring)[0] == Exit.OK
+
+
+@pytest.mark.parametrize("name", ["positions.json", "manifest.json"])
+def test_a_malformed_file_of_the_export_itself_is_named_and_written_again(
+    exported: Exported, tmp_path: Path, name: str
+) -> None:
+    ring = FakeRing(decision(1), outcome(1, JobEventKind.FINISHED, NOON_S + 9))
+    assert exported(ring) == (Exit.OK, [])
+    (tmp_path / name).write_text((tmp_path / name).read_text()[:-5])
+    code, (line,) = exported(ring)
+    assert code == Exit.BAD_INPUT
+    assert line.startswith(f"placewise: {tmp_path / name}: ")
+    assert len(job_rows(tmp_path)) == 1
+    assert exported(ring) == (Exit.OK, [])
+
+
 def test_a_propensity_that_is_none_ends_the_export_with_code_6(exported: Exported) -> None:
     code, (line,) = exported(FakeRing(drawn(1, 0.0)))
     assert code == Exit.BAD_INPUT
