@@ -73,7 +73,7 @@ async def test_decisions_after_conflicts_are_made_again(server: RedisServer, tmp
 @pytest.mark.parametrize("policy", [EXPLORING, "harmony", "random"])
 async def test_wishes_of_gangs_are_decided_again(policy: str, server: RedisServer, tmp_path: Path) -> None:
     server.client().flushall()
-    replicas = await write_log(server.url, policy, RECORDS, tmp_path, host_type=WishfulHost)
+    replicas = await write_log(server.url, policy, 3 * RECORDS, tmp_path, host_type=WishfulHost)
     log = ExportedLog(tmp_path)
     found = check(log, replicas[0])
     for engine in replicas:
@@ -91,7 +91,7 @@ async def test_wishes_of_gangs_are_decided_again(policy: str, server: RedisServe
 
 async def test_a_policy_that_learns_disturbance_is_decided_again(server: RedisServer, tmp_path: Path) -> None:
     server.client().flushall()
-    replicas = await write_log(server.url, "adaptive", 6 * RECORDS, tmp_path, host_type=DisturbedHost)
+    replicas = await write_log(server.url, "adaptive", 9 * RECORDS, tmp_path, host_type=DisturbedHost)
     found = check(ExportedLog(tmp_path), replicas[0])
     view = (await replicas[0].get_cluster(CLUSTER)).view
     for engine in replicas:
