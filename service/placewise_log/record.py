@@ -162,7 +162,8 @@ class PlaceSeen:
     Of observed decisions with scope NODE also the units that were open to the subtasks. `settled`: jobs that the store
     knew better than the view, after a conflict or because they hold resources already. `conflicts`: node and reason of
     each attempt that the store refused before this one. `is_seeded`: the caller gave the seed. `slot_s`: of draws for
-    jobs of a queue without settings of its own.
+    jobs of a queue without settings of its own. `guards`: the guard's verdict on jobs that found no place, and have no
+    Draw.
     """
 
     repeats: tuple[str, ...] = ()
@@ -172,6 +173,7 @@ class PlaceSeen:
     conflicts: tuple[tuple[str, str], ...] = ()
     is_seeded: bool = False
     slot_s: float = 0.0
+    guards: Mapping[str, str] = field(default_factory=dict)
 
 
 @final

@@ -81,7 +81,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "URGENT, MAX_GPUS or MIN_NODES if the guard spared the job; FAILED if a policy failed while the cluster "
             "explored, so that P(a) is unknown; of AdmitOrWait also PROMISED for one that was "
             'spared, and HEAD or BOUND for one that could not be held back; else ""; '
-            f"{_PER_JOB}",
+            f"{_PER_JOB}; of Place also of a spared job that found no place",
         ),
         "job_fallback_reasons": ("", f'why a fallback placed the job, "" if none did; {_PER_JOB}'),
         "job_seeds": ("", f"seed of the job's own draws; null if `seed` gave them; {_PER_JOB}"),
@@ -201,7 +201,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "own_propensity": ("1", "π(a) of the policy in force; null if the decision did not place the job"),
         "exploration_rate": ("1", "ε for this job; null if the decision did not place it"),
         "explorer": ("", 'policy that explored, "" for none; null if the decision did not place the job'),
-        "guard": ("", "verdict of the guard; null if the decision did not place the job"),
+        "guard": ("", "verdict of the guard; null for a job that the decision did not place, unless it was spared"),
         "predicted_speed_epochs_per_s": (
             "epochs/s",
             "speed predicted when the job was placed; null without one, and if the job's epochs are unknown",

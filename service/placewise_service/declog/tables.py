@@ -302,6 +302,7 @@ def _draw_columns(record: DecisionRecord) -> dict[str, Any]:
     draws = [by_job.get(job.id) for job in record.jobs]
     decisions = record.place.decisions if record.place is not None else ()
     known = {draw.job_id for draw in record.draws if draw.guard != FAILED}
+    guards = record.asked.guards if record.asked is not None else {}
     propensities = {decided.job_id: decided.propensity for decided in decisions if decided.job_id in known}
     return {
         "job_is_explored": [draw and draw.is_explored for draw in draws],
@@ -309,7 +310,9 @@ def _draw_columns(record: DecisionRecord) -> dict[str, Any]:
         "job_own_propensities": [draw and (None if draw.guard == FAILED else draw.own_propensity) for draw in draws],
         "job_exploration_rates": [draw and draw.rate for draw in draws],
         "job_explorers": [draw and draw.explorer for draw in draws],
-        "job_guards": [draw and draw.guard for draw in draws],
+        "job_guards": [
+            guards.get(job.id) if draw is None else draw.guard for job, draw in zip(record.jobs, draws, strict=True)
+        ],
         "job_fallback_reasons": [draw and draw.fallback_reason for draw in draws],
         "job_seeds": [draw and draw.seed for draw in draws],
         "job_stopped": [draw and _stopped(draw) for draw in draws],

@@ -8,7 +8,7 @@ from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
 
 from placewise_core.basics.clock import ManualClock
-from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings
+from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings
 from placewise_core.domain.commands import AdmitCommand
 from placewise_core.domain.decision import Outcome, Reason, Verdict
 from placewise_core.domain.job import Job
@@ -76,3 +76,16 @@ async def test_the_fallback_for_a_failed_policy_states_no_probability_if_the_clu
     assert row["fallback_reason"] == "load-balance: RuntimeError"
     found = [row[f"job_{name}"] for name in ("answered_propensities", "own_propensities", "guards")]
     assert found == ([[None], [None], ["FAILED"]] if rate else [[1.0], [1.0], [""]])
+
+
+async def test_the_verdict_of_the_guard_is_logged_for_a_job_that_finds_no_place_as_well() -> None:
+    spared = replace(exploring("load-balance"), exploration_guard=ExplorationGuard(max_gpus=4))
+    async with running_engine(2, 4) as engine:
+        await engine.update_settings(CLUSTER, spared)
+        await ask_place(engine, place(make_job("big", workers=9), make_job("wide", workers=5), make_job("c"), seed=1))
+        assert await logged(engine)
+        ((position, data),) = await engine._parts.store.read_decisions(CLUSTER, "0", 10)
+    row = row_of(CLUSTER, position, data)[2]
+    assert row["job_outcomes"] == ["NO_FIT", "PLACED", "PLACED"]
+    assert row["job_guards"] == ["MAX_GPUS", "MAX_GPUS", ""]
+    assert row["job_own_propensities"] == [None, 1.0, 1.0]

@@ -22,6 +22,7 @@ from placewise_core.domain.errors import DeadlineExceededError
 from placewise_core.domain.job import Job, JobId
 from placewise_core.gang import neighbours, why
 from placewise_core.gang.context import PlaceContext
+from placewise_core.gang.guard import verdict
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.inputs.cluster import Encoder
 from placewise_core.policies import explore
@@ -80,6 +81,7 @@ class Draft:
     reads: list[ViewRead] = field(default_factory=list)
     settled: tuple[str, ...] = ()
     conflicts: tuple[tuple[str, str], ...] = ()  # node and reason of earlier attempts
+    guards: dict[str, str] = field(default_factory=dict)  # verdicts for jobs that found no place
     arming: Arming | None = None  # of a cluster with a canary
 
     @property
@@ -102,6 +104,7 @@ class Draft:
         self.studies += part.studies
         self.decided += part.decided
         self.draws += part.draws
+        self.guards.update(part.guards)
         self.reads += part.reads
 
 
@@ -242,6 +245,8 @@ class Placer:
         if drawn is None:
             if draft.is_observed:
                 self._observe(job, (), view, context, draft)
+            if exploration.rate > 0 and (spared := verdict(exploration.guard, job, view, context)):
+                draft.guards[job.id] = spared
             outcome, blockers = why.explain(job, view, context)
             draft.answers[job.id] = JobDecision(job_id=job.id, outcome=outcome, blockers=blockers)
             return

@@ -406,6 +406,7 @@ class Placing:
                 draft.conflicts,
                 command.seed is not None,
                 self.placer.slot_s,
+                draft.guards,
             ),
             reads=tuple(draft.reads),
         )
