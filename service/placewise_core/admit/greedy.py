@@ -66,7 +66,7 @@ class Waiting:
 class Round:
     """One request while it is decided, and the queue's state. `used` and `blocked` are for policies that count by type
     of job, `waiting` is for those that count the jobs not admitted yet. `met` has those that were looked at, `drawn`
-    the draws of a policy that draws itself."""
+    the draws so far, of exploration or of a policy that draws itself."""
 
     view: ClusterView
     queue: QueueState
@@ -181,6 +181,7 @@ class GreedyAdmission(AdmissionPolicy):
         state = self.begin(jobs, view, queue, context)
         if self.is_explored and context.exploration.rate > 0:
             state.draws = Draws(view, queue, context)
+            state.drawn = state.draws.found
         if state.draws is None and context.starts_only and self.keeps_order and self.stops_at_first_wait:
             behind = state.backfill
             started = self._starts_in_order(jobs, state) if behind is None else self._starts(jobs, state, behind)
@@ -196,8 +197,7 @@ class GreedyAdmission(AdmissionPolicy):
                 candidates.append(waiting := self._waiting(job, state))
                 waiting.position = position
         for waiting, admission in self._dispatch(candidates, state):
-            drawn = state.drawn if state.draws is None else state.draws.found
-            found[waiting.position] = with_draw(admission, drawn)
+            found[waiting.position] = with_draw(admission, state.drawn)
         return _planned([found[position] for position in sorted(found)], state)
 
     def begin(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> Round:

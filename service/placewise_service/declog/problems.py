@@ -1,6 +1,6 @@
 """Faults of a log's files, one line each. A fault never ends an export."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -40,10 +40,6 @@ class Problems:
     def note(self, path: Path, what: str, example: str) -> None:
         """A report that does not fit its decision."""
         _count(self._reports, path, what, example, 1)
-
-    def add_lines(self, lines: Iterable[str]) -> None:
-        """Lines of an earlier join about files that are as they were then."""
-        self._files.extend(lines)
 
     def __iter__(self) -> Iterator[str]:
         yield from self._files

@@ -1,7 +1,6 @@
 """Joins the days of an exported log: first the runs of each day that changed, then rewards, which cross midnight."""
 
 import hashlib
-import json
 import math
 import shutil
 import tempfile
@@ -29,10 +28,9 @@ from placewise_service.declog.tables import DECISIONS, OUTCOMES
 
 DERIVED: Final = (JOINED, PROGRESS, RUNS)
 _INPUTS_KEY: Final = "placewise.inputs"
-_OPEN_KEY: Final = "placewise.open"
-_PROBLEMS_KEY: Final = "placewise.problems"  # lines about the day's files, which each export repeats
+_OPEN_KEY: Final = "placewise.open"  # rows that may change, and problems: not 0 if the day is joined again next time
 COUNTS_KEY: Final = "placewise.counts"  # orphans and repeated rows of the day
-_RULES: Final = "11"  # version of the join's own rules: tables of another one are built again
+_RULES: Final = "12"  # version of the join's own rules: tables of another one are built again
 _FOLDER: Final = ".join-"
 _START: Final = "start_time_s"
 _ASKED_RUNS: Final = RUNS_SCHEMA.append(pa.field("is_asked", pa.bool_()))
@@ -48,7 +46,8 @@ class LogJoin:
         self._problems = problems
 
     def run(self, clock: LogClock, *, dangling_after_s: float) -> Counter[str]:
-        """Rebuilds the tables of every day that changed, has open rows, or rewards that were not known yet.
+        """Rebuilds the tables of every day that changed, has open rows, malformed files, or rewards that were not known
+        yet.
 
         Counts the rows of these days by status, and OVERRIDDEN, REPEATED, ORPHANS, REFUSED_AGAIN, WAITING.
         """
@@ -61,8 +60,6 @@ class LogJoin:
                     join = DayJoin(folder / day, self.files(DECISIONS, day), self.files(OUTCOMES, day))
                     self._collect(day, join, clock, dangling_after_s)
                     days[day] = join, inputs
-                else:
-                    self._problems.add_lines(_lines_about(self._target(JOINED, day)))
             for day, (join, inputs) in days.items():
                 with tempfile.TemporaryDirectory(dir=folder) as slices:
                     join.reward(self._rewards(day, Path(slices), clock))
@@ -115,11 +112,9 @@ class LogJoin:
             for table in join.joined():
                 groups.add(table)
             groups.end()
-            is_open = join.counts[Status.OPEN] + join.counts["WAITING"]
+            left = join.counts[Status.OPEN] + join.counts["WAITING"] + len([*join.problems])
             counts = f"{join.counts['ORPHANS']} {join.counts['REPEATED']}"
-            lines = json.dumps([*join.problems])
-            notes = {_INPUTS_KEY: inputs, _OPEN_KEY: str(is_open), COUNTS_KEY: counts, _PROBLEMS_KEY: lines}
-            writer.add_key_value_metadata(notes)
+            writer.add_key_value_metadata({_INPUTS_KEY: inputs, _OPEN_KEY: str(left), COUNTS_KEY: counts})
 
     def _rewards(self, day: str, folder: Path, clock: LogClock) -> Iterator[pa.Table]:
         """Rows of REWARDED for the runs of a day, some thousands at a time."""
@@ -155,12 +150,6 @@ class LogJoin:
                     near = batch.filter(pc.and_(is_there, pc.less_equal(batch["start_time_s"], last_s)))
                     asked = near.append_column("is_asked", pa.repeat(path == own, len(near)))
                     yield pa.Table.from_batches([asked], _ASKED_RUNS)
-
-
-def _lines_about(joined: Path) -> list[str]:
-    """The lines about a day's files, as its last join had them."""
-    lines: list[str] = json.loads((pq.read_metadata(joined).metadata or {}).get(_PROBLEMS_KEY.encode(), b"[]"))
-    return lines
 
 
 def _in_order(slices: Buckets, count: int) -> Iterator[tuple[tuple[Any, ...], bool]]:

@@ -260,6 +260,20 @@ def test_each_export_names_a_file_that_it_cannot_read_until_it_is_gone(exported:
     assert exported(ring)[0] == Exit.OK
 
 
+def test_a_file_that_was_mended_is_joined_again_though_its_size_is_the_same(exported: Exported, tmp_path: Path) -> None:
+    ring = FakeRing(decision(1), outcome(1, JobEventKind.FINISHED, NOON_S + 9))
+    ring.now_s = NOON_S + 7200
+    assert exported(ring) == (Exit.OK, [])
+    (path,) = files(tmp_path, "decisions/*/*.parquet")
+    whole = path.read_bytes()
+    ring.add(decision(2), outcome(2, JobEventKind.FINISHED, NOON_S + 9))
+    bytes_within_changed(path)
+    assert exported(ring)[0] == Exit.BAD_INPUT
+    path.write_bytes(whole)
+    assert exported(ring)[0] == Exit.OK
+    assert {row["decision_id"] for row in job_rows(tmp_path)} == {decision_id(1), decision_id(2)}
+
+
 @pytest.mark.parametrize("name", ["positions.json", "manifest.json"])
 def test_a_malformed_file_of_the_export_itself_is_named_and_written_again(
     exported: Exported, tmp_path: Path, name: str
