@@ -82,7 +82,7 @@ class Draw:
 
     `own_propensity` is π(a) of the policy in force; `explorer` names the policy that explored, "" if none did; `rate`
     is ε for this job; `guard` is the verdict that kept exploration from it, or FAILED: then P(a) is unknown. `info` is
-    whatever the policy that placed the job reports of itself. `seed` is that of the job's own draws, None if they are
+    the report of the policy that placed the job about itself. `seed` is that of the job's own draws, None if they are
     draws of the request. `stops` are those of the policy in force and of the explorers that the clock stopped, by name.
     Records of older versions lack them, and tell it by `info` and `fallback_reason`, of the policy that placed the job
     alone.

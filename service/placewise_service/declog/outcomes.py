@@ -175,7 +175,7 @@ class Fate:
 @frozen
 class Found:
     """What became of one row. Times in epoch seconds, None if nobody reported them. `since` is the fate from the
-    decision on: its progress is what the labels are made of."""
+    decision on, from whose progress the labels are made."""
 
     status: Status
     fate: Fate

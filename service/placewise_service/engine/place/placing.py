@@ -120,7 +120,7 @@ class Placing:
         return self.placer.of(own[cluster].policies) if cluster in own else self.placer
 
     def _tried(self, asked: _PlaceCall) -> _PlaceCall:
-        """The call where a canary or a kill switch is in force. A kill switch comes first, and keeps bundles from
+        """The call under a canary or a kill switch. A kill switch comes first, and keeps bundles from
         exploring, too."""
         registry, cluster, name = self.parts.registry, asked.command.cluster, asked.policy.name
         if heuristic := registry.kill_of(cluster):
