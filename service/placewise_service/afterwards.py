@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-_DELAY_S = 0.03
+_DELAY_S = 0.06  # answers to a burst of some tens of calls come first
 _MOST_AT_ONCE = 64  # acts, some two milliseconds; a question that came meanwhile has its turn then
 
 _Act = tuple[Callable[..., None], tuple[object, ...]]
@@ -20,7 +20,7 @@ class Afterwards:
         self._acts: list[_Act] = []
 
     def add(self, act: Callable[..., None], *args: object) -> None:
-        """Calls `act(*args)` within some 30 ms. Needs a running event loop."""
+        """Calls `act(*args)` within some 60 ms. Needs a running event loop."""
         self._acts.append((act, args))
         if len(self._acts) == 1:
             asyncio.get_running_loop().call_later(_DELAY_S, self._turn)

@@ -4,6 +4,7 @@
 
 Each round starts, for either tree, one service and one client process with that tree's own SDK. The client asks as an
 adapter does: its `Decider` decides one gang of four GPUs on 16 nodes, then the reservation is given back by an event.
+Both trees decide by the same policies, fifo and consolidate, as their defaults differ.
 The two clients take turns of ten gangs, AdmitOrWait with Place in one call first, then Place alone. A figure is the
 median of a round in milliseconds; the difference has the standard error of its mean over the rounds. The program ends
 with 1 if this tree's mean is above the earlier one's by more than 5 % and by more than 0.2 ms.
@@ -36,6 +37,7 @@ ROOT = Path(__file__).parent.parent.parent
 CARRIERS: Final = ("http", "grpc")
 CALLS: Final = ("AdmitOrWait", "Place")
 _TURN, _WARM_UP = 10, 3
+_PLACE_POLICY: Final = "consolidate"
 _PAUSE_S = 0.002  # an adapter asks now and then
 _MOST_RATIO, _MOST_MS = 1.05, 0.2
 
@@ -113,7 +115,9 @@ async def _serve_turns(target: str) -> None:
         await client.report_nodes(cluster_pb2.ReportNodesRequest(cluster="c", nodes=nodes, full=True))
         loop, names = asyncio.get_running_loop(), (f"job-{number}" for number in itertools.count(1))
         while line := await loop.run_in_executor(None, sys.stdin.readline):
-            decider = Decider(client, AdapterSettings(cluster="c", ask_admission=line.strip() == "AdmitOrWait"))
+            is_asking = line.strip() == "AdmitOrWait"
+            settings = AdapterSettings(cluster="c", place_policy=_PLACE_POLICY, ask_admission=is_asking)
+            decider = Decider(client, settings)
             times_ms = []
             for name in itertools.islice(names, _TURN):
                 times_ms.append(await _decide(client, decider, name))

@@ -1,9 +1,10 @@
 """Cost of the decision log for a Place: logging off, and on with observations and alternatives of 0, 1 and 100 %.
 
-    python -m tests.bench.log_cost [--rounds 5] [--batches 40] [--stretch 1] [--json FILE]
+    python -m tests.bench.log_cost [--rounds 5] [--batches 40] [--stretch 1] [--shares "1 %"] [--json FILE]
 
 Each round starts new services, one per side and a second one without a log (the control), and a bare echo. One client
 asks them by turns in random order, a batch of up to 32 calls each, first one call after the other, then by 16 callers.
+`--shares` names the sides with a log, all by default: fewer take less time for as many turns.
 `--stretch N` makes a turn N batches in a row. In a turn of one batch, most of a service's log is written while others
 have their turns, and the service has rested long enough for each of its studies. Only longer stretches show throughput
 with the log's work. `cpu` is the service's CPU time per call, whenever it was spent, that of Redis apart.
@@ -20,6 +21,7 @@ import os
 import random
 import statistics
 import sys
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -55,22 +57,25 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--stretch", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=30)
+    parser.add_argument("--shares", nargs="+", choices=[*SHARES][2:], default=[*SHARES][2:])
     parser.add_argument("--json", default="")
     args = parser.parse_args()
-    sittings = []
+    sittings, sides = [], (_OFF, _CONTROL, *args.shares)
     for i in range(args.rounds):
-        sittings.append(uvloop.run(sitting(Workload("bench", args.nodes, 32, 4), args.batches, args.stretch)))
+        workload = Workload("bench", args.nodes, 32, 4)
+        sittings.append(uvloop.run(sitting(workload, args.batches, args.stretch, sides)))
         print(f"round {i + 1}: {line_of(sittings[-1])}", flush=True)
     if args.json:
         Path(args.json).write_text(msgspec.json.encode(sittings).decode())
     return verdict(sittings)
 
 
-async def sitting(workload: Workload, batches: int, stretch: int = 1) -> Sitting:
-    """All sides by turns, on new processes."""
+async def sitting(workload: Workload, batches: int, stretch: int = 1, sides: Collection[str] = (*SHARES,)) -> Sitting:
+    """These sides by turns, on new processes."""
     async with AsyncExitStack() as stack:
         services = {}
-        for name, share in SHARES.items():
+        for name in sides:
+            share = SHARES[name]
             settings = {f"PLACEWISE_DECLOG__{which}_SHARE": share or "0" for which in ("OBSERVE", "ALTERNATIVES")}
             settings["PLACEWISE_DECLOG__VIEWS"] = str(bool(share))
             module = {} if share else {"module": _UNLOGGED}
@@ -129,8 +134,8 @@ async def _by_turns(
 
 def line_of(one: Sitting) -> str:
     """Ratios to the echo."""
-    parts = [f"{who} p50 {one.p50_ms[who] / one.p50_ms[_ECHO]:.2f}" for who in SHARES]
-    return ", ".join([*parts, *(f"{who} rps {one.rps[who] / one.rps[_ECHO]:.3f}" for who in SHARES)])
+    parts = [f"{who} p50 {one.p50_ms[who] / one.p50_ms[_ECHO]:.2f}" for who in one.cpu_ms]
+    return ", ".join([*parts, *(f"{who} rps {one.rps[who] / one.rps[_ECHO]:.3f}" for who in one.cpu_ms)])
 
 
 def interval(values: list[float]) -> tuple[float, float]:
@@ -144,7 +149,7 @@ def interval(values: list[float]) -> tuple[float, float]:
 def verdict(sittings: list[Sitting]) -> int:
     """Prints each side against no log; 1 if 1 % costs too much."""
     is_slower = False
-    for who in [name for name in SHARES if name != _OFF]:
+    for who in [name for name in sittings[0].cpu_ms if name != _OFF]:
         p50, p50_half = interval([one.p50_ms[who] / one.p50_ms[_OFF] for one in sittings])
         rps, rps_half = interval([one.rps[who] / one.rps[_OFF] for one in sittings])
         if who == _HELD_TO:

@@ -44,6 +44,7 @@ _ALIASES = {
 
 
 @lru_cache(maxsize=4096)
+@lru_cache(4096)  # names come from users, in any number, and each comes again and again
 def normalised(model: str) -> str:
     """A model's name without case, spaces and punctuation: "ResNet-50" and "resnet_50" are one network."""
     name = re.sub(r"[^a-z0-9]", "", model.lower())

@@ -6,7 +6,8 @@ queue. Equal views have equal sums on any machine.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -22,8 +23,8 @@ from placewise_core.view.usage import Usage
 
 _MASK: Final = 2**64 - 1
 _TURN: Final = 0x9E3779B97F4A7C15  # turns the second number of a product, so that it matters which is the first
-_EDGE: Final = JobId("")  # before the first job and after the last one
-_MOST_CHANGED: Final = 20_000
+_MOST_CHANGED: Final = 20_000  # jobs noted since the last mark
+_MOST_WAITING: Final = 1000  # marks
 _of_job = struct.Struct("<9d").pack
 _of_queue = struct.Struct("<10d").pack
 _of_view = struct.Struct("<6Q?d").pack
@@ -43,6 +44,45 @@ class Digested(Protocol):
     host_time_s: float | None
 
 
+class Mark:
+    """The digest of a view as it was at one moment. It is worked out when it is first asked for."""
+
+    __slots__ = ("_nodes", "_of", "_rest", "_value", "jobs", "queues", "used")
+
+    def __init__(
+        self, of: "ViewDigest", nodes: "NodeDigest", jobs: "JobDigest", queues: "QueueDigest", view: Digested
+    ) -> None:
+        """Takes what has changed since the mark before."""
+        self._of, self._nodes = of, nodes
+        self.used = nodes.changed()
+        self.jobs = jobs, jobs.changed(view.jobs)
+        self.queues = queues, queues.changed(view.queues, view.heads)
+        self._rest = (
+            nodes.reports(),
+            of.number_of_settings(view.settings),
+            view.estimates.digest,
+            view.co_runs.digest,
+            view.host_time_s,
+        )
+        self._value: int | None = None
+
+    @property
+    def value(self) -> int:
+        """64 bits, as of ClusterView.digest."""
+        if self._value is None:
+            self._of.work_out(self)
+            assert self._value is not None
+        return self._value
+
+    def work_out(self) -> None:
+        """Follows the changes. Those of the marks before have been followed."""
+        reported, settings, estimates, co_runs, host_time_s = self._rest
+        nodes = (reported + self._nodes.follow(self.used)) & _MASK
+        (jobs, came), (queues, changed) = self.jobs, self.queues
+        parts = (nodes, jobs.follow(came), queues.follow(changed), settings, estimates, co_runs)
+        self._value = number_of(_of_view(*parts, host_time_s is None, host_time_s or 0.0))
+
+
 class ViewDigest:
     """Digest of one view. A change of its jobs or queues has to be noted here; its other parts carry stamps."""
 
@@ -51,8 +91,9 @@ class ViewDigest:
         self._jobs: JobDigest | None = None
         self._queues: QueueDigest | None = None
         self._settings: tuple[ClusterSettings | None, int] = None, 0
-        self._seen: tuple[object, ...] = ()  # the state that `_value` is of; empty once a change was noted
-        self._value = 0
+        self._seen: tuple[object, ...] = ()  # the state that `_mark` is of; empty once a change was noted
+        self._mark: Mark
+        self._waiting: deque[Mark] = deque()  # not worked out, in their order
 
     def note_job(self, job_id: JobId) -> None:
         """The job came, went, or changed. If it is there, it is the last one now."""
@@ -61,6 +102,11 @@ class ViewDigest:
             self._jobs.note(job_id)
             if self._jobs.is_far_behind:
                 self._jobs = None
+
+    def note_renewed(self, before: RunningJob, now: RunningJob) -> None:
+        """The last job has changed, and is still the last one."""
+        if not _is_alike(before, now):
+            self.note_job(now.id)
 
     def note_queues(self, names: Iterable[str]) -> None:
         """These queues, or whether their heads hold, have changed."""
@@ -76,32 +122,39 @@ class ViewDigest:
         """Any queue may have changed."""
         self._seen, self._queues = (), None
 
-    def value(self, view: Digested) -> int:
-        """The digest now, of the view that the changes were noted of."""
+    def mark(self, view: Digested) -> Mark:
+        """The digest now, of the view that the changes were noted of. Costs a copy of what has changed."""
         usage, learned = view.usage, (view.estimates.digest, view.co_runs.digest)
         seen = (usage, usage.stamp, view.nodes.telemetry_stamp, view.settings, *learned, view.host_time_s)
         if seen != self._seen:
-            self._seen, self._value = seen, self._value_now(view)
-        return self._value
+            self._seen, self._mark = seen, self._new_mark(view)
+            self._waiting.append(self._mark)
+            if len(self._waiting) > _MOST_WAITING:
+                self._waiting[0].value  # noqa: B018 - frees what it holds
+        return self._mark
 
-    def _value_now(self, view: Digested) -> int:
+    def _new_mark(self, view: Digested) -> Mark:
         if self._nodes is None or not self._nodes.serves(view.nodes, view.usage):
             self._nodes = NodeDigest(view.nodes, view.usage)
         if self._jobs is None:
             self._jobs = JobDigest(view.jobs)
         if self._queues is None:
             self._queues = QueueDigest(view.queues)
-        if self._settings[0] is not view.settings:
-            self._settings = view.settings, _number_of_settings(view.settings)
-        parts = (
-            self._nodes.value(),
-            self._jobs.value(view.jobs),
-            self._queues.value(view.queues, view.heads),
-            self._settings[1],
-            view.estimates.digest,
-            view.co_runs.digest,
-        )
-        return number_of(_of_view(*parts, view.host_time_s is None, view.host_time_s or 0.0))
+        return Mark(self, self._nodes, self._jobs, self._queues, view)
+
+    def number_of_settings(self, settings: ClusterSettings) -> int:
+        """64 bits over the settings that decisions read."""
+        if self._settings[0] is not settings:
+            self._settings = settings, _number_of_settings(settings)
+        return self._settings[1]
+
+    def work_out(self, mark: Mark) -> None:
+        """The marks up to this one."""
+        is_done = False
+        while not is_done:
+            first = self._waiting.popleft()
+            first.work_out()
+            is_done = first is mark
 
 
 def _number_of_settings(settings: ClusterSettings) -> int:
@@ -125,37 +178,50 @@ class NodeDigest:
         names = [_name_of(node) for node in nodes.records]
         self._names: Words = np.array(names, dtype=np.uint64)
         self._keys = [name.to_bytes(8) for name in names]
-        self._used = [self._used_on(m) for m in range(nodes.size)]
+        self._used = [number_of(self._use_of(m)) for m in range(nodes.size)]
         self._reported = self._reported_by(np.arange(nodes.size))
         order = number_of("\n".join((*nodes.columns, "", *nodes.index)).encode())
-        self._total = order + sum(self._used) + int(self._reported.sum())
+        self._total_used, self._total_reported = sum(self._used), order + int(self._reported.sum())
 
     def serves(self, nodes: Nodes, usage: Usage) -> bool:
         return nodes is self._nodes and usage is self._usage
 
-    def value(self) -> int:
-        """The digest now."""
-        nodes, usage, used = self._nodes, self._usage, self._used
+    def reports(self) -> int:
+        """The sum over the nodes and their reports now."""
+        nodes = self._nodes
         if nodes.telemetry_stamp != self._telemetry_stamp:
             rows = (nodes.report_stamp > self._telemetry_stamp).nonzero()[0]
             self._telemetry_stamp = nodes.telemetry_stamp
             fresh = self._reported_by(rows)
-            self._total += int((fresh - self._reported[rows]).sum())
+            self._total_reported = (self._total_reported + int((fresh - self._reported[rows]).sum())) & _MASK
             self._reported[rows] = fresh
-        if usage.stamp != self._usage_stamp:
-            for m in set(usage.touched_since(self._usage_stamp)):
-                now = self._used_on(m)
-                self._total += now - used[m]
-                used[m] = now
-            self._usage_stamp = usage.stamp
-        self._total &= _MASK
-        return self._total
+        return self._total_reported
 
-    def _used_on(self, m: int) -> int:
+    def changed(self) -> list[tuple[int, bytes]]:
+        """The nodes of which something was taken or given back since the last call, and their use now."""
+        usage = self._usage
+        if usage.stamp == self._usage_stamp:
+            return []
+        touched = set(usage.touched_since(self._usage_stamp))
+        self._usage_stamp = usage.stamp
+        return [(m, self._use_of(m)) for m in touched]
+
+    def follow(self, changed: Iterable[tuple[int, bytes]]) -> int:
+        """The sum over the use of all nodes after these changes."""
+        used = self._used
+        for m, use in changed:
+            now = number_of(use)
+            self._total_used += now - used[m]
+            used[m] = now
+        self._total_used &= _MASK
+        return self._total_used
+
+    def _use_of(self, m: int) -> bytes:
         """What node m has free, and the use of its GPUs."""
         usage = self._usage
         free, tenants, memory = usage.free[:, m], usage.gpu_tenant_count[m], usage.gpu_memory_free[m]
-        return number_of(self._keys[m] + free.tobytes() + tenants.tobytes() + memory.tobytes())
+        use: bytes = self._keys[m] + free.tobytes() + tenants.tobytes() + memory.tobytes()
+        return use
 
     def _reported_by(self, rows: IntArray) -> Words:
         """(N,) of the last reports of N nodes."""
@@ -176,15 +242,27 @@ def _name_of(node: Node) -> int:
     return number_of("\n".join(names).encode() + struct.pack("<5d", *amounts)) | 1
 
 
+class _ChainedJob:
+    """A job in the order of the jobs, with its number."""
+
+    __slots__ = ("after", "before", "job", "number")
+    before: "_ChainedJob"
+    after: "_ChainedJob"
+    job: RunningJob
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 class JobDigest:
     """Of the jobs of a view and their order: Σ over two that follow each other of the product of their numbers, the
     second one turned, so that it matters which comes first."""
 
     def __init__(self, jobs: Iterable[JobId]) -> None:
         self._changed: dict[JobId, None] = dict.fromkeys(jobs)
-        self._known: dict[JobId, tuple[RunningJob | None, int]] = {_EDGE: (None, 1)}  # with its number
-        self._after: dict[JobId, JobId] = {_EDGE: _EDGE}
-        self._before: dict[JobId, JobId] = {_EDGE: _EDGE}
+        self._links: dict[JobId, _ChainedJob] = {}
+        self._edge = _ChainedJob(1)  # before the first job and after the last one
+        self._edge.before = self._edge.after = self._edge
         self._total = 0
 
     @property
@@ -197,38 +275,39 @@ class JobDigest:
         self._changed.pop(job_id, None)
         self._changed[job_id] = None
 
-    def value(self, jobs: Mapping[JobId, RunningJob]) -> int:
-        """The digest now, of the view's jobs."""
-        known = self._known
-        moved = {job_id: known[job_id] for job_id in self._changed if job_id in known}
-        for job_id in moved:
-            self._remove(job_id)
-        for job_id in self._changed:
-            if (job := jobs.get(job_id)) is not None:
-                before, number = moved.get(job_id, (None, 0))
-                number = number if before is not None and _is_alike(before, job) else _number_of(job)
-                self._append(job_id, job, number)
+    def changed(self, jobs: Mapping[JobId, RunningJob]) -> list[tuple[JobId, RunningJob | None]]:
+        """The jobs that were noted since the last call, as they are now."""
+        found = [(job_id, jobs.get(job_id)) for job_id in self._changed]
         self._changed.clear()
+        return found
+
+    def follow(self, changed: Sequence[tuple[JobId, RunningJob | None]]) -> int:
+        """The digest after these changes."""
+        links = self._links
+        moved = {job_id: link for job_id, _ in changed if (link := links.pop(job_id, None)) is not None}
+        for link in moved.values():
+            self._remove(link)
+        for job_id, job in changed:
+            if job is not None:
+                before = moved.get(job_id)
+                number = _number_of(job) if before is None or not _is_alike(before.job, job) else before.number
+                links[job_id] = self._append(job, number)
         self._total &= _MASK
         return self._total
 
-    def _remove(self, job_id: JobId) -> None:
-        before, after = self._before.pop(job_id), self._after.pop(job_id)
-        self._total -= self._pair(before, job_id) + self._pair(job_id, after)
-        del self._known[job_id]
-        self._after[before], self._before[after] = after, before
-        self._total += self._pair(before, after)
+    def _remove(self, link: _ChainedJob) -> None:
+        before, after, turned = link.before, link.after, link.number ^ _TURN
+        self._total += (before.number - link.number) * (after.number ^ _TURN) - before.number * turned
+        before.after, after.before = after, before
 
-    def _append(self, job_id: JobId, job: RunningJob, number: int) -> None:
-        last = self._before[_EDGE]
-        self._total -= self._pair(last, _EDGE)
-        self._known[job_id] = job, number
-        self._after[last] = self._before[_EDGE] = job_id
-        self._after[job_id], self._before[job_id] = _EDGE, last
-        self._total += self._pair(last, job_id) + self._pair(job_id, _EDGE)
-
-    def _pair(self, one: JobId, other: JobId) -> int:
-        return self._known[one][1] * (self._known[other][1] ^ _TURN)
+    def _append(self, job: RunningJob, number: int) -> _ChainedJob:
+        edge = self._edge
+        last, link = edge.before, _ChainedJob(number)
+        link.job = job
+        self._total += last.number * (number ^ _TURN) + (number - last.number) * (edge.number ^ _TURN)
+        link.before, link.after = last, edge
+        last.after = edge.before = link
+        return link
 
 
 def _is_alike(one: RunningJob, other: RunningJob) -> bool:
@@ -254,6 +333,9 @@ def _number_of(running: RunningJob) -> int:
     return number_of("\n".join(names).encode() + numbers) | 1
 
 
+_Queue = tuple[str, QueueState | None, bool]
+
+
 class QueueDigest:
     """Of the queues of a view and the heads that hold nodes."""
 
@@ -266,14 +348,19 @@ class QueueDigest:
         """These queues, or whether their heads hold, have changed."""
         self._changed.update(names)
 
-    def value(self, queues: Mapping[str, QueueState], heads: Mapping[str, HeadReservation]) -> int:
-        """The digest now, of the view's queues."""
-        for name in self._changed:
-            self._total -= self._number.pop(name, 0)
-            if (queue := queues.get(name)) is not None:
-                self._number[name] = number = _number_of_queue(queue, is_held=name in heads)
-                self._total += number
+    def changed(self, queues: Mapping[str, QueueState], heads: Mapping[str, HeadReservation]) -> list[_Queue]:
+        """The queues that were noted since the last call: name, state now, and whether its head holds."""
+        found = [(name, queues.get(name), name in heads) for name in self._changed]
         self._changed.clear()
+        return found
+
+    def follow(self, changed: Iterable[_Queue]) -> int:
+        """The digest after these changes."""
+        for name, queue, is_held in changed:
+            self._total -= self._number.pop(name, 0)
+            if queue is not None:
+                self._number[name] = number = _number_of_queue(queue, is_held=is_held)
+                self._total += number
         self._total &= _MASK
         return self._total
 

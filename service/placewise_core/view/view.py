@@ -31,7 +31,7 @@ from placewise_core.domain.events import (
 )
 from placewise_core.domain.job import JobId
 from placewise_core.speed.co_runs import CoRunBook, is_row
-from placewise_core.view.digest import ViewDigest
+from placewise_core.view.digest import Mark, ViewDigest
 from placewise_core.view.estimates import Estimates
 from placewise_core.view.nodes import CPU, GPU_MEMORY, GPUS, MEMORY, NETWORK, Nodes
 from placewise_core.view.slots import Slots
@@ -106,7 +106,11 @@ class ClusterView:
     def digest(self) -> int:
         """64 bits over nodes with their usage and reports, jobs in their order, queues, settings of exploration,
         estimates and co-runs: the same for equal views on any machine. Its cost follows the changes since the last."""
-        return self._digests.value(self)
+        return self._digests.mark(self).value
+
+    def mark(self) -> Mark:
+        """The digest of now, which is worked out later. Others of this view may be asked for meanwhile."""
+        return self._digests.mark(self)
 
     def add_job(self, running: RunningJob) -> None:
         """Claims the resources of the job's assignments; replaces earlier claims of the same id."""
@@ -121,10 +125,11 @@ class ClusterView:
 
     def _confirm(self, running: RunningJob) -> None:
         """As assumed, now with its expiry. Moves behind the jobs that came since, as on a view that was not asked."""
-        self._digests.note_job(running.id)
         if next(reversed(self.jobs)) == running.id:
+            self._digests.note_renewed(self.jobs[running.id], running)
             self.jobs[running.id] = running
             return
+        self._digests.note_job(running.id)
         del self.jobs[running.id]
         self.jobs[running.id] = running
         self.usage.move_last(running.id, [task.node for task in running.assignments])

@@ -95,8 +95,8 @@ def _with_links(entry: Entry, questions: Sequence[AskedJob], found: Iterator[Job
         return replace(entry, seen=replace(seen_then, first_refusal=first)) if first else entry
     seen = entry.asked or PlaceSeen()
     again = {job for job, known in links.items() if known.first_place not in ("", entry.decision_id)}
-    repeats = tuple([job.id for job in entry.jobs if job.id in again or job.id in seen.repeats])
     stored = {job: known.admit_decision for job, known in links.items() if known.admit_decision}
     if not (stored or again) and entry.asked is not None:  # as with most: the store knows nothing more
         return entry
+    repeats = tuple([job.id for job in entry.jobs if job.id in again or job.id in seen.repeats])
     return replace(entry, asked=replace(seen, repeats=repeats, admit_decisions={**stored, **seen.admit_decisions}))

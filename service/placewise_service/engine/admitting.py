@@ -23,7 +23,7 @@ from placewise_core.domain.job import Job
 from placewise_core.view.lengths import with_lengths
 from placewise_core.view.speeds import of_admitted
 from placewise_core.view.view import ClusterView
-from placewise_log.record import AdmitSeen, DecisionRecord, ViewRead
+from placewise_log.record import AdmitSeen, DecisionRecord
 from placewise_service.declog.refusals import Refusals
 from placewise_service.engine.canary.calls import CallArm, CallMixture, arm_of_slot
 from placewise_service.engine.canary.watching import Watching
@@ -36,6 +36,7 @@ from placewise_service.engine.place.studying import Studying
 from placewise_service.engine.shadowing.questions import AdmitQuestion
 from placewise_service.engine.shadowing.studies import offer
 from placewise_service.engine.slicing import Slicing
+from placewise_service.engine.view_log.notes import Noted
 from placewise_service.engine.views import LiveView
 from placewise_service.fail_together import FailTogether
 
@@ -56,7 +57,7 @@ class AdmitDraft:
     observed: AdmitSeen | None = None
     settings: QueueSettings = QueueSettings()
     is_logged: bool = True
-    reads: tuple[ViewRead, ...] = ()
+    reads: tuple[Noted, ...] = ()
     question: AdmitQuestion | None = None
     arm: CallArm | None = None
     is_drawn: bool = False
@@ -329,7 +330,7 @@ class Admitting:
             latency_ms=latency_ms,
             seen=seen,
             epoch=draft.epoch,
-            reads=draft.reads,
+            reads=tuple([noted.read() for noted in draft.reads]),
         )
         if not command.is_dry_run:
             self.parts.asked.admit(command.cluster, decision)

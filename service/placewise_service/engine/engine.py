@@ -37,7 +37,7 @@ from placewise_core.partition.policy import PartitionContext, PartitionPolicy, p
 from placewise_core.speed.completed_interference import learned_co_runs
 from placewise_core.view.view import ClusterView
 from placewise_log.logs import Log, LogState
-from placewise_log.record import DecisionRecord, ViewRead, decode
+from placewise_log.record import DecisionRecord, decode
 from placewise_service.audit import NoAudit
 from placewise_service.background import cancel_and_wait
 from placewise_service.declog.asked import AskedJobs
@@ -59,6 +59,7 @@ from placewise_service.engine.reporting.reports import Reporter, ReportOutcome, 
 from placewise_service.engine.shadowing.questions import PartitionQuestion
 from placewise_service.engine.shadowing.studies import offer
 from placewise_service.engine.slicing import Slicing
+from placewise_service.engine.view_log.notes import Noted
 from placewise_service.engine.view_log.writing import ViewLog
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.errors import CorruptStateError
@@ -260,12 +261,13 @@ class Engine:
         time_s: float,
         latency_ms: float,
         epoch: str,
-        reads: tuple[ViewRead, ...],
+        reads: tuple[Noted, ...],
         question: PartitionQuestion | None,
         arm: CallArm | None,
     ) -> None:
+        seen = tuple([noted.read() for noted in reads])
         record = DecisionRecord.of_partition(
-            command, decision, time_s=time_s, latency_ms=latency_ms, epoch=epoch, reads=reads
+            command, decision, time_s=time_s, latency_ms=latency_ms, epoch=epoch, reads=seen
         )
         if arm is None or command.is_dry_run:
             self._parts.log(record, decision.plan.outcome)

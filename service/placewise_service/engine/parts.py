@@ -18,7 +18,7 @@ from placewise_core.domain.errors import (
     InvalidRequestError,
     StaleSnapshotError,
 )
-from placewise_log.record import DecisionRecord, ViewRead
+from placewise_log.record import DecisionRecord
 from placewise_models.bundle import Bundle
 from placewise_service.audit import AuditSink, NoAudit
 from placewise_service.declog.asked import AskedJobs
@@ -26,6 +26,7 @@ from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.answers import Decision, decode_answer, encode_answer
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.registry import BundleRegistry
+from placewise_service.engine.view_log.notes import Noted
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.store import Repeated, Reused, StateStore
 from placewise_service.telemetry import Telemetry
@@ -144,13 +145,13 @@ class EngineParts:
             capabilities=capabilities,
         )
 
-    def read(self, live: LiveView, now_s: float, job_id: str = "") -> tuple[ViewRead, ...]:
+    def read(self, live: LiveView, now_s: float, job_id: str = "") -> tuple[Noted, ...]:
         """The view as a decision reads it now, for the log; empty if views are not logged."""
         return (live.notes.read(live.view, now_s, job_id),) if self.options.logs_views else ()
 
     def prepare(self, live: LiveView) -> None:
         """Works ahead for the next request, unless a decision under way will change the view: counts slots, finds the
-        shapes of the job admitted last, as many ask alike, and computes the view's digest. The view keeps all of it."""
+        shapes of the job admitted last, as many ask alike, and marks the view's state. The view keeps all of it."""
         if live.is_deciding:
             return
         view = live.view
@@ -158,7 +159,7 @@ class EngineParts:
         if live.asked_last is not None:
             Pool.free(view, self.now_s(live)).options(live.asked_last)
         if self.options.logs_views:
-            view.digest()
+            view.mark()
 
     def afterwards(self, act: Callable[..., None], *args: object) -> None:
         """Calls `act(*args)` when the answer is on its way, or the caller waits for the store anyway."""

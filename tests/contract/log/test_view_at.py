@@ -106,14 +106,18 @@ async def test_a_policy_that_learns_disturbance_is_decided_again(server: RedisSe
 
 
 async def test_decisions_that_read_learned_pairs_are_made_again(server: RedisServer, tmp_path: Path) -> None:
-    server.client().flushall()
-    replicas = await write_log(server.url, "consolidate", 10 * RECORDS, tmp_path, host_type=PairingHost)
-    found = check(ExportedLog(tmp_path), replicas[0])
-    view = (await replicas[0].get_cluster(CLUSTER)).view
-    for engine in replicas:
-        await engine.close()
-    assert found.problems == []
-    assert view.estimates.pairs.cells()
+    has_learned, seed = False, 0
+    while not has_learned and seed < 5:  # it is a matter of chance whether two jobs on one GPU report their speeds
+        seed += 1
+        server.client().flushall()
+        directory = tmp_path / str(seed)
+        replicas = await write_log(server.url, "consolidate", 10 * RECORDS, directory, seed, PairingHost)
+        found = check(ExportedLog(directory), replicas[0])
+        has_learned = bool((await replicas[0].get_cluster(CLUSTER)).view.estimates.pairs.cells())
+        for engine in replicas:
+            await engine.close()
+        assert found.problems == []
+    assert has_learned
 
 
 async def test_views_are_rebuilt_from_later_snapshots_with_gangs_in_flight(

@@ -32,11 +32,12 @@ from placewise_core.speed.interference import GpuInterference, NoInterference
 from placewise_core.view.heads import barred
 from placewise_core.view.standing import held, may_share, with_groups
 from placewise_core.view.view import ClusterView
-from placewise_log.record import FAILED, Choice, Draw, ViewRead
+from placewise_log.record import FAILED, Choice, Draw
 from placewise_service.engine.canary.arming import Arming
 from placewise_service.engine.ids import random_bits
 from placewise_service.engine.place.observing import choice_of
 from placewise_service.engine.shadows import PolicySet
+from placewise_service.engine.view_log.notes import Noted
 from placewise_service.state.holdings import SeenNode, seen_nodes
 
 log = structlog.get_logger(__name__)
@@ -78,7 +79,7 @@ class Draft:
     decided: int = 0  # jobs, without those that were answered before
     held_before: int = 0  # gangs that an earlier part of the draft holds
     studied_before: int = 0  # jobs whose inputs an earlier part of the draft has copied
-    reads: list[ViewRead] = field(default_factory=list)
+    reads: list[Noted] = field(default_factory=list)
     settled: tuple[str, ...] = ()
     conflicts: tuple[tuple[str, str], ...] = ()  # node and reason of earlier attempts
     guards: dict[str, str] = field(default_factory=dict)  # verdicts for jobs that found no place

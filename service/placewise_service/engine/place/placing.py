@@ -408,7 +408,7 @@ class Placing:
                 self.placer.slot_s,
                 draft.guards,
             ),
-            reads=tuple(draft.reads),
+            reads=tuple([noted.read() for noted in draft.reads]),
         )
         self.parts.count(record, _outcome(decision.decisions))
         if draft.arming is not None and draft.arming.taken and not draft.arming.is_tried:

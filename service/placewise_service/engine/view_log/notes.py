@@ -5,15 +5,33 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.events import Change, JobsChanged, JobsEnded
 from placewise_core.domain.job import JobId
+from placewise_core.view.digest import Mark
 from placewise_core.view.view import ClusterView
 from placewise_log.record import ViewRead
 from placewise_log.views import Snapshot
 
 _MOST_KEPT: Final = 1000  # refused gangs, until the log takes them
 _VERSIONS, _PERIOD_S = 2000, 300.0  # a snapshot after so many events, or after this time if there were any
+
+
+@frozen
+class Noted:
+    """A view as a decision read it. Its digest is worked out behind the answer. See ViewRead."""
+
+    view: str
+    version: int
+    now_s: float
+    mark: Mark
+    assumed: tuple[tuple[str, int], ...]
+    moved: int
+    job_id: str
+
+    def read(self) -> ViewRead:
+        return ViewRead(self.view, self.version, self.now_s, self.mark.value, self.assumed, self.moved, self.job_id)
 
 
 class ViewNotes:
@@ -55,10 +73,10 @@ class ViewNotes:
                 if job_id not in view.jobs:
                     self._assumed.pop(job_id, None)
 
-    def read(self, view: ClusterView, now_s: float, job_id: str = "") -> ViewRead:
+    def read(self, view: ClusterView, now_s: float, job_id: str = "") -> Noted:
         """The view as a decision reads it now."""
         assumed = tuple(self._assumed.values())
-        return ViewRead(self.name, view.version, now_s, view.digest(), assumed, self.moved, job_id)
+        return Noted(self.name, view.version, now_s, view.mark(), assumed, self.moved, job_id)
 
     def take_if_due(self, view: ClusterView, now_s: float) -> None:
         """Takes a snapshot every so often, and once the first nodes have come; not in the middle of a change."""

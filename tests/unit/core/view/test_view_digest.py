@@ -269,3 +269,31 @@ def test_a_digest_that_fell_far_behind_begins_again(monkeypatch: pytest.MonkeyPa
     assert seen._digests._jobs is None
     seen.remove_job(JobId("j4"))
     assert seen.digest() == Snapshot.of("v", seen, 0.0, ()).shown().digest()
+
+
+@pytest.mark.parametrize("seed", range(examples(40)))
+def test_a_mark_that_is_worked_out_later_is_the_digest_of_its_moment(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest, "_MOST_CHANGED", 6)
+    monkeypatch.setattr(digest, "_MOST_WAITING", 8)
+    walk, marks = Walk(seed), []
+    for _ in range(60):
+        walk.step()
+        if walk.draw.random() < 0.5:
+            marks.append((walk.view.mark(), Snapshot.of("v", walk.view, 0.0, ()).shown().digest()))
+        if marks and walk.draw.random() < 0.2:
+            mark, then = marks.pop(walk.draw.randrange(len(marks)))
+            assert mark.value == then
+    for mark, then in walk.draw.sample(marks, len(marks)):
+        assert mark.value == then
+
+
+def test_a_mark_of_an_unchanged_view_is_the_same_one() -> None:
+    seen = view()
+    apply(seen, CHANGES["a job's co-run"]())
+    first = seen.mark()
+    assert seen.mark() is first
+    seen.remove_job(sharing("a").id)
+    assert seen.mark() is not first
+    assert seen.mark().value != first.value
