@@ -15,7 +15,6 @@ _PER_JOB = (
 )
 _PLACE = "of Place, in the order of `job_ids`"
 _ADMIT = "of AdmitOrWait, in the order of `job_ids`"
-_OBSERVED = "of AdmitOrWait; null unless the decision was observed"
 _SCORED = "null unless the job was scored, and the decision observed or explained"
 _SAMPLES = "samples/s if the job's epochs are unknown"
 _UNITS = "of Place with scope NODE and of Partition"
@@ -89,8 +88,8 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "queue_backlog_s": ("s of one GPU", "Q that AdmitOrWait read; null of a policy without Q and Z"),
         "queue_delay_s": ("s of one GPU", "Z that AdmitOrWait read; null of a policy without Q and Z"),
         "queue_slot": ("", "slot of Q and Z; null of a policy without them"),
-        "free_gpus": ("", f"idle GPUs of the nodes in use, {_OBSERVED}"),
-        "free_nodes": ("", f"nodes in use with an idle GPU, {_OBSERVED}"),
+        "free_gpus": ("", "idle GPUs of the nodes in use, of AdmitOrWait"),
+        "free_nodes": ("", "nodes in use with an idle GPU, of AdmitOrWait"),
         "refusals_left_out": ("", "unchanged refusals of the queue since its last record, of AdmitOrWait"),
         "unit_takers": ("", f"`job/subtask`, or the divisible task, that each of `units` takes, {_UNITS}"),
         "units": ("", f"`node/unit` of every subtask or share, {_UNITS}"),

@@ -54,7 +54,7 @@ class AdmitDraft:
     now_s: float
     seed: int
     epoch: str
-    observed: AdmitSeen | None = None
+    observed: AdmitSeen = AdmitSeen()
     settings: QueueSettings = QueueSettings()
     is_logged: bool = True
     reads: tuple[Noted, ...] = ()
@@ -264,8 +264,8 @@ class Admitting:
             admitted, view = await self._admitted(asked, policy, queue, context)
         is_drawn = context.exploration.rate > 0 or not isinstance(context.randomness, int)
         plan = with_shapes(admitted, command.jobs, slot)
-        observed = _observed(plan, live.view, context) if asked.is_observed else None
-        if observed is not None and not command.is_explaining:
+        observed = _observed(plan, view, context, has_scores=asked.is_observed)
+        if asked.is_observed and not command.is_explaining:
             plan = _unexplained(plan)
         meta = self._meta(asked, arm, policy.name, plan, view)
         if plan.queue is not queue:
@@ -316,7 +316,7 @@ class Admitting:
         decision, before = draft.decision, draft.before
         repeats = tuple([job.id for job in command.jobs if job.id in before.waiting or job.id in before.admitted])
         seen = replace(
-            draft.observed or AdmitSeen(),
+            draft.observed,
             repeats=repeats,
             left_out=left_out,
             settings=draft.settings,
@@ -369,11 +369,15 @@ def _admitted_by(after: QueueState, before: QueueState, decision_id: str) -> Map
     return new
 
 
-def _observed(plan: AdmitPlan, view: ClusterView, context: AdmitContext) -> AdmitSeen:
+def _observed(plan: AdmitPlan, view: ClusterView, context: AdmitContext, *, has_scores: bool) -> AdmitSeen:
+    """What is idle, and if asked for, the scores of the shapes."""
     free = view.usage.free_gpus[view.usable(context.now_s)]
+    free_gpus, free_nodes = int(free.sum()), int((free > 0).sum())
+    if not has_scores:
+        return AdmitSeen((), free_gpus, free_nodes)
     scores = {str(given.job_id): given.drift_plus_penalty for given in plan.admissions if given.drift_plus_penalty}
     shapes = {str(job): given for job, given in context.shapes.items()}
-    return AdmitSeen((), int(free.sum()), int((free > 0).sum()), scores, shapes=shapes)
+    return AdmitSeen((), free_gpus, free_nodes, scores, shapes=shapes)
 
 
 def _unexplained(plan: AdmitPlan) -> AdmitPlan:
