@@ -6,8 +6,9 @@ queue. Equal views have equal sums on any machine.
 """
 
 import struct
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -23,8 +24,14 @@ from placewise_core.view.usage import Usage
 
 _MASK: Final = 2**64 - 1
 _TURN: Final = 0x9E3779B97F4A7C15  # turns the second number of a product, so that it matters which is the first
+_EDGE: Final = JobId("")  # before the first job and after the last one
 _MOST_CHANGED: Final = 20_000  # jobs noted since the last mark
-_MOST_WAITING: Final = 1000  # marks
+_MOST_WAITING: Final = 200  # marks
+# What has changed of a view: a node and its use, a job and its state, a queue, its state and whether its head holds.
+_Use = tuple[int, bytes]
+_Came = tuple[JobId, RunningJob | None]
+_Queue = tuple[str, QueueState | None, bool]
+
 _of_job = struct.Struct("<9d").pack
 _of_queue = struct.Struct("<10d").pack
 _of_view = struct.Struct("<6Q?d").pack
@@ -47,40 +54,46 @@ class Digested(Protocol):
 class Mark:
     """The digest of a view as it was at one moment. It is worked out when it is first asked for."""
 
-    __slots__ = ("_nodes", "_of", "_rest", "_value", "jobs", "queues", "used")
+    __slots__ = ("_before", "_value", "_work", "waiting")
 
-    def __init__(
-        self, of: "ViewDigest", nodes: "NodeDigest", jobs: "JobDigest", queues: "QueueDigest", view: Digested
-    ) -> None:
-        """Takes what has changed since the mark before."""
-        self._of, self._nodes = of, nodes
-        self.used = nodes.changed()
-        self.jobs = jobs, jobs.changed(view.jobs)
-        self.queues = queues, queues.changed(view.queues, view.heads)
-        self._rest = (
-            nodes.reports(),
-            of.number_of_settings(view.settings),
-            view.estimates.digest,
-            view.co_runs.digest,
-            view.host_time_s,
-        )
+    def __init__(self, before: "Mark | None", work: Callable[[], int]) -> None:
+        """`before`: the view's last mark. `work` is to be done after that one's."""
+        self._before = before if before is not None and before._value is None else None
+        self._work = work
         self._value: int | None = None
+        self.waiting: int = 1 + (self._before.waiting if self._before is not None else 0)  # marks, at most
 
     @property
     def value(self) -> int:
         """64 bits, as of ClusterView.digest."""
-        if self._value is None:
-            self._of.work_out(self)
-            assert self._value is not None
+        marks: list[Mark] = []
+        last: Mark | None = self
+        while last is not None and last._value is None:
+            marks.append(last)
+            last = last._before
+        for mark in reversed(marks):
+            mark._value = mark._work()
+            mark._before = None
+            del mark._work  # and what it is made of
+        assert self._value is not None
         return self._value
 
-    def work_out(self) -> None:
-        """Follows the changes. Those of the marks before have been followed."""
-        reported, settings, estimates, co_runs, host_time_s = self._rest
-        nodes = (reported + self._nodes.follow(self.used)) & _MASK
-        (jobs, came), (queues, changed) = self.jobs, self.queues
-        parts = (nodes, jobs.follow(came), queues.follow(changed), settings, estimates, co_runs)
-        self._value = number_of(_of_view(*parts, host_time_s is None, host_time_s or 0.0))
+
+def _followed(
+    nodes: "NodeDigest",
+    used: list[_Use],
+    jobs: "JobDigest",
+    came: list[_Came],
+    queues: "QueueDigest",
+    queued: list[_Queue],
+    rest: tuple[int, int, int, int, float | None],
+) -> int:
+    """The digest after these changes. `rest` are the sums over reports, settings, estimates and co-runs, and the host's
+    time."""
+    reported, settings, estimates, co_runs, host_time_s = rest
+    of_nodes = (reported + nodes.follow(used)) & _MASK
+    parts = (of_nodes, jobs.follow(came), queues.follow(queued), settings, estimates, co_runs)
+    return number_of(_of_view(*parts, host_time_s is None, host_time_s or 0.0))
 
 
 class ViewDigest:
@@ -92,8 +105,7 @@ class ViewDigest:
         self._queues: QueueDigest | None = None
         self._settings: tuple[ClusterSettings | None, int] = None, 0
         self._seen: tuple[object, ...] = ()  # the state that `_mark` is of; empty once a change was noted
-        self._mark: Mark
-        self._waiting: deque[Mark] = deque()  # not worked out, in their order
+        self._mark: Mark | None = None  # the last one
 
     def note_job(self, job_id: JobId) -> None:
         """The job came, went, or changed. If it is there, it is the last one now."""
@@ -126,35 +138,42 @@ class ViewDigest:
         """The digest now, of the view that the changes were noted of. Costs a copy of what has changed."""
         usage, learned = view.usage, (view.estimates.digest, view.co_runs.digest)
         seen = (usage, usage.stamp, view.nodes.telemetry_stamp, view.settings, *learned, view.host_time_s)
-        if seen != self._seen:
+        if self._mark is None or seen != self._seen:
+            if self._mark is not None and self._mark.waiting >= _MOST_WAITING:
+                self._mark.value  # noqa: B018 - lets go of what waits
             self._seen, self._mark = seen, self._new_mark(view)
-            self._waiting.append(self._mark)
-            if len(self._waiting) > _MOST_WAITING:
-                self._waiting[0].value  # noqa: B018 - frees what it holds
         return self._mark
 
     def _new_mark(self, view: Digested) -> Mark:
-        if self._nodes is None or not self._nodes.serves(view.nodes, view.usage):
+        nodes, jobs, queues = self._parts_of(view)
+        rest = (
+            nodes.reports(),
+            self._number_of_settings(view.settings),
+            view.estimates.digest,
+            view.co_runs.digest,
+            view.host_time_s,
+        )
+        came, queued = jobs.changed(view.jobs), queues.changed(view.queues, view.heads)
+        return Mark(self._mark, partial(_followed, nodes, nodes.changed(), jobs, came, queues, queued, rest))
+
+    def _parts_of(self, view: Digested) -> "tuple[NodeDigest, JobDigest, QueueDigest]":
+        """Those of now. Before one is made again, the marks that hold the old one are worked out: it may be large."""
+        serves = self._nodes is not None and self._nodes.serves(view.nodes, view.usage)
+        if self._mark is not None and not (serves and self._jobs and self._queues):
+            self._mark.value  # noqa: B018 - lets go of the old one
+        if not serves or self._nodes is None:
             self._nodes = NodeDigest(view.nodes, view.usage)
         if self._jobs is None:
             self._jobs = JobDigest(view.jobs)
         if self._queues is None:
             self._queues = QueueDigest(view.queues)
-        return Mark(self, self._nodes, self._jobs, self._queues, view)
+        return self._nodes, self._jobs, self._queues
 
-    def number_of_settings(self, settings: ClusterSettings) -> int:
+    def _number_of_settings(self, settings: ClusterSettings) -> int:
         """64 bits over the settings that decisions read."""
         if self._settings[0] is not settings:
             self._settings = settings, _number_of_settings(settings)
         return self._settings[1]
-
-    def work_out(self, mark: Mark) -> None:
-        """The marks up to this one."""
-        is_done = False
-        while not is_done:
-            first = self._waiting.popleft()
-            first.work_out()
-            is_done = first is mark
 
 
 def _number_of_settings(settings: ClusterSettings) -> int:
@@ -197,7 +216,7 @@ class NodeDigest:
             self._reported[rows] = fresh
         return self._total_reported
 
-    def changed(self) -> list[tuple[int, bytes]]:
+    def changed(self) -> list[_Use]:
         """The nodes of which something was taken or given back since the last call, and their use now."""
         usage = self._usage
         if usage.stamp == self._usage_stamp:
@@ -206,7 +225,7 @@ class NodeDigest:
         self._usage_stamp = usage.stamp
         return [(m, self._use_of(m)) for m in touched]
 
-    def follow(self, changed: Iterable[tuple[int, bytes]]) -> int:
+    def follow(self, changed: Iterable[_Use]) -> int:
         """The sum over the use of all nodes after these changes."""
         used = self._used
         for m, use in changed:
@@ -242,16 +261,15 @@ def _name_of(node: Node) -> int:
     return number_of("\n".join(names).encode() + struct.pack("<5d", *amounts)) | 1
 
 
+@dataclass(slots=True)
 class _ChainedJob:
-    """A job in the order of the jobs, with its number."""
+    """A job in the order of the jobs, with its number. Its neighbours by id: objects that name each other would outlive
+    the digest until the next full collection of garbage."""
 
-    __slots__ = ("after", "before", "job", "number")
-    before: "_ChainedJob"
-    after: "_ChainedJob"
-    job: RunningJob
-
-    def __init__(self, number: int) -> None:
-        self.number = number
+    number: int
+    before: JobId
+    after: JobId
+    job: RunningJob | None = None
 
 
 class JobDigest:
@@ -260,9 +278,7 @@ class JobDigest:
 
     def __init__(self, jobs: Iterable[JobId]) -> None:
         self._changed: dict[JobId, None] = dict.fromkeys(jobs)
-        self._links: dict[JobId, _ChainedJob] = {}
-        self._edge = _ChainedJob(1)  # before the first job and after the last one
-        self._edge.before = self._edge.after = self._edge
+        self._chain = {_EDGE: _ChainedJob(1, _EDGE, _EDGE)}
         self._total = 0
 
     @property
@@ -275,39 +291,38 @@ class JobDigest:
         self._changed.pop(job_id, None)
         self._changed[job_id] = None
 
-    def changed(self, jobs: Mapping[JobId, RunningJob]) -> list[tuple[JobId, RunningJob | None]]:
+    def changed(self, jobs: Mapping[JobId, RunningJob]) -> list[_Came]:
         """The jobs that were noted since the last call, as they are now."""
         found = [(job_id, jobs.get(job_id)) for job_id in self._changed]
         self._changed.clear()
         return found
 
-    def follow(self, changed: Sequence[tuple[JobId, RunningJob | None]]) -> int:
+    def follow(self, changed: Sequence[_Came]) -> int:
         """The digest after these changes."""
-        links = self._links
-        moved = {job_id: link for job_id, _ in changed if (link := links.pop(job_id, None)) is not None}
-        for link in moved.values():
-            self._remove(link)
+        chain = self._chain
+        moved = {job_id: self._removed(job_id) for job_id, _ in changed if job_id in chain}
         for job_id, job in changed:
             if job is not None:
-                before = moved.get(job_id)
-                number = _number_of(job) if before is None or not _is_alike(before.job, job) else before.number
-                links[job_id] = self._append(job, number)
+                known = moved.get(job_id)
+                is_alike = known is not None and known.job is not None and _is_alike(known.job, job)
+                self._append(job, known.number if known is not None and is_alike else _number_of(job))
         self._total &= _MASK
         return self._total
 
-    def _remove(self, link: _ChainedJob) -> None:
-        before, after, turned = link.before, link.after, link.number ^ _TURN
-        self._total += (before.number - link.number) * (after.number ^ _TURN) - before.number * turned
-        before.after, after.before = after, before
+    def _removed(self, job_id: JobId) -> _ChainedJob:
+        """The job, taken out of the order."""
+        job = self._chain.pop(job_id)
+        before, after, turned = self._chain[job.before], self._chain[job.after], job.number ^ _TURN
+        self._total += (before.number - job.number) * (after.number ^ _TURN) - before.number * turned
+        before.after, after.before = job.after, job.before
+        return job
 
-    def _append(self, job: RunningJob, number: int) -> _ChainedJob:
-        edge = self._edge
-        last, link = edge.before, _ChainedJob(number)
-        link.job = job
+    def _append(self, job: RunningJob, number: int) -> None:
+        edge = self._chain[_EDGE]
+        last = self._chain[edge.before]
         self._total += last.number * (number ^ _TURN) + (number - last.number) * (edge.number ^ _TURN)
-        link.before, link.after = last, edge
-        last.after = edge.before = link
-        return link
+        self._chain[job.id] = _ChainedJob(number, edge.before, _EDGE, job)
+        last.after = edge.before = job.id
 
 
 def _is_alike(one: RunningJob, other: RunningJob) -> bool:
@@ -331,9 +346,6 @@ def _number_of(running: RunningJob) -> int:
         job.batch_size, job.submit_time_s, job.gpu_sharing.max_slowdown,
     )  # fmt: skip
     return number_of("\n".join(names).encode() + numbers) | 1
-
-
-_Queue = tuple[str, QueueState | None, bool]
 
 
 class QueueDigest:

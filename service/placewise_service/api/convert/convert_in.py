@@ -12,7 +12,15 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from placewise.v1 import cluster_pb2, decision_pb2, job_pb2
-from placewise_core.domain.cluster import Assignment, Gpu, Hardware, Node, NodeState, NodeTelemetry
+from placewise_core.domain.cluster import (
+    Assignment,
+    Gpu,
+    Hardware,
+    Node,
+    NodeState,
+    NodeTelemetry,
+    gpu_without_telemetry,
+)
 from placewise_core.domain.commands import (
     AdmitCommand,
     JobEvent,
@@ -238,6 +246,12 @@ def _new_group(message: job_pb2.TaskGroup) -> TaskGroup:
     )
 
 
+@lru_cache(_KEPT_GROUPS)
+def _kept_capacity(serialized: bytes) -> Resources:
+    """One object for nodes alike."""
+    return resources(job_pb2.Resources.FromString(serialized))
+
+
 def resources(message: job_pb2.Resources) -> Resources:
     return Resources(
         cpu_cores=message.cpu_cores,
@@ -281,7 +295,7 @@ def node(message: cluster_pb2.Node) -> Node:
     has = message.HasField
     return Node(
         id=NodeId(message.id),
-        capacity=resources(message.capacity) if has("capacity") else _NO_DEMAND,
+        capacity=_kept_capacity(message.capacity.SerializeToString()) if has("capacity") else _NO_DEMAND,
         gpus=tuple([_gpu(gpu) for gpu in message.gpus]),
         max_jobs_per_gpu=message.max_jobs_per_gpu,
         rack=message.rack,
@@ -294,6 +308,8 @@ def node(message: cluster_pb2.Node) -> Node:
 
 def _gpu(message: cluster_pb2.Gpu) -> Gpu:
     has = message.HasField
+    if not (has("util") or has("memory_util") or has("celsius")):
+        return gpu_without_telemetry(message.index, message.model, message.memory_gib)
     return Gpu(
         index=message.index,
         model=message.model,

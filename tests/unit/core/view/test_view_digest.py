@@ -1,6 +1,7 @@
 """The digest of a view: over all that policies read of it, and the same for a view that is rebuilt."""
 
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -297,3 +298,25 @@ def test_a_mark_of_an_unchanged_view_is_the_same_one() -> None:
     seen.remove_job(sharing("a").id)
     assert seen.mark() is not first
     assert seen.mark().value != first.value
+
+
+def test_marks_that_wait_do_not_hold_the_digests_of_earlier_nodes() -> None:
+    seen = view()
+    marks = [seen.mark()]
+    held = weakref.ref(seen._digests._nodes)
+    for i in range(1, 4):
+        apply(seen, NodesReported((make_node(f"n{i}"),)))
+        marks.append(seen.mark())
+    assert held() is None
+    assert len({mark.value for mark in marks}) == 4
+    assert marks[-1].value == Snapshot.of("v", seen, 0.0, ()).shown().digest()
+
+
+def test_the_digest_of_a_view_that_goes_waits_for_no_collection_of_garbage() -> None:
+    seen = view()
+    seen.digest()
+    apply(seen, CHANGES["a job's co-run"]())
+    seen.mark()
+    held = [weakref.ref(seen._digests._nodes), weakref.ref(seen._digests._jobs)]
+    seen._digests = digest.ViewDigest()
+    assert [ref() for ref in held] == [None, None]
