@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from placewise_core.domain.traces import TraceError
+from placewise_training.data.site_rows import read_site_rows
 from placewise_training.lab.mlruns import Run, add_run, numbers
 from placewise_training.lab.origin import origin
 from placewise_training.lab.work.asked import RayCommand
@@ -164,6 +166,7 @@ def register(app: typer.Typer, trainers: Sequence[Trainer]) -> None:
         track: Annotated[Path | None, typer.Option(help=_TRACK)] = None,
     ) -> None:
         """Train every model that has default data, one after the other. Takes an hour and a half of one core."""
+        read_site_rows(measured)  # a bad row is named now, and not after an hour
         passed = {"seed": seed, "resume": resume, "measured": measured}
         run_all(trainers, out, cards, passed, Console(stderr=True).rule, track)
 
@@ -198,6 +201,8 @@ def _command(trainer: Trainer) -> Callable[..., None]:
         as_json, card, track = (options.pop(name) for name in ("as_json", "card", "track"))
         try:
             trainer.run(trainer.args(**options), Path(card) if card else None, track, as_json=as_json)
+        except TraceError:  # a malformed file, which the message names
+            raise
         except (ValueError, OSError) as error:
             raise RefusedError(f"train {trainer.name}: {error}") from error
 
