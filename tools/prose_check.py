@@ -1,8 +1,8 @@
 """Counts turns of phrase that make English hard to read, per 1,000 words, and fails if a path has more than the limit.
 
-Reads comments, docstrings and messages (string literals with at least three words) of Python, Markdown outside code
-blocks, comments of `.proto`, `.lua` and `.js`, and the text of `.html`. It never judges whether a paragraph is good:
-rewrite the paragraph, not the word.
+Reads comments, docstrings and messages (string literals with at least three words) of Python and Java, Markdown
+outside code blocks, comments of `.proto`, `.lua` and `.js`, and the text of `.html`. It never judges whether a
+paragraph is good: rewrite the paragraph, not the word.
 
     python tools/prose_check.py [--limit PER_1000] [--lines] [--no-messages] [PATH …]
 
@@ -142,6 +142,31 @@ def _comments(mark: str) -> Callable[[str], Iterator[Line]]:
     return read
 
 
+# A string may contain the mark of a comment, and a comment a quote: the first to start is read to its end.
+_JAVA = re.compile(
+    r"//(?P<line>[^\n]*)"
+    r"|/\*(?P<block>.*?)\*/"
+    r'|"""(?P<text>(?:\\.|[^\\])*?)"""'
+    r'|"(?P<string>(?:\\.|[^"\\\n])*)"'
+    r"|'(?:\\.|[^'\\\n])*'",
+    re.DOTALL,
+)
+
+
+def _java(text: str) -> Iterator[Line]:
+    for found in _JAVA.finditer(text):
+        kind = found.lastgroup
+        if kind is None:  # a character
+            continue
+        first = text.count("\n", 0, found.start()) + 1
+        for number, line in enumerate(found[kind].splitlines(), first):
+            if kind in ("line", "block"):
+                if comment := line.lstrip("/* \t").rstrip():
+                    yield Line(number, comment)
+            elif _has_words(line):
+                yield Line(number, _without_code(line), is_message=True)
+
+
 class _Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -162,6 +187,7 @@ _READERS = {
     ".md": _markdown,
     ".proto": _comments("//"),
     ".js": _comments("//"),
+    ".java": _java,
     ".lua": _comments("--"),
     ".html": _html,
 }
@@ -217,7 +243,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", default=CLEAN, metavar="PATH", help="files and folders; default: CLEAN")
     parser.add_argument("--limit", type=float, default=LIMIT, help=f"hits per 1,000 words and kind; default {LIMIT}")
     parser.add_argument("--lines", action="store_true", help="show every line with a hit")
-    parser.add_argument("--no-messages", action="store_true", help="leave out Python's string literals")
+    parser.add_argument("--no-messages", action="store_true", help="leave out the string literals of Python and Java")
     options = parser.parse_args(arguments)
     failed = False
     for path in options.paths:

@@ -28,6 +28,11 @@ WHAT_KIND, WHERE_KIND, TOLD_KIND, ANEW_KIND = (
         ("contract.proto", f"string a = 1; // {WHAT}\n// {WHERE}", {WHAT_KIND: 1, WHERE_KIND: 1}),
         ("script.lua", f"-- {WHAT}\nlocal x = 'y'", {WHAT_KIND: 1}),
         ("page.js", f"// {TOLD}", {TOLD_KIND: 1}),
+        ("Line.java", f"int a; // {WHAT}\n/// {WHERE}", {WHAT_KIND: 1, WHERE_KIND: 1}),
+        ("Block.java", f"/* {WHAT} */ int a;\n/**\n * {TOLD}\n */", {WHAT_KIND: 1, TOLD_KIND: 1}),
+        ("Message.java", f'throw new E("no \\" {WHAT} // {TOLD}");', {WHAT_KIND: 1, TOLD_KIND: 1}),
+        ("Quotes.java", f"// it's\nchar c = '\"'; // {TOLD}\nString s = \"// {ANEW}\";", {TOLD_KIND: 1}),
+        ("TextBlock.java", f'String s = """\n  {WHAT} here\n  """; // {TOLD}', {WHAT_KIND: 1, TOLD_KIND: 1}),
         ("page.html", f"<p title='{ANEW}'>{WHAT}</p>", {WHAT_KIND: 1}),
     ],
 )

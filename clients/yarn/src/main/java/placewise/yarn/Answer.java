@@ -31,7 +31,7 @@ final class Answer {
     }
   }
 
-  /** Where the containers of each ask go. */
+  /** Nodes for the containers of each ask. */
   static final class Placed {
     final Map<Ask, List<String>> byAsk = new LinkedHashMap<>();
     final String decisionId;

@@ -9,7 +9,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.attempt.RMAppAttempt;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.ApplicationSchedulingConfig;
 
-/** What the questions of one application have in common. */
+/** Facts that all questions of one application share. */
 final class AppFacts {
   private static final Set<String> BY_CONTAINER = new HashSet<>(Arrays.asList("SPARK", "MAPREDUCE"));
   final String user;

@@ -10,8 +10,8 @@ import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
 /**
- * What one attempt asks for under one key, and where its containers may go. The scheduler's threads read it under a
- * short monitor; nobody waits in it.
+ * The containers that one attempt requests under one key, and the nodes that they may use. The scheduler's threads read
+ * it under a short monitor, in which no thread waits.
  */
 final class Ask {
   final ApplicationAttemptId attempt;
@@ -37,7 +37,7 @@ final class Ask {
     this.isDryRun = isDryRun;
   }
 
-  /** `unacquired`: containers that YARN has allocated and the application has not heard of when it asked. */
+  /** `unacquired`: containers that YARN has allocated, but had not reported to the application when it asked. */
   synchronized void update(Resource each, String label, int count, int unacquiredContainers) {
     resource = each;
     partition = label == null ? "" : label;
@@ -74,7 +74,7 @@ final class Ask {
     reason = text;
   }
 
-  /** A question about so many containers is due, or, below 0, dropped. */
+  /** A question about this many containers is due; below 0: dropped. */
   synchronized void addAsked(int count) {
     asked += count;
   }
@@ -87,7 +87,7 @@ final class Ask {
     }
   }
 
-  /** Takes back what of a gang's grants is not used. Returns how many those were. */
+  /** Takes back the gang's unused grants. Returns their number. */
   synchronized int withdraw(Gang gang) {
     int withdrawn = 0;
     for (Deque<Gang> waiting : grants.values()) {
@@ -100,7 +100,7 @@ final class Ask {
     return withdrawn;
   }
 
-  /** YARN may place so many containers where it likes. */
+  /** YARN may place this many containers on any node. */
   synchronized void open(int count) {
     int placed = Math.min(early, count);
     early -= placed;

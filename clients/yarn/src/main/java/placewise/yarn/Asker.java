@@ -143,7 +143,7 @@ final class Asker implements AutoCloseable {
     }
   }
 
-  /** Whether the pass under way looks if the service is back, and has not been told so within a question's budget. */
+  /** Whether the service is failing and the current pass has waited longer than a question's budget for it. */
   private boolean isTryingInVain() {
     return breaker.isFailing() && passSinceMs <= clock.getAsLong() - settings.decideBudgetMs;
   }
@@ -173,7 +173,7 @@ final class Asker implements AutoCloseable {
     if (!settings.isDryRun) {
       broker.releaseRefused(host::refusal);
     }
-    host.checkContainers(); // after these: what they scatter is reported with what they end
+    host.checkContainers(); // after these calls: it reports the containers of gangs that they end
     metrics.waiting.set(broker.waiting());
     Map<String, List<Gang>> due = broker.due();
     if (breaker.isOpen()) {
@@ -204,7 +204,7 @@ final class Asker implements AutoCloseable {
       }
       host.reportNodes(service, reportBudgetMs());
       reporter.flush(service, REPORT_BUDGET_MS);
-      if (areBooksDue) { // a job that the service has not heard of yet would count as lost
+      if (areBooksDue) { // a job that was not reported yet would count as lost
         host.compareBooks(service, reportBudgetMs());
         areBooksDue = false;
         reporter.flush(service, REPORT_BUDGET_MS);
@@ -212,7 +212,7 @@ final class Asker implements AutoCloseable {
         checkedMs = clock.getAsLong();
         host.recheckAll();
       }
-      if (isIdle) { // else the questions tell
+      if (isIdle) { // otherwise the questions show whether the service answers
         succeeded();
       }
       return true;
@@ -348,7 +348,7 @@ final class Asker implements AutoCloseable {
         Answer.Placed where = Answer.placed(counts, Gang.fewest(gang.app.tags, counts), decision, placeId,
             host.nodeNames());
         String limit = host.limitNow(gang, head, where.size());
-        if (!limit.isEmpty()) { // of the gangs of one answer, the first ones may have taken what the queue had left
+        if (!limit.isEmpty()) { // earlier gangs of the same answer may have used up the queue
           broker.givesBack(gang, id, where, limit);
           break;
         }

@@ -13,7 +13,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
  * all other nodes carry. The label's name depends on the list alone and never changes its meaning.
  */
 final class Blacklists {
-  /** Different lists that are labels at one time. */
+  /** The most lists that are labels at one time. */
   static final int MOST = 16;
   static final String OTHER = "true";
 

@@ -3,8 +3,8 @@ package placewise.yarn;
 import java.util.function.LongSupplier;
 
 /**
- * Keeps questions away from a service that has just failed, for 0.1 s to 1 s, and the log from hearing of each failure.
- * Times are milliseconds.
+ * Decides how long no question is sent after a failure (0.1 s to 1 s), and which failures are logged. Times are
+ * milliseconds.
  */
 final class Breaker {
   private static final long FIRST_MS = 100;
@@ -33,7 +33,7 @@ final class Breaker {
     return reason;
   }
 
-  /** Returns how often the service has failed since it last answered, if it is time to tell of it; else 0. */
+  /** Returns the number of failures since the last answer if a log line is due; otherwise 0. */
   synchronized int fail(String why) {
     long now = clock.getAsLong();
     openUntil = now + Math.min(LONGEST_MS, FIRST_MS << Math.min(failed, 4));

@@ -20,8 +20,8 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * All gangs of this ResourceManager and what may happen to them. It knows neither the network nor the scheduler: YARN's
- * threads come with news, the Asker's thread with answers. One monitor, held for microseconds.
+ * All gangs of this ResourceManager and the changes of their stages. It knows neither the network nor the scheduler:
+ * YARN's threads bring changes, the Asker's thread brings answers. One monitor, held for microseconds.
  */
 final class Broker {
   private static final Logger LOG = LoggerFactory.getLogger(Broker.class);
@@ -47,7 +47,7 @@ final class Broker {
 
   // --- news from YARN ---------------------------------------------------------------------------------------------
 
-  /** The asks of one call have changed: what no question covers becomes a gang, what is not wanted any more goes. */
+  /** The asks of one call have changed. Containers without a question form a gang; surplus containers are dropped. */
   synchronized void asksChanged(ApplicationAttemptId id, AppFacts app, Collection<Ask> changed) {
     Attempt attempt = attempts.computeIfAbsent(id, key -> new Attempt(app));
     attempt.asks.addAll(changed);
@@ -117,7 +117,7 @@ final class Broker {
     }
   }
 
-  /** The next question about this gang is a new one; what the service may hold for the last one is freed. */
+  /** The next question about this gang gets a new job id. The service frees any reservation of the last one. */
   private void forgetQuestion(Gang gang, String why) {
     if (gang.isInFlight || gang.wasAnswered || gang.failingSinceMs >= 0) {
       reporter.cancelled(gang.id(), gang, why);
@@ -126,7 +126,7 @@ final class Broker {
     gang.isInFlight = false;
   }
 
-  /** Gangs of what no question covers yet. */
+  /** Forms gangs of the containers that no question covers yet. */
   private Collection<Gang> form(ApplicationAttemptId id, Attempt attempt) {
     if (attempt.app.isByContainer) {
       return formEach(id, attempt);
@@ -153,7 +153,7 @@ final class Broker {
     return byPartition.values();
   }
 
-  /** A gang for each container. */
+  /** Forms one gang for each container. */
   private Collection<Gang> formEach(ApplicationAttemptId id, Attempt attempt) {
     List<Gang> formed = new ArrayList<>();
     for (Ask ask : attempt.asks) {
@@ -261,7 +261,7 @@ final class Broker {
     }
   }
 
-  /** Room may have come: gangs that wait are asked about again. */
+  /** GPUs may have become free: gangs that wait are asked about again. */
   synchronized void changed() {
     stamp++;
     wake.run();
@@ -374,7 +374,7 @@ final class Broker {
     metrics.waited.incr();
   }
 
-  /** The gang fits no empty cluster, or the service will never read it. It is left to YARN, or else it waits. */
+  /** The gang fits no empty cluster, or the service cannot read it. `isReleased`: left to YARN; else it waits. */
   synchronized void impossible(Gang gang, String jobId, String why, boolean isReleased) {
     String reason = "impossible here: " + why;
     if (!isReleased) {
@@ -404,7 +404,10 @@ final class Broker {
     }
   }
 
-  /** Releases gangs that nobody has come to ask about, or all without a question under way. Called often. */
+  /**
+   * Releases gangs without a decision: those whose question is overdue and, with `isAll`, those without a question
+   * under way. Called often.
+   */
   synchronized void releaseUnasked(String why, boolean isAll) {
     long latest = clock.getAsLong() - 2 * settings.decideBudgetMs;
     unheld.removeIf(gang -> !gang.isHeldBack() || gang.isHeld());
@@ -501,7 +504,7 @@ final class Broker {
     return true;
   }
 
-  /** The service has forgotten this gang: what runs of it is reported container by container. */
+  /** The service has forgotten this gang. Its running containers are reported one by one. */
   synchronized void lost(Gang gang) {
     if (!attempts.containsKey(gang.attempt)) {
       return;
@@ -537,24 +540,24 @@ final class Broker {
         .collect(Collectors.toMap(Gang::id, gang -> gang));
   }
 
-  /** What YARN has still to allocate of granted gangs. */
+  /** Claims of granted gangs: resources that YARN has still to allocate. */
   synchronized List<Claim> granted() {
     return select(gang -> gang.stage == Gang.Stage.GRANTED).stream()
         .map(gang -> gang.claim(gang.size())).collect(Collectors.toList());
   }
 
-  /** What YARN has to allocate of so many of its containers at most; null once it has none to ask for. */
+  /** The claim of at most this many of its containers; null once it has none to ask for. */
   synchronized Claim claim(Gang gang, int most) {
     return gang.counts.isEmpty() ? null : gang.claim(most);
   }
 
-  /** What YARN has to allocate of this one: of all containers, or of the fewest; null once it has none to ask for. */
+  /** The claim of all its containers, or of the fewest it may start with; null once it has none to ask for. */
   synchronized Claim nextClaim(Gang gang, boolean isShort) {
     gang.isShort = isShort && gang.fewest() < gang.size();
     return claim(gang, gang.isShort ? gang.fewest() : gang.size());
   }
 
-  /** What keeps each application that has gangs from running as decided; "" if nothing does. */
+  /** For each application with gangs, why it does not run as decided; "" if it does. */
   synchronized Map<AppFacts, String> reasons() {
     Map<AppFacts, String> reasons = new HashMap<>();
     attempts.values().forEach(attempt -> reasons.put(attempt.app, attempt.reason()));

@@ -4,7 +4,7 @@ import java.util.Arrays;
 import java.util.List;
 import org.apache.hadoop.yarn.api.records.Resource;
 
-/** What YARN has still to allocate of a gang. It stays as it was when it was made. */
+/** Snapshot of the resources that YARN has still to allocate to a gang. */
 final class Claim {
   final String queue;
   final String user;
@@ -12,7 +12,7 @@ final class Claim {
   final Resource wanted;
   /** The largest amounts of any of its containers. */
   final Resource largest;
-  /** Whether room is kept for it while it waits. */
+  /** Whether its share of the queue is kept for it while it waits. */
   final boolean isKept;
 
   Claim(Gang gang, Resource wanted, Resource largest) {

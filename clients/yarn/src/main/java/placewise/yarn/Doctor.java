@@ -4,7 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.io.PrintStream;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 
-/** `java -cp … placewise.yarn.Doctor`: names what keeps this configuration from working. Ends with the number of problems. */
+/** `java -cp … placewise.yarn.Doctor`: lists the problems of this configuration. Exits with their number. */
 public final class Doctor {
   private static final long BUDGET_MS = 5_000;
   private final YarnConfiguration configuration;

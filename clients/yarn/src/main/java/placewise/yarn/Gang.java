@@ -144,7 +144,7 @@ final class Gang {
     return counts.keySet().iterator().next().partition();
   }
 
-  /** Whether the service has decided it, or what it was made of: such a gang outlives short failures. */
+  /** Whether the service has decided it or the withdrawn gang that it replaces. Such a gang outlives short failures. */
   boolean isHeld() {
     return wasAnswered || withdrawals > 0;
   }
@@ -169,7 +169,7 @@ final class Gang {
     explain("asking Placewise");
   }
 
-  /** Whether it waits since before then, and was not asked about since. */
+  /** Whether it has waited since before this time without a question. */
   boolean isUnheardSince(long ms) {
     return waitsSinceMs < ms && askedMs < ms;
   }
@@ -204,7 +204,7 @@ final class Gang {
     });
   }
 
-  /** YARN may place its containers where it likes. */
+  /** YARN may place its containers on any node. */
   void release(String why) {
     stage = Stage.RELEASED;
     counts.forEach((ask, count) -> {

@@ -81,7 +81,7 @@ final class Host {
     books.compare(service, budgetMs);
   }
 
-  /** YARN's for this gang and those behind it, beside what is granted and, if it is another, the head's part. */
+  /** YARN's limits for this gang and those behind it, less the granted gangs and, if it is another, the head. */
   Limits limits(String label, Gang gang, Gang head) {
     Limits limits = new Limits(context.getScheduler(), label);
     placewise.broker.granted().forEach(limits::add);
@@ -92,7 +92,7 @@ final class Host {
     return limits;
   }
 
-  /** Why YARN would not allocate the gang now, or "". Those that are looked at after the `head` leave it its room. */
+  /** Why YARN would not allocate the gang now, or "". Gangs after the `head` leave its share of the queue free. */
   String limit(Gang gang, Gang head, Limits limits) {
     Claim claim = placewise.broker.nextClaim(gang, false);
     if (claim != null && !limits.passed(claim).isEmpty()) {
@@ -202,7 +202,7 @@ final class Host {
     placewise.broker.changed();
   }
 
-  /** Sends the nodes without those that the service cannot read: such a one is left out until it is another. */
+  /** Sends the nodes that the service can read. An unreadable node is left out until it changes. */
   private void put(ServiceClient service, List<ObjectNode> news, boolean isFull, long budgetMs) throws ServiceException {
     List<ObjectNode> readable = new ArrayList<>(news);
     if (isRefused(service, readable, isFull, budgetMs)) {
@@ -214,11 +214,11 @@ final class Host {
     }
   }
 
-  /** Sends them by halves, and notes those that are refused alone. */
+  /** Sends them by halves, and records each node that is refused alone. */
   private void leaveOut(ServiceClient service, List<ObjectNode> part, long budgetMs) throws ServiceException {
     int middle = part.size() / 2;
     for (List<ObjectNode> half : Arrays.asList(part.subList(0, middle), part.subList(middle, part.size()))) {
-      // Where it refuses node after node, the report itself is at fault.
+      // After many refused nodes, the report itself is at fault.
       if (half.isEmpty() || refused.size() >= MOST_REFUSED || !isRefused(service, half, false, budgetMs)) {
         continue;
       }
@@ -318,8 +318,8 @@ final class Host {
   }
 
   /**
-   * Lets a synchronous scheduler look at the chosen nodes now rather than at their next heartbeat. It allocates one container per
-   * look, so each container gets its own.
+   * Lets a synchronous scheduler look at the chosen nodes now rather than at their next heartbeat. It allocates one
+   * container per look, so each container gets its own.
    */
   void nudge(Answer.Placed placed) {
     int left = isSynchronous() ? MOST_NUDGES : 0;
@@ -333,7 +333,10 @@ final class Host {
     }
   }
 
-  /** What the scheduler does, not a property: its default is another in each release, and capacity-scheduler.xml sets it. */
+  /**
+   * Asks the scheduler itself. A property would not do: its default differs by release, and capacity-scheduler.xml sets
+   * it.
+   */
   private boolean isSynchronous() {
     return context.getScheduler() instanceof CapacityScheduler
         && ((CapacityScheduler) context.getScheduler()).getNumAsyncSchedulerThreads() == 0;

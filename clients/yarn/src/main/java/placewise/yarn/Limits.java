@@ -13,13 +13,13 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.UsersMan
 import org.apache.hadoop.yarn.util.resource.ResourceCalculator;
 import org.apache.hadoop.yarn.util.resource.Resources;
 
-/** Whether YARN would allocate the gangs of one question now: what it would hold back must not be reserved. */
+/** Whether YARN would allocate the gangs of one question now. A gang that it would hold back must reserve no GPUs. */
 final class Limits {
   private static final double ROUNDING = 1e-6; // the quotient is a float, and the product loses its fraction
   private final ResourceScheduler scheduler;
   private final ResourceCalculator calculator;
   private final String label;
-  /** What gangs before the next one will take, by the path of each queue above them. */
+  /** Resources that earlier gangs will take, by the path of each queue above them. */
   private final Map<String, Resource> ofQueue = new HashMap<>();
   /** The same by leaf queue and user. */
   private final Map<List<String>, Resource> ofUser = new HashMap<>();
@@ -49,8 +49,9 @@ final class Limits {
   }
 
   /**
-   * The same for the first gang of a queue while it waits: else smaller ones behind it could hold the queue at its maximum
-   * for ever. Nothing is kept for a gang that YARN would not allocate in an empty queue, or whose user is at the limit.
+   * The same for the first gang of a queue while it waits. Otherwise smaller gangs behind it could hold the queue at
+   * its maximum for ever. Nothing is kept for a gang that YARN would not allocate in an empty queue, or whose user is
+   * at the limit.
    */
   void keepFor(Claim head) {
     AbstractLeafQueue leaf = leaf(head);
@@ -76,13 +77,13 @@ final class Limits {
     return ((CapacityScheduler) scheduler).getRootQueue().getEffectiveMaxCapacity(label);
   }
 
-  /** The queue, this one or one above it, that has no room for the claim, or null; `isEmpty`: if it had nothing else. */
+  /** The first queue, from this one up, that the claim would overfill, or null; `isEmpty`: as if all were empty. */
   private CSQueue fullQueue(Claim claim, CSQueue leaf, boolean isEmpty) {
     for (CSQueue one = leaf; one != null; one = one.getParent()) {
       Resource used = isEmpty ? Resources.none()
           : Resources.add(one.getQueueResourceUsage().getUsed(label), before(ofQueue, one.getQueuePath()));
       Resource most = one.getEffectiveMaxCapacity(label);
-      // A full cluster is no limit: the service decides who waits for room, and who comes first.
+      // A full cluster is no limit: the service decides which gangs wait, and in which order.
       boolean isLimit = !Resources.fitsIn(calculator, whole(), most);
       if (isLimit && !Resources.fitsIn(calculator, Resources.add(used, claim.wanted), most)) {
         return one;
@@ -113,8 +114,8 @@ final class Limits {
   }
 
   /**
-   * The user's limit once `wanted` is allocated. YARN shares what a queue uses, or its capacity if that is more: so the
-   * limit grows with the queue, up to `factor` times its capacity (below 0: no bound).
+   * The user's limit once `wanted` is allocated. YARN shares out the larger of a queue's usage and its capacity. So
+   * the limit grows with the queue, up to `factor` times its capacity (below 0: no bound).
    */
   static Resource userLimit(Resource now, Resource used, Resource wanted, Resource capacity, float factor,
       ResourceCalculator calculator, Resource cluster) {

@@ -10,7 +10,10 @@ import org.apache.hadoop.yarn.server.resourcemanager.rmapp.attempt.RMAppAttemptS
 import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
 import java.util.Collections;
 
-/** Hears of containers and attempts beside YARN's own publisher. Set once, whatever becomes of the active services. */
+/**
+ * Receives the events of containers and attempts, and passes them on to YARN's own publisher. Installed once: it stays
+ * when the active services restart.
+ */
 final class Outcomes implements SystemMetricsPublisher {
   private final SystemMetricsPublisher own;
 

@@ -121,7 +121,7 @@ final class Placewise {
     }
   }
 
-  /** Tells the Broker of the hosts and racks that the attempt refuses now. */
+  /** Reports to the Broker the hosts and racks that the attempt refuses now. */
   void blacklistChanged(ApplicationAttemptId attempt) {
     SchedulerApplicationAttempt known =
         ((AbstractYarnScheduler<?, ?>) context.getScheduler()).getApplicationAttempt(attempt);

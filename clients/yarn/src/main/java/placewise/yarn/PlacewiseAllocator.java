@@ -22,8 +22,8 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.Pending
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 
 /**
- * Lets a container of a managed ask go only where the decision grants it. The ask stays pending in YARN all the while,
- * so that leaving it to YARN means to stop refusing. `yarn.scheduler.app-placement-allocator.class` names it.
+ * Lets a container of a managed ask go only to a node of its decision. The ask stays pending in YARN meanwhile:
+ * to leave it to YARN, this class stops refusing nodes. `yarn.scheduler.app-placement-allocator.class` names it.
  */
 public final class PlacewiseAllocator<N extends SchedulerNode> extends LocalityAppPlacementAllocator<N> {
   private Placewise placewise;

@@ -26,7 +26,7 @@ public final class PlacewiseMetrics {
 
   private static final String NAME = "Placewise";
 
-  /** Registered anew at each start of the active services: the old source goes. */
+  /** Each start of the active services registers a new source and removes the old one. */
   static synchronized PlacewiseMetrics registered() {
     MetricsSystem system = DefaultMetricsSystem.instance();
     system.unregisterSource(NAME);

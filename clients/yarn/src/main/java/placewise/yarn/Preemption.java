@@ -16,8 +16,8 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.Capacity
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacitySchedulerConfiguration;
 
 /**
- * Queues whose gangs must not be held back. A held ask stays pending in YARN, and YARN's monitor takes containers of
- * others away for what is pending, also if it is to wait.
+ * Queues whose gangs must not be held back. A held ask stays pending in YARN, and YARN's monitor pre-empts containers
+ * of others for every pending ask, even one that is to wait.
  */
 final class Preemption {
   private static final int MOST_NAMED = 3;
@@ -32,7 +32,7 @@ final class Preemption {
     return refusals(Queues.leaves((CapacityScheduler) scheduler));
   }
 
-  /** Whether the monitor takes containers away, and not only watches. */
+  /** Whether the monitor pre-empts containers, and does not only observe. */
   static boolean isOn(Configuration configuration) {
     boolean isMonitoring = configuration.getBoolean(
         YarnConfiguration.RM_SCHEDULER_ENABLE_MONITORS, YarnConfiguration.DEFAULT_RM_SCHEDULER_ENABLE_MONITORS);

@@ -51,7 +51,7 @@ final class Reporter {
     cancelled(jobId, gang.decisionId, gang.reservationId, why);
   }
 
-  /** The job does not hold what it was given any more. */
+  /** The job does not hold its GPUs any more. */
   void cancelled(String jobId, String decisionId, String reservationId, String why) {
     ObjectNode event = Questions.event(jobId, "CANCELLED", System.currentTimeMillis());
     add(decided(event, decisionId, reservationId).put("reason", shortened(why)));
@@ -74,7 +74,7 @@ final class Reporter {
     queue.add(event);
   }
 
-  /** Whether an event was lost since the last call: the books must be compared anew. */
+  /** Whether an event was lost since the last call. If so, the books must be compared again. */
   synchronized boolean takeDropped() {
     boolean dropped = hasDropped;
     hasDropped = false;
@@ -96,7 +96,7 @@ final class Reporter {
     return taken;
   }
 
-  /** Sends everything that waits. Throws ServiceException; what was not delivered stays. */
+  /** Sends all queued events. Throws ServiceException; undelivered events stay queued. */
   void flush(ServiceClient service, long budgetMs) throws ServiceException {
     for (List<ObjectNode> batch = first(PER_REQUEST); !batch.isEmpty(); batch = first(PER_REQUEST)) {
       send(service, batch, budgetMs);
@@ -104,7 +104,7 @@ final class Reporter {
     }
   }
 
-  /** The oldest of the events that wait. */
+  /** The oldest queued events. */
   synchronized List<ObjectNode> first(int most) {
     List<ObjectNode> batch = new ArrayList<>();
     for (ObjectNode event : queue) {

@@ -22,7 +22,7 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLSocketFactory;
 import javax.net.ssl.TrustManagerFactory;
 
-/** The service's REST face. A call ends within its budget, whatever the service does. Not for threads of YARN. */
+/** The service's REST client. A call ends within its budget, even if the service hangs. Not for YARN's threads. */
 final class ServiceClient implements AutoCloseable {
   static final ObjectMapper JSON = new ObjectMapper();
   private static final int LARGEST_ANSWER = 256 << 20;

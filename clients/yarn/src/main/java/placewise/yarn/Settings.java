@@ -154,7 +154,7 @@ final class Settings {
     return ofApplication >= urgentFrom ? "URGENT" : ofApplication >= priorFrom ? "PRIOR" : "NORMAL";
   }
 
-  /** The token, read anew each time so that it can be renewed; "" if there is none. */
+  /** The token, read again each time so that it can be renewed; "" if there is none. */
   String token() throws IOException {
     if (!tokenFile.isEmpty()) {
       return new String(Files.readAllBytes(Paths.get(tokenFile)), StandardCharsets.UTF_8).trim();

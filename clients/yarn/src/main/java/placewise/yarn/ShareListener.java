@@ -10,7 +10,7 @@ import org.apache.hadoop.yarn.server.nodemanager.ContainerStateTransitionListene
 
 /**
  * On a NodeManager: puts a container's share of a divisible task into its environment. The share is in the container's
- * token, so this asks nobody. `yarn.nodemanager.container-state-transition-listener.classes` names it.
+ * token, so this calls no service. `yarn.nodemanager.container-state-transition-listener.classes` names it.
  */
 public final class ShareListener implements ContainerStateTransitionListener {
   @Override

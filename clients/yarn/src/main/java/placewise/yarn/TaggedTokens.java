@@ -13,7 +13,7 @@ import org.apache.hadoop.yarn.server.utils.BuilderUtils;
 final class TaggedTokens {
   private TaggedTokens() {}
 
-  /** Adds tags to the container, and to its token, which is signed anew. */
+  /** Adds tags to the container and to its token, and signs the token again. */
   static void tag(Container container, Set<String> tags, RMContainerTokenSecretManager secrets) {
     ContainerTokenIdentifier old;
     try {

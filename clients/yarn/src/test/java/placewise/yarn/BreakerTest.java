@@ -6,7 +6,7 @@ import static org.junit.Assert.assertTrue;
 
 import org.junit.Test;
 
-/** How often a service that is away is asked, and how often the log hears of it. */
+/** How often an unavailable service is asked, and how often its failures are logged. */
 public final class BreakerTest {
   private long now = 1_000_000;
   private final Breaker breaker = new Breaker(() -> now);

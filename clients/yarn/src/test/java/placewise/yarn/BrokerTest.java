@@ -20,7 +20,7 @@ import org.apache.hadoop.yarn.api.records.Resource;
 import org.junit.Before;
 import org.junit.Test;
 
-/** What a failing service may do to gangs that it has decided before. */
+/** A failing service and the gangs that it has decided before. */
 public final class BrokerTest {
   private final ApplicationAttemptId attempt = Fakes.attempt(1);
   private final Ask ask = Fakes.ask(attempt, 2, false);

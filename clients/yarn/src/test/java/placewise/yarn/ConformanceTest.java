@@ -15,7 +15,7 @@ import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.junit.Test;
 
-/** Cases of the adapters' conformance suite: the whole adapter against a service that does as it is told. */
+/** Cases of the adapters' conformance suite: the whole adapter against a scripted service. */
 public final class ConformanceTest extends WholeAdapter {
   private static final String QUESTION = "jobs:admitOrWait";
   private static final String EVENTS = "jobs:reportEvents";
@@ -225,7 +225,7 @@ public final class ConformanceTest extends WholeAdapter {
     untilAskedAbout(ask, 1);
     String name = lastNameOf(ask);
     cancel(ask);
-    until(() -> Collections.frequency(events(), name + " CANCELLED") == 2); // at once, and what the answer held
+    until(() -> Collections.frequency(events(), name + " CANCELLED") == 2); // at once, and after the late answer
     assertFalse(ask.hasGrants());
   }
 

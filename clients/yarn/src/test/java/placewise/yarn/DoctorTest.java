@@ -14,7 +14,7 @@ import java.util.stream.Collectors;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.junit.Test;
 
-/** The command that names what keeps a configuration from working. */
+/** The command that lists the problems of a configuration. */
 public final class DoctorTest {
   private final ByteArrayOutputStream written = new ByteArrayOutputStream();
 

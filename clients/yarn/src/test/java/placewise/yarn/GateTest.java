@@ -19,7 +19,7 @@ import org.junit.After;
 import org.junit.Before;
 import org.junit.Test;
 
-/** What the gate costs for each node and ask that the scheduler looks at. */
+/** Cost of the gate for each node and ask that the scheduler looks at. */
 public final class GateTest {
   private static final int ASKS = 5_000;
   private static final int NODES = 1_000;

@@ -8,7 +8,7 @@ import org.apache.log4j.Level;
 import org.apache.log4j.Logger;
 import org.apache.log4j.spi.LoggingEvent;
 
-/** What the adapter logs until `close`. */
+/** The adapter's log lines until `close`. */
 final class LogLines extends AppenderSkeleton implements AutoCloseable {
   private static final Logger LOGGER = Logger.getLogger("placewise.yarn");
   private final List<String> lines = new ArrayList<>();

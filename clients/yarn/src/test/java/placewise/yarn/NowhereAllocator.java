@@ -7,7 +7,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.activities.Diagno
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.SchedulingMode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator;
 
-/** Refuses every node to the asks that wait in ScaleDriver, and asks nobody: what the scheduler's walk alone costs. */
+/** Refuses every node to ScaleDriver's waiting asks without a service: for the cost of the scheduler's walk alone. */
 public final class NowhereAllocator<N extends SchedulerNode> extends LocalityAppPlacementAllocator<N> {
   @Override
   public boolean precheckNode(SchedulerNode node, SchedulingMode mode, Optional<DiagnosticsCollector> diagnostics) {

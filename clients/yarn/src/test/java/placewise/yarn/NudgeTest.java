@@ -10,7 +10,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.Capacity
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeUpdateSchedulerEvent;
 import org.junit.Test;
 
-/** A synchronous scheduler is told of the nodes of a decision; the asynchronous one looks at them anyway. */
+/** A synchronous scheduler gets an event for each node of a decision. The asynchronous one needs none. */
 public final class NudgeTest extends WholeAdapter {
   private final List<Object> nudges = Collections.synchronizedList(new ArrayList<>());
 

@@ -8,7 +8,7 @@ import java.util.Arrays;
 import org.junit.After;
 import org.junit.Test;
 
-/** What the log and the service see of an outage while a gang is held. */
+/** Log lines and calls of an outage while a gang is held. */
 public final class OutageTest extends WholeAdapter {
   private static final String GOES = "no answer from";
   private static final String COMES = "answers again";
@@ -41,11 +41,13 @@ public final class OutageTest extends WholeAdapter {
     service = new StubService(URI.create(service.url()).getPort());
     until(() -> service.calls("jobs:admitOrWait") >= 5);
     assertLogged(1, 1);
-    // What it has not been told yet it is told before its jobs are compared: else their ends would be nobody's.
+    // Queued events are sent before jobs are compared. Otherwise a job's end would arrive after its removal.
     assertEquals(Arrays.asList("nodes", "jobs:reportEvents", "yarn"), service.names().subList(0, 3));
   }
 
-  /** Each look whether it is back takes two seconds; the decide budget is spent once in each, by whoever comes first. */
+  /**
+   * Each retry of the service takes two seconds. In each, only the first new gang waits for the decide budget.
+   */
   @Test
   public void whileAServiceHangsNewGangsDoNotWaitForIt() throws Exception {
     configuration.set("placewise.decide-budget-ms", "300");

@@ -31,7 +31,7 @@ public final class PlacewiseTest {
         Thread.sleep(60_000);
       } catch (InterruptedException stopped) {
         try {
-          Thread.sleep(200); // what a pass still does after it was told to stop
+          Thread.sleep(200); // a pass does not stop at once when interrupted
         } catch (InterruptedException again) {
           throw new IllegalStateException(again);
         }

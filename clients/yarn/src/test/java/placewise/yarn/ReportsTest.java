@@ -18,7 +18,7 @@ import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
 
-/** What the service is told, by whom, and whence the adapter has it. */
+/** Reports to the service: token, states of nodes, and YARN's publisher. */
 public final class ReportsTest extends WholeAdapter {
   @Rule
   public final TemporaryFolder folder = new TemporaryFolder();

@@ -19,7 +19,7 @@ import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
 
-/** Where the token comes from, and which ways to the service are refused. */
+/** Sources of the token, and addresses of the service that are refused. */
 public final class SettingsTest {
   private static final String WORD = "changeit";
   private static final long BUDGET_MS = 30_000;

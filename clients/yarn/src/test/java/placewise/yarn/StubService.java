@@ -27,8 +27,8 @@ import java.util.stream.Stream;
 import javax.net.ssl.SSLContext;
 
 /**
- * A service that lets every gang wait, or is told to place it, and takes every report but of what it cannot read. Counts
- * calls and bytes by the last word of the path, and keeps the bodies.
+ * A service for tests. It lets every gang wait until `placeOn`, and takes every report except those that `refuse`
+ * names. Counts calls and bytes by the last word of the path, and keeps the bodies.
  */
 final class StubService implements AutoCloseable {
   static final long SLOW_MS = 3_000;
@@ -87,12 +87,12 @@ final class StubService implements AutoCloseable {
     node = name;
   }
 
-  /** Gangs with this in their id wait, whatever becomes of the others. */
+  /** Gangs with this text in their id wait, also after `placeOn`. */
   void hold(String id) {
     held = id;
   }
 
-  /** What names this job or node is refused with status 400. */
+  /** A call that names this job or node fails with status 400. */
   void refuse(String id) {
     unreadable = id;
   }
@@ -102,7 +102,7 @@ final class StubService implements AutoCloseable {
     return new ArrayList<>(bodies.getOrDefault(name, Collections.emptyList()));
   }
 
-  /** What the calls say of who they are; "" for nothing. */
+  /** The Authorization headers of all calls; "" for a call without one. */
   synchronized Set<String> authorizations() {
     return new TreeSet<>(authorizations);
   }

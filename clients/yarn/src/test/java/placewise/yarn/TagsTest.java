@@ -12,7 +12,7 @@ import java.util.Random;
 import java.util.Set;
 import org.junit.Test;
 
-/** Tags come from users: whatever they are, what is read stays within its bounds. */
+/** Users write the tags. Unreadable tags count as absent, and no number leaves its bounds. */
 public final class TagsTest {
   private static final String[] NAMES = {"placewise", "placewise.gang", "placewise.epochs", "placewise.model",
       "placewise.", "placewisely.gang", "PLACEWISE.GANG", "placewise.divisible", ""};
