@@ -27,7 +27,7 @@ _TURN: Final = 0x9E3779B97F4A7C15  # turns the second number of a product, so th
 _EDGE: Final = JobId("")  # before the first job and after the last one
 _MOST_CHANGED: Final = 20_000  # jobs noted since the last mark
 _MOST_WAITING: Final = 200  # marks
-# What has changed of a view: a node and its use, a job and its state, a queue, its state and whether its head holds.
+# Changes of a view: a node and its use, a job and its state, a queue, its state and whether its head holds.
 _Use = tuple[int, bytes]
 _Came = tuple[JobId, RunningJob | None]
 _Queue = tuple[str, QueueState | None, bool]
@@ -74,7 +74,7 @@ class Mark:
         for mark in reversed(marks):
             mark._value = mark._work()
             mark._before = None
-            del mark._work  # and what it is made of
+            del mark._work  # with the changes that it holds
         assert self._value is not None
         return self._value
 
@@ -135,7 +135,7 @@ class ViewDigest:
         self._seen, self._queues = (), None
 
     def mark(self, view: Digested) -> Mark:
-        """The digest now, of the view that the changes were noted of. Costs a copy of what has changed."""
+        """The digest now, of the view whose changes were noted. Costs a copy of those since the last mark."""
         usage, learned = view.usage, (view.estimates.digest, view.co_runs.digest)
         seen = (usage, usage.stamp, view.nodes.telemetry_stamp, view.settings, *learned, view.host_time_s)
         if self._mark is None or seen != self._seen:

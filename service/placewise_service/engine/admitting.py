@@ -370,7 +370,7 @@ def _admitted_by(after: QueueState, before: QueueState, decision_id: str) -> Map
 
 
 def _observed(plan: AdmitPlan, view: ClusterView, context: AdmitContext, *, has_scores: bool) -> AdmitSeen:
-    """What is idle, and if asked for, the scores of the shapes."""
+    """The idle GPUs, and the scores of the shapes if asked for."""
     free = view.usage.free_gpus[view.usable(context.now_s)]
     free_gpus, free_nodes = int(free.sum()), int((free > 0).sum())
     if not has_scores:
