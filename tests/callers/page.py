@@ -30,7 +30,7 @@ _FIGURES = {
     "gangs": (
         "Gangs",
         "All gangs that were submitted, by the scheduler's own records joined with the decision log by decision id: as "
-        "decided, elsewhere, let go, never decided.",
+        "decided, elsewhere, released, never decided.",
     ),
     "fault": (
         "Faults",

@@ -232,12 +232,12 @@ def exported(rounds: int) -> int:
     """The number of decisions that `retrain` has exported, once it has reported so many rounds."""
     lines = compose("--profile", "retrain", "logs", "--no-log-prefix", "retrain").splitlines()
     # Compose 2.26 writes "erase this line" before each one, to a pipe too.
-    told = [line for line in (each.removeprefix("\x1b[2K") for each in lines) if line.startswith("round ")]
-    expect(len(told) >= rounds, True)
-    expect([line for line in told if "exported" in line], [])
+    reported = [line for line in (each.removeprefix("\x1b[2K") for each in lines) if line.startswith("round ")]
+    expect(len(reported) >= rounds, True)
+    expect([line for line in reported if "exported" in line], [])
     words = ("log", "stats", f"/var/lib/placewise/exports/{CLUSTER}/from-0", "--json")
     found = json.loads(compose("--profile", "retrain", "exec", "-T", "retrain", "placewise", *words))
-    print(f"  {told[-1]}", flush=True)
+    print(f"  {reported[-1]}", flush=True)
     return sum(found["decisions"].values())
 
 

@@ -52,7 +52,7 @@ def recorder(events: list[Event]) -> Observer:
 def simulated(
     truth: str, policy: str, admit: str, *, reports_progress: bool = False, bundle: Path | None = None
 ) -> tuple[list[Event], str]:
-    """Every start and end of the simulator's own run, and its hash. A policy object is told of progress."""
+    """Every start and end of the simulator's own run, and its hash. A policy object hears of progress."""
     events: list[Event] = []
     is_elastic = admit != "none"
     mapping = TraceMapping(gpu_model="V100", gpus_per_node=GPUS, has_classes=True, is_elastic=is_elastic)

@@ -58,12 +58,15 @@ async def running_engine(
 
 
 async def logged(engine: Engine) -> bool:
-    """Everything decided so far is in the store's log. Records are made after the answers."""
+    """Everything decided so far is in the store's log, and read for drift. Records are made after the answers."""
     engine._parts.telemetry.afterwards.run()
     await engine._mixing.finish()
     await engine._studying.finish()
     await engine._shadowed.finish()
-    return await engine._parts.sink.flush()
+    is_written = await engine._parts.sink.flush()
+    while engine._drift.read_one():
+        pass
+    return is_written
 
 
 def place(*jobs: Job, **changes: object) -> PlaceCommand:

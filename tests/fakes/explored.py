@@ -139,7 +139,7 @@ def gang_for(name: str, workers: int) -> Job:
 
 
 def by_hand(job: Job) -> dict[Action, float]:
-    """What random draws of single GPUs give, from the rooms alone."""
+    """What random draws of single GPUs give, from the slots alone."""
     found: dict[Action, float] = {}
     for nodes in itertools.product(ROOM, repeat=job.task_count):
         left, probability = dict(ROOM), 1.0

@@ -56,8 +56,8 @@ def job(name: str, *tasks: Assignment, sharing: bool = False, reservation: str |
 def started(running: RunningJob, at_s: float = 100.0) -> JobReport:
     from dataclasses import replace
 
-    told = replace(running, state=RunState.RUNNING, start_time_s=at_s)
-    return JobReport(running.id, "STARTED", at_s, running=told, reservation_id=running.reservation_id)
+    reported = replace(running, state=RunState.RUNNING, start_time_s=at_s)
+    return JobReport(running.id, "STARTED", at_s, running=reported, reservation_id=running.reservation_id)
 
 
 def progress(name: str, speed: float, epochs: float) -> JobReport:

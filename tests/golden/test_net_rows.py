@@ -73,7 +73,7 @@ def test_numpy_is_asked_how_it_rounds(monkeypatch: pytest.MonkeyPatch, exp: obje
 
 
 @pytest.mark.parametrize(
-    ("row", "changes", "told"),
+    ("row", "changes", "reported"),
     [
         (1, {"node": "b"}, 'c/1.node: is "b", was "a"'),
         (2, {"node": "b"}, 'd/0.node: is "b", was "a"'),
@@ -83,7 +83,7 @@ def test_numpy_is_asked_how_it_rounds(monkeypatch: pytest.MonkeyPatch, exp: obje
         (2, {"id": "d/9"}, "d/0: the row vanished"),
     ],
 )
-def test_whatever_else_differs_fails_by_name(row: int, changes: dict[str, object], told: str) -> None:
+def test_whatever_else_differs_fails_by_name(row: int, changes: dict[str, object], reported: str) -> None:
     with pytest.raises(AssertionError) as failed:
         compare_rows(_ROWS, _with(row, **changes), "f")
-    assert told in str(failed.value)
+    assert reported in str(failed.value)

@@ -31,7 +31,7 @@ def test_a_scorer_is_judged_by_what_it_says(seen: list[Seen]) -> None:
 def test_lif_starts_from_what_it_is_told_and_only_slows_down(seen: list[Seen]) -> None:
     for each in seen:
         for name in ("lif-linear", "lif-quadratic"):
-            assert each.predicted[f"{name}, told alone"] <= each.predicted["told alone, no interference"] + 1e-12
+            assert each.predicted[f"{name}, undisturbed"] <= each.predicted["undisturbed, no interference"] + 1e-12
             assert each.predicted[f"{name}, as reported"] <= each.predicted["as reported, no interference"] + 1e-12
 
 
@@ -44,5 +44,5 @@ def test_noise_is_all_that_is_left_to_who_knows_everything(seen: list[Seen]) -> 
 def test_every_kind_of_job_is_in_the_table() -> None:
     found = table(AsReported(), seeds=2, jobs=25)
     assert set(found) == set(KINDS)
-    assert found["all"]["noise"]["error"]["mean"] < found["all"]["lif-linear, told alone"]["error"]["mean"]
+    assert found["all"]["noise"]["error"]["mean"] < found["all"]["lif-linear, undisturbed"]["error"]["mean"]
     assert "| reward model |" in markdown(found)

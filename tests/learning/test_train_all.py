@@ -80,8 +80,9 @@ def test_going_on_without_a_checkpoint_is_refused_before_anything_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     assert invoke(["train", name, "--resume", "--out", str(tmp_path)]) == 2
-    said = f"placewise: {tmp_path} has no {name}.pt to go on from: leave --resume away, or name another --out"
-    assert capsys.readouterr().err.splitlines() == [said]
+    problem = f"--resume finds no {name}.pt in {tmp_path}"
+    printed = f"placewise: {problem}: name the --out of the earlier run, or start without --resume"
+    assert capsys.readouterr().err.splitlines() == [printed]
     assert not list(tmp_path.iterdir())
 
 

@@ -119,10 +119,10 @@ def test_a_trainer_shows_on_a_terminal_how_far_it_is(
 def test_what_is_no_terminal_gets_no_bar(
     tmp_path: Path, is_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Terminal() if is_json else io.StringIO()  # JSON is for programs: no bar, even on a terminal
-    monkeypatch.setattr(sys, "stderr", told)
+    reported = Terminal() if is_json else io.StringIO()  # JSON is for programs: no bar, even on a terminal
+    monkeypatch.setattr(sys, "stderr", reported)
     options = [*RUNS["throughput"][0].split(), *(["--json"] if is_json else [])]
     assert invoke(["train", "throughput", "--out", str(tmp_path), *options]) == 0
-    assert not told.getvalue()
+    assert not reported.getvalue()
     if is_json:
         assert json.loads(capsys.readouterr().out)["held_out"]

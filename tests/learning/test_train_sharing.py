@@ -128,9 +128,9 @@ def test_training_finds_what_is_in_the_pairs_and_beats_what_was_served() -> None
     for fold in folds(QUICK)["networks"][1:3]:
         learnt, _ = fit(fold.history, QUICK)
         untaught = CoRunCompletion(len(table_of(fold.history).references)).eval()
-        told = fold.questions["1_with_steps"]
-        taught = mean_error(complete(learnt, told.prior, told.known), told)
-        assert taught < 0.95 * mean_error(complete(untaught, told.prior, told.known), told)
+        reported = fold.questions["1_with_steps"]
+        taught = mean_error(complete(learnt, reported.prior, reported.known), reported)
+        assert taught < 0.95 * mean_error(complete(untaught, reported.prior, reported.known), reported)
         errors = {}
         for known, asked in fold.questions.items():
             errors[known] = mean_error(complete(learnt, asked.prior, asked.known), asked)

@@ -71,7 +71,7 @@ def job_of(name: str, workers: int) -> Job:
 
 
 class Turn(np.random.Generator):
-    """Draws as told: the explorer's turn that has this weight before it; None: nobody explores."""
+    """Draws as given: the explorer's turn that has this weight before it; None: nobody explores."""
 
     def __init__(self, turn: int | None) -> None:
         super().__init__(np.random.PCG64(0))

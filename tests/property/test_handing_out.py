@@ -80,7 +80,7 @@ class HandingOut(RuleBasedStateMachine):
         jobs = tuple(make_job(name, gpus=gpus) for name in asked)
         request_id = f"q{len(self.questions)}"
         self.questions[request_id] = PlaceCommand(CLUSTER, jobs, request_id=request_id, reserve_ttl_s=TTL_S)
-        self.told(replica, self.questions[request_id])
+        self.reported(replica, self.questions[request_id])
 
     @rule(replica=replicas, which=st.integers(0, 20), has_id=st.booleans())
     def ask_again(self, replica: int, which: int, has_id: bool) -> None:
@@ -89,7 +89,7 @@ class HandingOut(RuleBasedStateMachine):
             return
         command = list(self.questions.values())[which % len(self.questions)]
         anonymous = PlaceCommand(CLUSTER, command.jobs, reserve_ttl_s=TTL_S)
-        self.told(replica, command if has_id else anonymous)
+        self.reported(replica, command if has_id else anonymous)
 
     @rule(seconds=st.sampled_from([1.0, TTL_S - 1.0, TTL_S, TTL_S + 1.0]))
     def time_passes(self, seconds: float) -> None:
@@ -112,7 +112,7 @@ class HandingOut(RuleBasedStateMachine):
 
     @rule(replica=replicas, name=names, kind=st.sampled_from([JobEventKind.STARTED, JobEventKind.PROGRESS]))
     def host_starts(self, replica: int, name: str, kind: JobEventKind) -> None:
-        outcome = self.said(replica, name, kind)
+        outcome = self.printed(replica, name, kind)
         if not outcome.applied:
             return
         loaded = self.run(self.store.load(CLUSTER))
@@ -127,13 +127,13 @@ class HandingOut(RuleBasedStateMachine):
 
     @rule(replica=replicas, name=names, kind=st.sampled_from([JobEventKind.FINISHED, JobEventKind.CANCELLED]))
     def host_ends(self, replica: int, name: str, kind: JobEventKind) -> None:
-        self.said(replica, name, kind)
+        self.printed(replica, name, kind)
         self.claims.pop(name, None)
         self.ended.add(name)
 
     # -- invariants ---------------------------------------------------------------------------------------------
 
-    def said(self, replica: int, name: str, kind: JobEventKind) -> ReportOutcome:
+    def printed(self, replica: int, name: str, kind: JobEventKind) -> ReportOutcome:
         outcome: ReportOutcome = self.run(
             self.engines[replica].report_job_events(CLUSTER, [JobEvent(JobId(name), kind)])
         )
@@ -143,7 +143,7 @@ class HandingOut(RuleBasedStateMachine):
         now_s = CLOCK.now_s()
         return [name for name, (_, until_s) in self.claims.items() if not until_s or until_s > now_s]
 
-    def told(self, replica: int, command: PlaceCommand) -> None:
+    def reported(self, replica: int, command: PlaceCommand) -> None:
         try:
             decision = self.run(ask_place(self.engines[replica], command))
         except StaleSnapshotError:  # an honest refusal
@@ -167,7 +167,7 @@ class HandingOut(RuleBasedStateMachine):
             gpus = gpus_of(answer)
             for other, claimed in others.items():
                 twice = (gpus - before[name]) & claimed
-                assert not twice, f"{name} is told {sorted(gpus)}, of which {other} has {sorted(twice)}"
+                assert not twice, f"{name} is given {sorted(gpus)}, of which {other} has {sorted(twice)}"
             assert not answer.expire_time_s or answer.expire_time_s > now_s, "a reservation that is over"
             others[name] = gpus - before[name]
             self.claims[name] = (gpus, answer.expire_time_s)

@@ -32,7 +32,7 @@ def crowded() -> ClusterView:
 
 
 def sharing_view() -> ClusterView:
-    """One neighbour tolerates company and one does not: the mask alone does not show which node is open."""
+    """One neighbour tolerates a co-tenant and one does not: the mask alone does not show which node is open."""
     open_limit, strict = GpuSharing(True, 4.0), GpuSharing(True, 1.01)
     return view_of(
         [node("a", gpus=1, max_jobs_per_gpu=2), node("b", gpus=1, max_jobs_per_gpu=2), node("c", gpus=1)],

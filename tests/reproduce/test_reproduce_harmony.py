@@ -283,16 +283,16 @@ def test_each_figure_that_judges_a_claim_of_jct_has_ten_fresh_seeds(monkeypatch:
     monkeypatch.setattr(harmony, "run", noted)
     made = harmony.paper(is_quick=False)
     experiments = {experiment.key: experiment for experiment in made.experiments}
-    told = {
+    reported = {
         e["key"]: e.get("first_seed") for e in as_json(made, Results(stopped="at once"), is_quick=False)["experiments"]
     }
-    assert told["fig10"] is None, "they count from where the paper's experiments begin"
+    assert reported["fig10"] is None, "they count from where the paper's experiments begin"
     for key in ("fresh", "fig11", "fig12", "fig14"):
         asked.clear()
         experiments[key].trial(experiments[key].settings[0], HARMONY, 0)
         assert {scenario.first_seed for scenario in asked} == {FRESH_SEED}, key
         assert experiments[key].least_seeds == 10, key
-        assert told[key] == FRESH_SEED, key
+        assert reported[key] == FRESH_SEED, key
 
 
 def test_fresh_seeds_are_other_jobs() -> None:

@@ -186,10 +186,10 @@ def test_figure_4_is_the_loss_over_iterations_with_pretraining_and_without(monke
     assert losses[-1] < 0.1 * losses[0]
     asked: list[bool] = []
 
-    def told(seed: int, *, is_pretrained: bool) -> list[float]:
+    def reported(seed: int, *, is_pretrained: bool) -> list[float]:
         asked.append(is_pretrained)
         return [float(i) for i in range(300)]
 
-    monkeypatch.setattr(iawp, "ncf_losses", told)
+    monkeypatch.setattr(iawp, "ncf_losses", reported)
     assert [found.trial("3000 tasks", m, 0).values["loss"] for m in found.methods] == [100.0, 100.0]
     assert asked == [True, False]

@@ -238,11 +238,11 @@ def test_what_if_changes_nothing_and_is_right() -> None:
         proposal = policy.propose(job.job, simulation.view, simulation.context)
         assert proposal is not None
         rates = {name: live.rate for name, live in simulation.running.items()}
-        told = simulation.what_if(job, proposal.assignments)
+        reported = simulation.what_if(job, proposal.assignments)
         assert {name: live.rate for name, live in simulation.running.items()} == rates
         simulation.start(job, proposal.assignments)
         simulation.refresh()
-        for name, (before, after) in told.items():
+        for name, (before, after) in reported.items():
             assert before == rates.get(name, 0.0)
             assert simulation.running[name].rate == after
 

@@ -26,5 +26,5 @@ _RECORDED = {
 @pytest.mark.parametrize("admit", ["fifo-strict", "single-gpu"])
 def test_a_strict_order_gives_the_events_recorded(admit: str) -> None:
     asked = f"--trace philly --jobs 400 --nodes 20 --gpus-per-node 8 --policy tetris --admit {admit} --seeds 2 --json"
-    told = CliRunner().invoke(simulate_app, asked.split())
-    assert json.loads(told.stdout)["event_hashes"] == _RECORDED[VECTOR_UNITS][admit]
+    reported = CliRunner().invoke(simulate_app, asked.split())
+    assert json.loads(reported.stdout)["event_hashes"] == _RECORDED[VECTOR_UNITS][admit]

@@ -46,6 +46,7 @@ def test_a_row_opens_what_is_there(row: str) -> None:
     assert paths
     for path in paths:
         assert (ROOT / path).exists(), path
-    for path, symbol in re.findall(r"`([^`]+\.py)` \(`(\w+)`\)", row):
-        defined = rf"^(class|def|async def) {symbol}\b|^{symbol}\b.*="
-        assert re.search(defined, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), f"{symbol} in {path}"
+    for path, named in re.findall(r"`([^`]+\.py)` \(([^)]+)\)", row):
+        for symbol in re.findall(r"`(\w+)`", named):
+            defined = rf"^ *(class|def|async def) {symbol}\b|^ *{symbol}\b.*="
+            assert re.search(defined, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), f"{symbol} in {path}"

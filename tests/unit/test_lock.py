@@ -189,8 +189,10 @@ def audit(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def answers(monkeypatch: pytest.MonkeyPatch, audit: ModuleType, *outputs: str) -> None:
     """pip-audit's standard output, run by run."""
-    told = iter(outputs)
-    monkeypatch.setattr(audit.subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, 1, next(told)))
+    reported = iter(outputs)
+    monkeypatch.setattr(
+        audit.subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, 1, next(reported))
+    )
 
 
 GOOD = {"name": "idna", "version": "3.10", "vulns": []}

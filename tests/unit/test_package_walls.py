@@ -24,6 +24,9 @@ OF_MODELS = {"cryptography", "msgspec", "numpy", "onnxruntime", "placewise_core"
 OF_LOG = {"msgspec", "numpy", "placewise_core", "placewise_log", "pyarrow"}
 
 
+READERS = ("files", "resources.files", "importlib.resources.files")
+
+
 def strings_across(package: str, tree: ast.Module) -> list[str]:
     """Strings that name another package of ours or a module of it, as an import by name or a reader of files does."""
     found = []
@@ -40,7 +43,7 @@ def foreign_resources(package: str, tree: ast.Module) -> list[str]:
     `__package__`."""
     found = []
     for node in nodes(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("files", "resources.files"):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in READERS:
             given = ast.unparse(node.args[0])
             if given not in ("__name__", "__package__") and not given.startswith((f"'{package}'", f"'{package}.")):
                 found.append(f"{node.lineno}: {given}")
@@ -71,6 +74,7 @@ def test_every_package_reads_its_own_files_alone(folder: Path) -> None:
     [
         'files("placewise_service").joinpath("bundles")',
         'resources.files("placewise_service.data")',
+        'importlib.resources.files("placewise_service").joinpath("data")',
         'import_module("placewise_service.settings")',
         'NAME = "placewise_service"; resources.files(NAME)',
     ],

@@ -63,6 +63,19 @@ def test_no_policy_and_no_authenticator_is_asked_what_class_it_is_of() -> None:
     assert asked == set()
 
 
+def test_no_object_is_asked_whether_it_can_be_iterated_called_or_awaited() -> None:
+    """The classes of collections.abc that stand for one ability. Those of plain data, as Mapping, are none."""
+    abilities = {"AsyncIterable", "AsyncIterator", "Awaitable", "Callable", "Hashable", "Iterable", "Iterator", "Sized"}
+    asked = [
+        (path.name, ast.unparse(node.args[1]))
+        for path, tree in parsed(r"\bisinstance\(")
+        for node in nodes(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance"
+        if not abilities.isdisjoint(each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name))
+    ]
+    assert asked == []
+
+
 def test_no_protocol_can_be_asked_for_at_run_time() -> None:
     """`isinstance` needs a Protocol that is marked so."""
     names = [path.name for path, tree in parsed("runtime_checkable") for node in nodes(tree)

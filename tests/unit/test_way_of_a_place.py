@@ -5,6 +5,7 @@ the node is at work. A file is run if one of its functions is called between the
 """
 
 import sys
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,16 +65,22 @@ def is_choosing(frame: FrameType) -> bool:
 
 
 def state_of(value: object) -> dict[str, Any]:
-    """The parts of an object that may change in place: fields, lengths of collections, bytes of arrays."""
+    """The parts of an object that may change in place: fields, members of collections, bytes of arrays."""
     names = [*getattr(value, "__dict__", ()), *(s for k in type(value).__mro__ for s in getattr(k, "__slots__", ()))]
     found: dict[str, Any] = {}
     for name in names:
         each = getattr(value, name, None) if name in getattr(value, "__dict__", {}) or name[:2] != "__" else None
-        if isinstance(each, np.ndarray):
-            found[name] = (id(each), each.tobytes())
-        else:
-            found[name] = (id(each), len(each) if isinstance(each, dict | list | set) else 0)
+        found[name] = (id(each), content(each))
     return found
+
+
+def content(value: object) -> object:
+    """Bytes of an array, members of a collection."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    if isinstance(value, dict):
+        return [(id(key), id(each)) for key, each in value.items()]
+    return sorted(map(id, value)) if isinstance(value, list | set | deque) else None
 
 
 @dataclass
@@ -129,7 +136,7 @@ class Walk:
             given = [
                 frame.f_locals.get(each)
                 for each in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-                if each != "self"
+                if each != "self"  # a method that changes its own object is handed nothing
             ]
             own = [each for each in given if type(each).__module__.startswith("placewise_")]
             self._given[id(frame)] = [(each, state_of(each)) for each in own]

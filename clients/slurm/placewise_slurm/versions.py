@@ -7,7 +7,7 @@ string "N-N". From v0.0.40 (23.11) numbers are objects {set, infinite, number}, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,7 +50,7 @@ def _words(value: object) -> tuple[str, ...]:
     """A comma string or a list of strings, as a tuple."""
     if isinstance(value, str):
         return tuple(word for word in value.split(",") if word)
-    return tuple(str(word) for word in value) if isinstance(value, Iterable) else ()
+    return tuple(str(word) for word in value) if isinstance(value, list) else ()
 
 
 def _state(words: Sequence[str]) -> str:

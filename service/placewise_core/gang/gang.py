@@ -19,7 +19,7 @@ from placewise_core.gang.gpus import pick_gpus, takers, tolerant_gpus
 from placewise_core.gang.offer import NodeLeft, Offer, best_fit, open_gpus, slots_on
 from placewise_core.view.domains import Domains, domains_of
 from placewise_core.view.nodes import whole_gpus
-from placewise_core.view.slots import may_share, whole_tasks
+from placewise_core.view.slots import may_share, tasks_on_gpus, whole_tasks
 from placewise_core.view.usage import tenant_of
 from placewise_core.view.view import CPU, GPUS, ClusterView
 
@@ -225,7 +225,7 @@ class Gang:
         slots = np.minimum(offer.slots, float(min(group.count, group.max_per_node or group.count)))
         if may_share(wanted.demand, self.job.gpu_sharing):
             given = (self.job, group, wanted.demand, self.context.interference)
-            slots = np.minimum(slots, tolerant_gpus(self.view, offer.mask, *given) // wanted.gpus)
+            slots = np.minimum(slots, tasks_on_gpus(tolerant_gpus(self.view, offer.mask, *given), wanted.gpus))
         return np.asarray(slots * offer.mask)
 
     # -- placing ------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class Slots:
         slots: FloatArray = np.minimum.reduce(free.take(need.rows, axis=0) // need.amounts, axis=0, initial=np.inf)
         np.maximum(slots, 0.0, out=slots)  # a host may have reported more than there is
         if open_gpus is not None and (gpus := math.ceil(demand[GPUS])):
-            np.minimum(slots, open_gpus // gpus, out=slots)
+            np.minimum(slots, tasks_on_gpus(open_gpus, gpus), out=slots)
         return slots
 
     def countable_slots_on(self, m: int, demand: FloatArray) -> float:
@@ -158,6 +158,11 @@ class Slots:
             return np.asarray(self._usage.free_gpus[rows] >= need)
         empty, shared = self.gpu_open(demand, group, sharing, rows)
         return np.asarray((empty | shared).sum(axis=1) >= need)
+
+
+def tasks_on_gpus(open_gpus: IntArray, gpus: int) -> IntArray:
+    """(M,) tasks that fit at once on nodes with so many open GPUs (M,), each task on `gpus` of them, at least one."""
+    return open_gpus // gpus
 
 
 def whole_tasks(free: Sequence[float], amounts: Iterable[tuple[int, float]]) -> float:

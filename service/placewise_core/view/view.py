@@ -72,10 +72,10 @@ class ClusterView:
         self._hold_all(Nodes(records.nodes), usage_stamp=0)
 
     def _hold_all(self, nodes: Nodes, usage_stamp: int) -> None:
-        """Makes these the nodes of the view, with all jobs on them."""
+        """Replaces the nodes of the view, and counts all its jobs on them."""
         self.nodes, self.usage = nodes, Usage(nodes, usage_stamp)
         self.slots = Slots(nodes, self.usage)
-        # (M,) running gangs on several nodes that have tasks on each.
+        # (M,) for each node, the gangs with tasks on it and on other nodes.
         self.gangs_on: IntArray = np.zeros(nodes.size, dtype=np.int64)
         for running in self.jobs.values():
             self._count_gang(running, 1)

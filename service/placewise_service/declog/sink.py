@@ -16,6 +16,7 @@ from placewise_service.background import cancel_and_wait
 from placewise_service.declog.asked import Linking, linked
 from placewise_service.declog.large import encode_in_turns, is_large
 
+_MOST_LOGGED = 2000
 _PORTION_BYTES = 65_536  # of one append: a reservation may have to wait behind it, here and in the store
 
 
@@ -33,17 +34,13 @@ def _ignore_drops(count: int) -> None:
     pass
 
 
-def _ignore_entry(entry: Entry) -> None:
-    pass
-
-
 class DecisionSink:
     """Takes records from decisions and appends them to the ring in batches.
 
     `on_drop(n)` hears of every lost record: those refused by the full queue, and those that fell off the ring before
-    they were exported. The log counts them as well, once the store answers. `on_logged(entry)` hears of every entry
-    that the ring took; it must not raise. One event loop owns the sink; `batch` is small because writing a batch to the
-    store holds it.
+    they were exported. The log counts them as well, once the store answers. `logged` has the latest entries that the
+    ring took, oldest first, until a reader removes them. One event loop owns the sink; `batch` is small because writing
+    a batch to the store holds it.
     """
 
     def __init__(
@@ -55,7 +52,6 @@ class DecisionSink:
         flush_interval_s: float = 0.05,
         retry_interval_s: float = 0.5,
         on_drop: Callable[[int], None] = _ignore_drops,
-        on_logged: Callable[[Entry], None] = _ignore_entry,
     ) -> None:
         self._ring = ring
         self._capacity = capacity
@@ -63,7 +59,7 @@ class DecisionSink:
         self._flush_interval_s = flush_interval_s
         self._retry_interval_s = retry_interval_s
         self._on_drop = on_drop
-        self._on_logged = on_logged
+        self.logged: deque[Entry] = deque(maxlen=_MOST_LOGGED)
         self._queue: deque[Entry] = deque()
         self._lost: Counter[str] = Counter()  # by cluster: drops that its log has not heard of
         self._wake = asyncio.Event()
@@ -136,8 +132,7 @@ class DecisionSink:
                     lost = self._lost[cluster]
                     self._count_drops(await self._ring.append_decisions(cluster, portion, lost=lost))
                     self._lost[cluster] -= lost
-                for entry in by_cluster.pop(cluster):
-                    self._on_logged(entry)
+                self.logged.extend(by_cluster.pop(cluster))
         except Exception:  # no error of the log may reach a decision or end this task
             return False
         finally:

@@ -41,7 +41,6 @@ from placewise_service.engine.explorers import BundleExplorers
 from placewise_service.engine.parts import EngineOptions, EngineParts, nearest
 from placewise_service.engine.place.drafting import Placer
 from placewise_service.engine.registry import BundleRegistry
-from placewise_service.engine.reporting.drift import DriftWatch
 from placewise_service.engine.shadows import PolicySet, Shadows
 from placewise_service.engine.views import Views
 from placewise_service.state.store import StateStore
@@ -78,14 +77,11 @@ def build_engine(
     served.use(registry.bundle)
     _check_policies(options, heuristics, served.admission)
     views = Views(store, clock, options.stale_telemetry_after_s)
-    drift = DriftWatch(views, registry, telemetry)
     parts = EngineParts(
         store=store,
         clock=clock,
         views=views,
-        sink=DecisionSink(
-            store, capacity=options.log_buffer_records, on_drop=telemetry.log_drops, on_logged=drift.note
-        ),
+        sink=DecisionSink(store, capacity=options.log_buffer_records, on_drop=telemetry.log_drops),
         registry=registry,
         telemetry=telemetry,
         options=options,

@@ -55,6 +55,7 @@ from placewise_service.engine.place.placing import Placing
 from placewise_service.engine.place.shadowing import Shadowing
 from placewise_service.engine.place.sliced_drafting import SlicedPlacer
 from placewise_service.engine.place.studying import Studying
+from placewise_service.engine.reporting.drift import DriftWatch
 from placewise_service.engine.reporting.reports import Reporter, ReportOutcome, portions
 from placewise_service.engine.shadowing.questions import PartitionQuestion
 from placewise_service.engine.shadowing.studies import offer
@@ -125,10 +126,8 @@ class Engine:
         self._reporter = Reporter(
             parts.store, parts.sink, parts.options.most_profiles, parts.telemetry.profiles_refused
         )
-        self._sweep: asyncio.Task[None] | None = None
-        self._following: asyncio.Task[None] | None = None
-        self._guarding: asyncio.Task[None] | None = None
-        self._meeting: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
+        self._drift = DriftWatch(parts.sink, parts.views, parts.registry, parts.telemetry)
         self._damaged: dict[str, str] = {}  # cluster → why, as logged
         self._logged: set[str] = set()  # clusters whose admission policy has another order now, once logged
 
@@ -160,14 +159,17 @@ class Engine:
         if self._parts.options.logs_views:
             self._view_log.start()
         self._parts.telemetry.show_queues(self._queues, self._parts.options.queue_series)
-        self._meeting = asyncio.create_task(self._meet_clusters(), name="meet clusters")
-        self._following = asyncio.create_task(self.bundles.follow(), name="follow bundles")
-        self._guarding = asyncio.create_task(self._watching.follow(), name="guard canaries")
-        self._sweep = asyncio.create_task(self._expire_reservations(), name="expire reservations")
+        self._following = [
+            asyncio.create_task(self._meet_clusters(), name="meet clusters"),
+            asyncio.create_task(self.bundles.follow(), name="follow bundles"),
+            asyncio.create_task(self._watching.follow(), name="guard canaries"),
+            asyncio.create_task(self._drift.follow(), name="watch drift"),
+            asyncio.create_task(self._expire_reservations(), name="expire reservations"),
+        ]
 
     @property
     def is_ready(self) -> bool:
-        return self._sweep is not None
+        return bool(self._following)
 
     def problem(self) -> str:
         """A problem that an operator has to solve before this replica decides as the others do; "" for none."""
@@ -186,8 +188,8 @@ class Engine:
     async def close(self) -> None:
         """Ends the background tasks and the store's connections."""
         self._parts.telemetry.afterwards.run()
-        await cancel_and_wait((self._sweep, self._following, self._meeting, self._guarding))
-        self._sweep = self._following = self._meeting = self._guarding = None
+        await cancel_and_wait(self._following)
+        self._following = []
         await self._mixing.close()
         await self._studying.close()
         await self._shadowed.close()

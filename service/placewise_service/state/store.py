@@ -337,10 +337,13 @@ class StateStore(Protocol):
         ...
 
     async def report_jobs(self, cluster: str, reports: Sequence[JobReport]) -> ReportResult:
-        """STARTED confirms a reservation or overrides it with the actual placement (even if that overcommits: the
-        host is right, and the result reports it); an end frees. STARTED as reserved, or PROGRESS, of a job whose
-        reservation expired restores it; a job that starts so and whose decision is not known is named. Repeats, and
-        anything after the end, are ignored and counted."""
+        """Applies the reports in their order.
+
+        STARTED confirms a reservation. On other nodes it replaces the reservation by the actual placement, even if
+        that overcommits a node; the result reports the overcommitment. An end frees the resources. If the reservation
+        has expired, STARTED on its nodes or PROGRESS restores it. The result names jobs that start so without a known
+        decision. Repeats, and reports after the end, are ignored and counted.
+        """
         ...
 
     async def recall(self, cluster: str, request_id: str, fingerprint: bytes = b"") -> Repeated | Reused | None:

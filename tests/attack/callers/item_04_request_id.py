@@ -73,13 +73,13 @@ def _given_twice(source: Source) -> Figures:
         _one_gpu(service)
         _place(service, "alice", "a", "q")
         time.sleep(_TTL_S)
-        told = ""
+        reported = ""
         for _ in range(100):
-            told = _place(service, "bob", "b")[1]
-            if told == "PLACED":
+            reported = _place(service, "bob", "b")[1]
+            if reported == "PLACED":
                 break
             time.sleep(0.05)
-        return {"first": "PLACED then expired", "other": told, "repeat": _place(service, "alice", "a", "q")[1]}
+        return {"first": "PLACED then expired", "other": reported, "repeat": _place(service, "alice", "a", "q")[1]}
 
 
 def _late_start(source: Source) -> Figures:

@@ -122,7 +122,7 @@ ATTACKS = (
     *(
         Attack(
             f"pages of other sites, {name}",
-            "A foreign Origin is refused, and a change that is not said to be JSON; the service's own page may ask.",
+            "A foreign Origin is refused, and a change whose type is not JSON; the service's own page may ask.",
             "tests/contract/faces/test_api_rest.py::test_a_body_is_said_to_be_json",
             partial(_measure_pages, settings),
             _pages_hold,

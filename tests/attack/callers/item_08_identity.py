@@ -278,8 +278,8 @@ def _web_tokens(source: Source) -> Figures:
 
 
 def _unsigned(kid: str, claims: Mapping[str, Any]) -> str:
-    said = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "placewise_scopes": "read", **claims}
-    return jwt.encode(said, None, "none", {"kid": kid})
+    printed = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "placewise_scopes": "read", **claims}
+    return jwt.encode(printed, None, "none", {"kid": kid})
 
 
 @contextlib.contextmanager

@@ -160,7 +160,7 @@ def _forged_shares(source: Source) -> Figures:
 
 
 def _forged_step(source: Source) -> Figures:
-    """One step of 2 s that there is; one of 6 s that there is not, told while the job runs and before it ends."""
+    """One step of 2 s that there is; one of 6 s that there is not, reported while the job runs and before it ends."""
     with _site(source) as site:
         job = site.submit()
         job.steps = {"0": "RUNNING"}

@@ -157,12 +157,12 @@ def _mistyped_policy(source: Source) -> Figures:
             time.sleep(0.05)
         with contextlib.suppress(subprocess.TimeoutExpired):
             service.popen.wait(1.0)
-        is_ready, said = service.is_running, service.text()
+        is_ready, printed = service.is_running, service.text()
     return {
         "doctor_exit": doctor.returncode,
         "doctor_suggests": int("'consolidate'?" in doctor.stdout),
         "service_starts": int(is_ready),
-        "log_suggests": int("'consolidate'?" in said),
+        "log_suggests": int("'consolidate'?" in printed),
     }
 
 
@@ -193,7 +193,7 @@ def _named(source: Source) -> Figures:
         for settings, words in mistakes.values():
             findings = json.loads(source.run([*_CLI, "doctor", "--json"], usual | settings).stdout)["findings"]
             complaints = [each["detail"] for each in findings if each["verdict"] != "ok"]
-            named += any(all(word in said for word in words) for said in complaints)
+            named += any(all(word in printed for word in words) for printed in complaints)
     return {"mistakes": len(mistakes), "named": named}
 
 

@@ -156,7 +156,7 @@ class AdapterConformance(HostMistakes, LearningReports):
         assert len(await world.host.where(key)) == 2
 
     async def taken_after_release(self, world: World, key: str) -> None:
-        """Until the scheduler takes a job that was let go; most do in the same look."""
+        """Until the scheduler takes a job that was released; most do in the same look."""
 
     async def test_a_lost_question_is_not_asked_again_for_a_job_that_was_let_go(self, world: World) -> None:
         await world.loop.run_pass(full=True)
@@ -265,10 +265,10 @@ class AdapterConformance(HostMistakes, LearningReports):
         key = await world.host.submit(3, 4)
         await world.step()
         assert await world.host.where(key) == world.decided_nodes(key) == ["n1", "n2", "n3"]
-        told = len(world.asked("report_nodes"))
+        reported = len(world.asked("report_nodes"))
         world.clock.advance(SETTINGS.node_refresh_s)
         await world.step()
-        again = world.asked("report_nodes")[told:]
+        again = world.asked("report_nodes")[reported:]
         assert {node.id for request in again for node in request.nodes if request.full} == {"n1", "n2", "n3"}
         assert sum("node n4 is left out" in record.getMessage() for record in caplog.records) == 1
         world.oracle.unreadable.clear()
@@ -319,7 +319,7 @@ class AdapterConformance(HostMistakes, LearningReports):
         key = await world.host.submit(1, 8)
         world.oracle.blocked = asyncio.Event()
         passing = asyncio.ensure_future(world.loop.run_pass(full=True))
-        while not world.asked("admit_or_wait"):  # noqa: ASYNC110 the server is not told who waits for it
+        while not world.asked("admit_or_wait"):  # noqa: ASYNC110 nothing tells the server who waits for it
             await asyncio.sleep(0.001)
         await world.host.occupy("n4", 8)
         world.oracle.blocked.set()

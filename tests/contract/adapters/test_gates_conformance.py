@@ -68,7 +68,7 @@ class TestGates(KubernetesConformance):
         await world.step()
 
     async def test_what_somebody_took_since_the_decision_is_not_used_twice(self, world: KubernetesWorld) -> None:  # type: ignore[override]
-        """With the first gang of some rules nodes are told of again; here the service hangs, so one comes before."""
+        """With the first gang of some rules nodes are reported again; here the service hangs, so one comes before."""
         first = await world.host.submit(1, 1)
         await world.step()
         await world.host.end(first, End.FINISHED)

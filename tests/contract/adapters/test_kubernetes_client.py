@@ -78,16 +78,16 @@ class Seen:
     """A sink that remembers."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, list[str]]] = []
+        self.printed: list[tuple[str, list[str]]] = []
 
     def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
-        self.said.append(("replace", [entry["metadata"]["name"] for entry in items]))
+        self.printed.append(("replace", [entry["metadata"]["name"] for entry in items]))
 
     def change(self, entry: Mapping[str, Any]) -> None:
-        self.said.append(("change", [entry["metadata"]["name"]]))
+        self.printed.append(("change", [entry["metadata"]["name"]]))
 
     def remove(self, entry: Mapping[str, Any]) -> None:
-        self.said.append(("remove", [entry["metadata"]["name"]]))
+        self.printed.append(("remove", [entry["metadata"]["name"]]))
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ async def test_a_watch_tells_changes_and_goes_on_from_the_last_one(client: KubeC
         [{"type": "MODIFIED", "object": item("p2", 152)}],
     ]
     seen = await follow(client, api)
-    assert seen.said[1:] == [("change", ["new"]), ("remove", ["p1"]), ("change", ["p2"])]
+    assert seen.printed[1:] == [("change", ["new"]), ("remove", ["p1"]), ("change", ["p2"])]
     versions = [asked["resourceVersion"] for asked in api.asked if "watch" in asked]
     assert versions == ["100", "151", "152"]
 
@@ -147,7 +147,7 @@ async def test_a_version_that_is_too_old_means_listing_again(client: KubeClient,
     gone = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
     api.scripts = [[{"type": "ADDED", "object": item("new", 101)}, gone]]
     seen = await follow(client, api)
-    assert [verb for verb, _ in seen.said] == ["replace", "change", "replace"]
+    assert [verb for verb, _ in seen.printed] == ["replace", "change", "replace"]
 
 
 async def test_lines_may_be_long_and_come_in_pieces(client: KubeClient, api: FakeApi) -> None:

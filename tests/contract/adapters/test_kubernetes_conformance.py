@@ -286,8 +286,8 @@ class KubernetesConformance(AdapterConformance):
         kube = world.host.kube
         odd = [kube.pods[f"{PODS}/odd-{index}"] for index in range(2)]
         assert all(document["spec"].get("nodeName") for document in odd)  # left to its scheduler, which has placed it
-        said = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
-        assert len(said) == len(set(said)) == 2
+        printed = [record.getMessage() for record in caplog.records if "cannot be read" in record.getMessage()]
+        assert len(printed) == len(set(printed)) == 2
 
 
 class TestExtender(KubernetesConformance):

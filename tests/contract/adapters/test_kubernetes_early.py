@@ -99,7 +99,7 @@ async def test_nothing_is_bound_early_where_the_rest_would_find_no_room(world: K
     await come(world, first)
     world.oracle.blocked = asyncio.Event()
     passing = asyncio.ensure_future(world.loop.run_pass(full=False))
-    while not world.asked("admit_or_wait"):  # noqa: ASYNC110 the server is not told who waits for it
+    while not world.asked("admit_or_wait"):  # noqa: ASYNC110 nothing tells the server who waits for it
         await asyncio.sleep(0.001)
     await world.host.occupy("n3", 4)
     world.oracle.blocked.set()

@@ -64,7 +64,7 @@ class Bench:
         error: str = (await self.post("/bind", body | {"Node": node} | other))["Error"]
         return error
 
-    async def let_go(self) -> None:
+    async def released(self) -> None:
         """Every waiting gang is left to its scheduler, as when the service is away."""
         for job in await self.waiting():
             await self.host.release(job)
@@ -352,7 +352,7 @@ async def test_nothing_undecided_is_bound_for_a_caller_without_a_certificate(
     await bench.filter(waiting)
     for document in (foreign, waiting):
         assert "client certificate" in await bench.bind(document, "n1")
-    await bench.let_go()
+    await bench.released()
     assert (await bench.filter(waiting))["NodeNames"] == NODES
     assert "client certificate" in await bench.bind(waiting, "n1")
     assert bench.kube.bound == []
@@ -374,7 +374,7 @@ async def test_with_a_certificate_a_pod_that_was_let_through_is_bound_where_the_
     # A waiting pod passes for no caller; once it is released, it does.
     assert (await guarded.filter(documents[0]))["NodeNames"] == []
     assert "filter call" in await guarded.bind(documents[0], "n1")
-    await guarded.let_go()
+    await guarded.released()
     assert (await guarded.filter(documents[0], ["n1"]))["NodeNames"] == ["n1"]
     assert await guarded.bind(documents[0], "n1") == ""
     assert [guarded.node_of(name) for name in ("foreign", "g-0", "g-1")] == ["n2", "n1", ""]
@@ -382,16 +382,16 @@ async def test_with_a_certificate_a_pod_that_was_let_through_is_bound_where_the_
 
 
 async def test_what_was_let_through_is_forgotten_when_the_pod_is_bound_gone_or_told_otherwise(guarded: Bench) -> None:
-    documents = [guarded.kube.add_pod(pod(name)) for name in ("bound", "gone", "unlisted", "told")]
+    documents = [guarded.kube.add_pod(pod(name)) for name in ("bound", "gone", "unlisted", "reported")]
     for document in documents:
         await guarded.filter(document)
-    assert remembered(guarded, documents) == ["bound", "gone", "unlisted", "told"]
+    assert remembered(guarded, documents) == ["bound", "gone", "unlisted", "reported"]
     await guarded.bind(documents[0], "n1")
     guarded.kube.remove_pod("/api/v1/namespaces/default/pods/gone")
     await guarded.kube.seen()
-    assert remembered(guarded, documents) == ["unlisted", "told"]
+    assert remembered(guarded, documents) == ["unlisted", "reported"]
     guarded.host.pods.replace([documents[3]])
-    assert remembered(guarded, documents) == ["told"]
+    assert remembered(guarded, documents) == ["reported"]
     (waiting,) = gang("g", 1)
     metadata = documents[3]["metadata"] | {key: waiting["metadata"][key] for key in ("labels", "annotations")}
     assert (await guarded.filter(waiting | {"metadata": metadata}))["NodeNames"] == []

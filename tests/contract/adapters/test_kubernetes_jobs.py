@@ -332,8 +332,8 @@ async def test_a_pod_that_comes_to_a_waiting_gang_is_told_why(world: KubernetesW
     await make_job(world, job_of(pods), pods)
     await come(world, *pods)
     await world.host.native.writer.drain()
-    told = {event["involvedObject"]["name"] for event in world.host.kube.events if "drift" in event["message"]}
-    assert told == {"g-0", "g-1"}
+    reported = {event["involvedObject"]["name"] for event in world.host.kube.events if "drift" in event["message"]}
+    assert reported == {"g-0", "g-1"}
 
 
 async def test_an_incomplete_gang_that_nobody_replaces_is_held_once(world: KubernetesWorld) -> None:

@@ -293,8 +293,8 @@ class SlurmConformance(AdapterConformance):
         host.jobs[1].nodes = ["n1", "n2"]
         host.jobs[1].steps = {"0": "RUNNING"}
         for what in ("begin", "end"):
-            for said in ("0 n1 0", "1 n2 0"):  # there is no step 1
-                host.pokes.datagram_received(f"share {what} 1 {said}".encode(), ("127.0.0.1", 1))
+            for printed in ("0 n1 0", "1 n2 0"):  # there is no step 1
+                host.pokes.datagram_received(f"share {what} 1 {printed}".encode(), ("127.0.0.1", 1))
             wall_s += 4
         await host.end(key, End.FINISHED)
         await world.step()

@@ -58,7 +58,7 @@ async def ask(running: Faces, content: Any = None, path: str = PLACE, **headers:
     return await running.http.post(path, content=question() if content is None else content, headers=sent)
 
 
-def told(response: httpx.Response) -> tuple[int, str, str]:
+def reported(response: httpx.Response) -> tuple[int, str, str]:
     """Status, code and message of an error."""
     assert response.headers["content-type"] == JSON
     return response.status_code, response.json()["code"], response.json()["message"]
@@ -154,7 +154,7 @@ async def test_an_error_carries_its_reason_and_when_to_ask_again(
             body = json_format.MessageToJson(PlaceRequest.FromString(body)).encode()
         response = await ask(running, body, content_type=kind)
     info, retry = details(response)
-    assert told(response) == (status, code, "as the test asked")
+    assert reported(response) == (status, code, "as the test asked")
     assert (info.reason, info.domain) == (model, "placewise")
     assert (retry.retry_delay.ToTimedelta().total_seconds() if retry else None) == retry_s
     assert ("retry-after" in response.headers) == (retry_s is not None)
@@ -184,7 +184,7 @@ async def test_an_unforeseen_error_leaks_nothing() -> None:
     async with faces(await engine_with_node()) as running:
         response = await ask(running, question("LEAK"))
     info, _ = details(response)
-    assert told(response) == (500, "internal", "internal error")
+    assert reported(response) == (500, "internal", "internal error")
     assert len(info.metadata["incident"]) == 32
     for leak in (SECRET, "hunter2", "Traceback", "RuntimeError"):
         assert leak not in response.text
@@ -198,7 +198,7 @@ async def test_what_fails_before_the_gateway_leaks_nothing_either(monkeypatch: p
     async with faces(await engine_with_node()) as running:
         monkeypatch.setattr(running.gateway, "parsed", fail)
         response = await ask(running)
-    assert told(response) == (500, "internal", "internal error")
+    assert reported(response) == (500, "internal", "internal error")
     assert details(response)[0].metadata["incident"]
     assert SECRET not in response.text
 
@@ -229,7 +229,7 @@ async def test_the_method_and_the_kind_of_content_are_the_protocols() -> None:
 async def test_a_header_that_is_not_understood_is_named(headers: dict[str, str], field: str) -> None:
     async with faces(await engine_with_node()) as running:
         response = await ask(running, **headers)
-    status, code, message = told(response)
+    status, code, message = reported(response)
     assert (status, code, message.partition(":")[0]) == (400, "invalid_argument", field)
     assert details(response)[0].metadata["field"] == field
     assert running.engine.placed == []
@@ -252,8 +252,8 @@ async def test_the_timeout_of_a_call_is_its_deadline() -> None:
         assert engine.deadlines[1] == float("inf")
         late = await ask(running, question("SLEEP"), connect_timeout_ms="20")
         none = await ask(running, connect_timeout_ms="0")
-    assert told(late) == (504, "deadline_exceeded", "no answer within 20 ms")
-    assert told(none)[:2] == (504, "deadline_exceeded")
+    assert reported(late) == (504, "deadline_exceeded", "no answer within 20 ms")
+    assert reported(none)[:2] == (504, "deadline_exceeded")
     assert len(engine.placed) == 3
     assert running.gateway.in_flight == 0
 
@@ -274,7 +274,7 @@ async def test_the_timeout_of_a_call_is_its_deadline() -> None:
 async def test_a_message_that_is_none_is_the_callers_fault(kind: str, body: bytes) -> None:
     async with faces(await engine_with_node()) as running:
         response = await ask(running, body, content_type=kind)
-    assert told(response)[:2] == (400, "invalid_argument")
+    assert reported(response)[:2] == (400, "invalid_argument")
     assert details(response)[0].reason == "INVALID_REQUEST"
 
 
@@ -286,7 +286,7 @@ async def test_a_body_over_the_limit_is_refused_in_words() -> None:
     async with faces(limits=LimitSettings(message_bytes=1024)) as running:
         for content in (b"x" * 2000, chunks()):
             for kind in (PROTO, JSON):
-                status, code, message = told(await ask(running, content, content_type=kind))
+                status, code, message = reported(await ask(running, content, content_type=kind))
                 assert (status, code) == (400, "invalid_argument")
                 assert "1024" in message
                 content = b"x" * 2000  # noqa: PLW2901 - a stream is read once
@@ -301,9 +301,9 @@ async def test_tokens_are_asked_for(tmp_path: Path) -> None:
     async with faces(await engine_with_node(), authenticator=by_tokens(tmp_path / "t", SystemClock())) as running:
         for header in (None, "", "Bearer", "Bearer wrong", f"Basic {decider}", decider):
             refused = await ask(running, **({} if header is None else {"authorization": header}))
-            assert told(refused)[:2] == (401, "unauthenticated"), header
+            assert reported(refused)[:2] == (401, "unauthenticated"), header
             assert refused.headers["www-authenticate"].startswith("Bearer")
-        assert told(await ask(running, authorization=f"Bearer {reader}"))[:2] == (403, "permission_denied")
+        assert reported(await ask(running, authorization=f"Bearer {reader}"))[:2] == (403, "permission_denied")
         assert (await ask(running, authorization=f"Bearer {decider}")).status_code == 200
         assert (await ask(running, authorization=f"bearer  {decider} ")).status_code == 200
         assert len(running.engine.placed) == 2
@@ -316,14 +316,14 @@ async def test_no_page_of_another_site_can_ask(headers: dict[str, str], status: 
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             response = await http.post(PLACE, content=question(), headers={"content-type": PROTO, **headers})
             assert response.status_code == status
-            assert status == 200 or told(response)[1] == "permission_denied"
+            assert status == 200 or reported(response)[1] == "permission_denied"
             probed = 200 if "host" in headers else status  # whom a scraper asks by is nobody's secret
             assert (await http.get("/metrics", headers=headers)).status_code == probed
 
 
 async def test_a_page_of_another_site_is_refused_wherever_it_listens() -> None:
     async with faces(await engine_with_node()) as running:
-        assert told(await ask(running, sec_fetch_site="cross-site"))[:2] == (403, "permission_denied")
+        assert reported(await ask(running, sec_fetch_site="cross-site"))[:2] == (403, "permission_denied")
         assert (await ask(running, host="placewise.example")).status_code == 200
 
 
@@ -338,7 +338,7 @@ async def test_more_than_the_limit_in_flight_is_shed() -> None:
         engine.gate.set()
         assert [response.status_code for response in await asyncio.gather(*held)] == [200, 200]
         assert (await ask(running)).status_code == 200
-    assert told(shed)[:2] == (429, "resource_exhausted")
+    assert reported(shed)[:2] == (429, "resource_exhausted")
     assert shed.headers["retry-after"] == "1"
 
 
@@ -348,7 +348,7 @@ async def test_draining_finishes_what_is_in_flight_and_refuses_the_rest() -> Non
         await until(lambda: len(engine.placed) == 1)
         drained = asyncio.create_task(running.gateway.drain(5.0))
         await until(lambda: running.gateway.is_draining)
-        assert told(await ask(running)) == (503, "unavailable", "this process is shutting down")
+        assert reported(await ask(running)) == (503, "unavailable", "this process is shutting down")
         engine.gate.set()
         assert (await held).status_code == 200
         assert await drained

@@ -275,7 +275,7 @@ async def test_a_handshake_of_tls_that_is_not_finished_ends(sent: bytes, records
     limits = LimitSettings(handshake_s=2.0 if len(sent) > 40 else 0.5)  # a busy server too says its part in time
     async with listening(limits=limits, audit=records.audit(), certificates=certificates) as at:
         answer = await all_it_answers(at.grpc_port, sent)
-        assert bool(answer) == (len(sent) > 40), "the server said its part, and waited for the client's"
+        assert bool(answer) == (len(sent) > 40), "the server answered, and waited for the client"
         await counted(at, "handshake")
         assert records.at_the_door() == ["handshake"]
         trusted = grpc.ssl_channel_credentials(authority.pem)

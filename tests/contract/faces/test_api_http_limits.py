@@ -241,7 +241,7 @@ async def all_at_once(is_encrypted: bool, folder: Path) -> None:
 
 
 def is_open(silent: socket.socket) -> bool:
-    """Whether the other side still holds a connection on which nothing was said."""
+    """Whether the other side still holds a connection on which nothing was sent."""
     silent.setblocking(False)
     try:
         return silent.recv(1) != b""

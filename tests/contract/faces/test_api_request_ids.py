@@ -156,8 +156,8 @@ async def test_a_late_start_that_overcommits_is_named_in_the_answer(ask: Any) ->
                 break
             await asyncio.sleep(0.02)
         started = {"cluster": "prod", "events": [{"jobId": "a", "kind": "STARTED"}]}
-        said = await ask(running, {"rpc": "ReportJobEvents", "request": started})
-        (problem,) = json_format.ParseDict(said, ReportJobEventsResponse()).problems
+        printed = await ask(running, {"rpc": "ReportJobEvents", "request": started})
+        (problem,) = json_format.ParseDict(printed, ReportJobEventsResponse()).problems
         assert (problem.job_id, problem.node, list(problem.gpu_indices), list(problem.held_by)) == (
             "a",
             "n0",
@@ -171,7 +171,7 @@ async def test_a_late_start_that_overcommits_is_named_in_the_answer(ask: Any) ->
 async def test_a_start_whose_decision_is_not_known_is_named_in_the_answer(ask: Any) -> None:
     async with prod() as (running, _, _):
         started = {"cluster": "prod", "events": [{"jobId": "a", "kind": "STARTED"}]}
-        said = await ask(running, {"rpc": "ReportJobEvents", "request": started})
-        (problem,) = json_format.ParseDict(said, ReportJobEventsResponse()).problems
+        printed = await ask(running, {"rpc": "ReportJobEvents", "request": started})
+        (problem,) = json_format.ParseDict(printed, ReportJobEventsResponse()).problems
         assert (problem.job_id, problem.node) == ("a", "")
         assert "no decision about it is known (DECISION_UNKNOWN)" in problem.message

@@ -210,8 +210,8 @@ async def test_probes_tell_alive_from_ready() -> None:
         running.engine.is_ready = True
         assert (await running.http.get("/readyz")).status_code == 200
         running.engine.trouble = "a bundle was chosen and is refused here"
-        said = await running.http.get("/readyz")
-        assert (said.status_code, said.json()["problem"]) == (503, running.engine.trouble)
+        printed = await running.http.get("/readyz")
+        assert (printed.status_code, printed.json()["problem"]) == (503, running.engine.trouble)
         running.engine.trouble = ""
         running.gateway.is_preparing = True
         assert (await running.http.get("/readyz")).status_code == 503

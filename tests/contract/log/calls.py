@@ -292,8 +292,8 @@ class PartitionHost(Host):
     def node(self, i: int, now_s: float) -> Node:
         draw = self.draw
         heat = {"cpu_celsius": draw.uniform(40.0, 80.0), "gpu_celsius": draw.uniform(40.0, 85.0), "limit_celsius": 90.0}
-        told = NodeTelemetry(cpu_util=draw.random(), ambient_celsius=25.0, observe_time_s=now_s, **heat)
-        return replace(super().node(i, now_s), telemetry=told)
+        reported = NodeTelemetry(cpu_util=draw.random(), ambient_celsius=25.0, observe_time_s=now_s, **heat)
+        return replace(super().node(i, now_s), telemetry=reported)
 
     @property
     def place_policy(self) -> str:

@@ -168,8 +168,8 @@ class Host:
     async def report(self) -> None:
         """Telemetry of some nodes; now and then a node drains or comes."""
         now_s = SystemClock().now_s()
-        told = [self.node(i, now_s) for i in self.draw.sample(range(self.nodes), 3)]
-        await self.draw.choice(self.replicas).report_nodes(CLUSTER, told, full=False)
+        reported = [self.node(i, now_s) for i in self.draw.sample(range(self.nodes), 3)]
+        await self.draw.choice(self.replicas).report_nodes(CLUSTER, reported, full=False)
 
     def node(self, i: int, now_s: float) -> Node:
         node = make_node(f"n{i}", self.gpus, gpu_model=GPU_MODELS[i % 3], max_jobs_per_gpu=3, rack=f"r{i % 4}")
@@ -322,8 +322,8 @@ async def run(name: str, policy: str, records: int, batch: int, host_type: type[
                     await engine.close()
         notes = {"refused": found.refused, "in slices": found.sliced, "after conflicts": found.conflicts}
         notes |= {"beside gangs in flight": found.in_flight, "searches cut by the clock": found.cut}
-        told = [f"{count} {what}" for what, count in {**found.calls, **notes}.items() if count]
-        print(f"{name:28} {found.same} of {found.total} the same:", ", ".join(told), flush=True)
+        reported = [f"{count} {what}" for what, count in {**found.calls, **notes}.items() if count]
+        print(f"{name:28} {found.same} of {found.total} the same:", ", ".join(reported), flush=True)
         print(*found.problems[:5], sep="\n    ", flush=True)
     finally:
         server.stop()

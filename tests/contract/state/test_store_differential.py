@@ -113,8 +113,8 @@ async def perform(store: StateStore, step: Sequence[Any]) -> Any:
         case ["reserve", wanted, ttl_s, request_id, is_honest]:
             seen = await expected_tenants(store, wanted) if is_honest else {}
             return await store.reserve(CLUSTER, ReserveRequest(tuple(wanted), ttl_s, request_id, b"answer", seen))
-        case ["report", told]:
-            return await store.report_jobs(CLUSTER, told)
+        case ["report", sent]:
+            return await store.report_jobs(CLUSTER, sent)
         case ["release", ids]:
             return await store.release(CLUSTER, ids)
         case ["expire"]:

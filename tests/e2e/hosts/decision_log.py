@@ -26,19 +26,19 @@ class Account:
 
     as_decided: int = 0
     elsewhere: list[str] = field(default_factory=list)
-    let_go: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
     never_decided: list[str] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
 
     @property
     def total(self) -> int:
-        apart = (self.elsewhere, self.let_go, self.never_decided, self.unwritten)
+        apart = (self.elsewhere, self.released, self.never_decided, self.unwritten)
         return self.as_decided + sum(map(len, apart))
 
     def __str__(self) -> str:
         return (
             f"{self.as_decided} of {self.total} as decided, {len(self.elsewhere)} elsewhere, "
-            f"{len(self.let_go)} let go, {len(self.never_decided)} never decided, "
+            f"{len(self.released)} released, {len(self.never_decided)} never decided, "
             f"{len(self.unwritten)} with a decision that was not written out"
         )
 
@@ -88,7 +88,7 @@ class DecisionLog:
             decision, reason = self.starts.get(job, ("", ""))
             decided = self.places.get((decision, job))
             if reason.startswith("left to the host"):  # also if a decision came after that
-                found.let_go.append(job)
+                found.released.append(job)
             elif not decision:
                 found.never_decided.append(job)
             elif decided is None:

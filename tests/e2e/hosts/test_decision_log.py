@@ -97,12 +97,12 @@ def test_each_gang_stands_in_one_list(read: Any) -> None:
             outcome("d1", "as decided", "STARTED", 5),
             outcome("d2", "elsewhere", "STARTED", 5),
             outcome("d3", "decided too late", "STARTED", 5, left),
-            outcome("", "let go", "STARTED", 5, left),
+            outcome("", "released", "STARTED", 5, left),
             outcome("d4", "unwritten", "STARTED", 5),
         ],
     )
-    gangs = {"as decided": "n1", "elsewhere": "n2", "decided too late": "n1", "let go": "n1", "unwritten": "n1"}
+    gangs = {"as decided": "n1", "elsewhere": "n2", "decided too late": "n1", "released": "n1", "unwritten": "n1"}
     found = log.account({job: Places([node]) for job, node in {**gangs, "unheard": "n1"}.items()})
     assert (found.as_decided, len(found.elsewhere), found.total) == (1, 1, 6)
-    assert found.let_go == ["decided too late", "let go"]
+    assert found.released == ["decided too late", "released"]
     assert (found.never_decided, found.unwritten) == (["unheard"], ["unwritten"])

@@ -162,7 +162,7 @@ async def until(is_true: Callable[[], bool], limit_s: float = AT_ONCE_S) -> floa
     """Waits for it; how long that took."""
     started_s = time.monotonic()
     async with asyncio.timeout(limit_s):
-        while not is_true():  # noqa: ASYNC110 the service is not told who waits
+        while not is_true():  # noqa: ASYNC110 nothing tells the service who waits
             await asyncio.sleep(0.01)
     return time.monotonic() - started_s
 

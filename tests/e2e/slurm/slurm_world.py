@@ -202,14 +202,14 @@ class SlurmWorld:
 
     def told_of(self, job_ids: Iterable[int]) -> str:
         """Each job's last record, and every line of the daemons' and the bridge's logs that names it."""
-        jobs, told = self.slurm.jobs(), []
+        jobs, reported = self.slurm.jobs(), []
         for job_id in job_ids:
-            told.append(f"job {job_id}: {jobs.get(job_id)}")
+            reported.append(f"job {job_id}: {jobs.get(job_id)}")
             named = re.compile(rf"\b(?:JobId=|job |StepId=|jobid ){job_id}\b")
             for path in sorted([*(self.root / "log").glob("*.log"), self.root / "bridge.log"]):
                 lines = path.read_text(errors="replace").splitlines()
-                told += [f"  {path.stem}: {line}" for line in lines if named.search(line)]
-        return "\n".join(told)
+                reported += [f"  {path.stem}: {line}" for line in lines if named.search(line)]
+        return "\n".join(reported)
 
     def cluster(self, client: Client) -> Cluster:
         return client.get_cluster(GetClusterRequest(cluster=CLUSTER, full=True))

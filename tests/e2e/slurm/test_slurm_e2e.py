@@ -115,9 +115,9 @@ def check_waits(world: SlurmWorld, ids: list[int]) -> None:
     times = world.timeline()
     assert all(times[i]["start"] >= times[i]["update"] for i in ids)
     waits = [times[i]["update"] - times[i]["submit"] for i in ids]
-    told = sum(f"job {i}: waiting" in world.bridge_log() for i in ids)
-    assert told > 20
-    print(f"waits: {told} of {len(ids)} gangs were told to wait; longest {max(waits):.1f} s, all started after release")
+    reported = sum(f"job {i}: waiting" in world.bridge_log() for i in ids)
+    assert reported > 20
+    print(f"waits: {reported} of {len(ids)} gangs waited; longest {max(waits):.1f} s, all started after release")
 
 
 def check_outcomes(world: SlurmWorld, client: Client, ids: list[int]) -> None:
@@ -313,7 +313,7 @@ def test_a_shares_time_counts_for_a_step_that_slurm_shows(capsys: pytest.Capture
         assert {unit.partition("/")[0] for unit, (status, _) in fates.items() if status == "OBSERVED"} == {"n1"}
         assert len(fates) == 2
         assert of_first()[1] == pytest.approx(2, abs=0.7)
-        print(f"\nshares by accounting: {fates}, told {late_s:.1f} s after the job's end")
+        print(f"\nshares by accounting: {fates}, reported {late_s:.1f} s after the job's end")
 
 
 @skipped_without_accounting()
@@ -432,7 +432,7 @@ def test_a_dry_run_agrees_seldom(record_property: Note) -> None:
         print(f"\ndry run: {found}; {agreed} agree, of {len(log.dry)} with a place")
         assert len(log.dry) >= 15
         # A job that nobody holds may run before the bridge has asked.
-        assert len(found.let_go) + len(found.never_decided) == found.total == 60
+        assert len(found.released) + len(found.never_decided) == found.total == 60
         assert agreed < 0.3 * len(log.dry)
 
 

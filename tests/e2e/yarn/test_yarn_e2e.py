@@ -51,8 +51,8 @@ def test_distributed_shells_run_where_the_service_said(world: YarnWorld) -> None
 
 def test_the_doctor_finds_nothing_and_undo_is_two_properties(world: YarnWorld) -> None:
     command = [*world.yarn.java("rm", [JAR, f"{HADOOP}/*"], 128), "placewise.yarn.Doctor"]
-    told = subprocess.run(command, cwd=world.root, check=True, capture_output=True, text=True, timeout=120).stdout
-    assert "no problem found" in told
+    reported = subprocess.run(command, cwd=world.root, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert "no problem found" in reported
     world.yarn.kill("rm")
     before = len(world.yarn.log("rm"))
     undone = ("yarn.resourcemanager.application-master-service.processors", ALLOCATOR)
@@ -106,7 +106,7 @@ def test_a_dry_run_holds_nothing_and_agrees_seldom(record_property: Note) -> Non
         record_property("gangs", words)
         print(words)
         assert placed >= 15
-        assert (found.as_decided, len(found.let_go)) == (0, 60)
+        assert (found.as_decided, len(found.released)) == (0, 60)
         assert world.yarn.log("rm").count("gang appattempt_") == len(world.released())  # one line for each
         assert agreed < 18
 
@@ -122,7 +122,7 @@ def test_twenty_gangs_and_service_killed(world: YarnWorld) -> None:
     assert with_service.as_decided == 20, with_service
     world.kill_service()
     without = drive(world, mixed(10, random.Random(21), longest_s=1.5), name="without")
-    assert (len(without.let_go), without.elsewhere, without.never_decided) == (10, [], []), without
+    assert (len(without.released), without.elsewhere, without.never_decided) == (10, [], []), without
     long = Driver(world, "long").start([{"name": "long", "waves": [[{"count": 3, "gpus": 5}]], "seconds": 20}])
     wait_for(lambda: sum(gpus for gpus, *_ in world.yarn.used().values()) == 15, "the long gang to run", 60)
     world.start_service()
@@ -141,8 +141,8 @@ def waits_ms(results: list[Spec]) -> dict[str, int]:
 def test_gangs_go_on_when_the_service_does_not(record_property: Note) -> None:
     """The service is killed and hangs, three times each, on a load that the bare cluster finishes.
 
-    Gangs that were let go are compared with the same gangs on the bare cluster. The first ones of each run meet daemons
-    and a driver that have just started, and are left out of that.
+    Released gangs are compared with the same gangs on the bare cluster. The first ones of each run meet daemons and a
+    driver that have just started, and are left out of that.
     """
     specs = mixed(44, random.Random(7), longest_s=1.0, every_ms=1500)
     cold = {one["name"] for one in specs[:4]}
@@ -157,7 +157,7 @@ def test_gangs_go_on_when_the_service_does_not(record_property: Note) -> None:
         with yarn_world() as world:
             results = stopped_three_times(world, specs, number)
             found, took_ms = account(world, results), waits_ms(results)
-            released = {one["name"] for one in results if f"{one['application']} wave 1" in found.let_go}
+            released = {one["name"] for one in results if f"{one['application']} wave 1" in found.released}
             added_ms = {name: took_ms[name] - alone_ms[name] for name in released - cold}
             middle = statistics.median(added_ms.values())
             longest = ", ".join(
@@ -170,7 +170,7 @@ def test_gangs_go_on_when_the_service_does_not(record_property: Note) -> None:
             print(f"{number.name}: {found}; {added}")
             assert len(took_ms) == len(specs)
             assert (found.elsewhere, found.never_decided) == ([], [])
-            assert min(len(found.let_go), found.as_decided) >= 3
+            assert min(len(found.released), found.as_decided) >= 3
             assert middle <= 100, added_ms  # the decide budget, which few of them may wait for
             wait_for(world.is_quiet, "the service to hear that all containers are over", 60)
             assert world.agrees()
@@ -178,13 +178,13 @@ def test_gangs_go_on_when_the_service_does_not(record_property: Note) -> None:
 
 
 def stopped_three_times(world: YarnWorld, specs: list[Spec], number: signal.Signals) -> list[Spec]:
-    """Results of the gangs. The third time until all is over: then gangs that waited are let go as well."""
+    """Results of the gangs. The third time until all is over: then gangs that waited are released as well."""
     driver = Driver(world).start(specs)
     for turn in range(1, 4):
         wait_for(lambda n=7 * turn: len(driver.ended()) >= n, "gangs to end", 120)
-        let_go = len(world.released())
+        before = len(world.released())
         world.signal_service(number)
-        wait_for(lambda n=let_go: len(world.released()) > n, "a gang to be let go", 60)
+        wait_for(lambda n=before: len(world.released()) > n, "a gang to be released", 60)
         if turn < 3:
             bring_back(world, number)
     results = driver.results(240)

@@ -98,11 +98,11 @@ def test_a_wrong_answer_lets_go_the_new_gangs_alone(record_property: Note) -> No
 
 
 def spoil(world: YarnWorld, way: FaultyWay, fault: str, gpus: int) -> None:
-    """New gangs meet the fault three times at least, and are let go. Others hold that many GPUs."""
+    """New gangs meet the fault three times at least, and are released. Others hold that many GPUs."""
     way.fault = fault
     before, count = len(world.released()), 2 * _TIMES
     new = Driver(world, fault.replace(" ", "-")).start([gang(f"new-{n}", 1, 1, 1, 900 * n) for n in range(count)])
-    wait_for(lambda: len(world.released()) == before + count, f"{fault}: new gangs to be let go", 60)
+    wait_for(lambda: len(world.released()) == before + count, f"{fault}: new gangs to be released", 60)
     wait_for(lambda: way.hits[fault] >= _TIMES, f"{fault} to be hit", 30)
     way.fault = ""
     assert account(world, new.results(60)).as_decided == 0
@@ -134,7 +134,7 @@ def check_ran_where_some_decision_said(world: YarnWorld, results: Sequence[Spec]
     """A restarted ResourceManager asks for the rest of a half-allocated gang: then two decisions make its places."""
     found = account(world, results)
     print(f"{found}; {found.elsewhere}")
-    assert (found.let_go, found.never_decided, found.unwritten) == ([], [], [])
+    assert (found.released, found.never_decided, found.unwritten) == ([], [], [])
     for result in results:
         ran = Counter(container["node"] for wave in result["waves"] for container in wave["containers"])
         pairs = world.decisions()[result["application"]]
@@ -220,7 +220,7 @@ def test_node_decommissioned_while_gangs_run_and_wait() -> None:
 
 
 def test_service_that_hangs_three_times_releases_no_held_gang(record_property: Note) -> None:
-    """Each time it hangs for less than `release-after-ms`: new gangs are let go, held ones stay and run as decided."""
+    """Each time it hangs for less than `release-after-ms`. New gangs are released, held ones run as decided."""
     with yarn_world({**_FAULTS, "placewise.queues": "root.default,root.held"}, _TWO_QUEUES) as world:
         long = Driver(world, "long").start([gang("long", 4, 6, 90)])
         wait_for(lambda: len(world.as_decided()) == 1, "the long gang to run", 60)
@@ -229,7 +229,7 @@ def test_service_that_hangs_three_times_releases_no_held_gang(record_property: N
         for number in range(_TIMES):
             world.signal_service(signal.SIGSTOP)
             new = Driver(world, f"new-{number}").start([gang(f"new-{number}", 1, 1, 1)])
-            wait_for(lambda number=number: len(world.released()) == number + 1, "the new gang to be let go", 60)
+            wait_for(lambda number=number: len(world.released()) == number + 1, "the new gang to be released", 60)
             world.signal_service(signal.SIGCONT)
             assert account(world, new.results(60)).as_decided == 0
             check_books(world, gpus=24)
@@ -257,10 +257,10 @@ def test_application_killed_while_held(world: YarnWorld) -> None:
     wait_for(lambda: world.yarn.log("rm").count(" waits: ") >= _TIMES + 1, "gangs to be held", 60)
     applications = world.yarn.applications()
     by_name = {app["name"]: name for name, app in applications.items()}
-    told = [app["diagnostics"] for app in applications.values() if app["name"].startswith("held-")]
-    assert len(told) == _TIMES + 1
+    reported = [app["diagnostics"] for app in applications.values() if app["name"].startswith("held-")]
+    assert len(reported) == _TIMES + 1
     reason = "Placewise: 32 GPUs short"
-    assert [text for text in told if not text.startswith(reason)] == []
+    assert [text for text in reported if not text.startswith(reason)] == []
     assert "Placewise" not in applications[by_name["long"]]["diagnostics"]
     wait_for(lambda: reason in activities(world, by_name["held-0"]), "app-activities to say why", 30)
     world.yarn.kill_applications([by_name[f"held-{n}"] for n in range(_TIMES)])

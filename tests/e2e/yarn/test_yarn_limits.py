@@ -193,7 +193,7 @@ def test_no_gang_is_held_back_in_a_queue_for_which_yarn_may_preempt() -> None:
         driver = Driver(world, "default").start([gang("default", 4, 4, 0.5)])
         wait_for(lambda: preempted(world) > 0, "YARN to pre-empt as it does without the adapter", 60)
         found = account(world, driver.results(120))
-        assert len(found.let_go) == 1, found
+        assert len(found.released) == 1, found
         assert not says(world, " waits: ")
         assert says(world, "gangs of queue root.default are left to YARN: YARN may pre-empt containers of root.other")
         assert "error" not in other.results(120)[0]
@@ -249,7 +249,7 @@ def test_other_asks_are_left_to_yarn_and_count_as_used() -> None:
         decided = run(world, "decided", [gang("decided", 2, 4, 0.5)], 1)
         results = driver.results(120)
         found = account(world, results)
-        assert (len(found.never_decided), found.let_go, found.as_decided) == (3, [], 0)
+        assert (len(found.never_decided), found.released, found.as_decided) == (3, [], 0)
         ran = {
             result["name"]: sorted(container["node"] for wave in result["waves"] for container in wave["containers"])
             for result in results

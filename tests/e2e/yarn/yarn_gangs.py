@@ -87,14 +87,14 @@ def account(world: YarnWorld, results: Sequence[dict[str, Any]]) -> Account:
         assert "error" not in result, result
         ran = world.yarn.containers(application)
         gangs = decisions.get(application, [])
-        let_go = [gang for gang in released if application.split("_", 1)[1] in gang]
+        noted = [gang for gang in released if application.split("_", 1)[1] in gang]
         for number, wave in enumerate(result["waves"]):
             found.waits_ms.append(wave["allocatedMs"] - wave["askedMs"])
             name = f"{application} wave {number + 1}"
             really = Counter(ran[container["id"]] for container in wave["containers"])
             decided = [pair for pair in gangs if f"/w{number + 1}." in pair[0]]
             if not decided or decided[-1][0] in released:
-                (found.let_go if let_go else found.never_decided).append(name)
+                (found.released if noted else found.never_decided).append(name)
             elif (nodes := world.decided_nodes(decided[-1][1], decided[-1][0])) is None:
                 found.unwritten.append(name)
             elif really == nodes:

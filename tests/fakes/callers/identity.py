@@ -70,8 +70,8 @@ def web_token(key: SigningKey, headers: dict[str, Any] | None = None, **claims: 
         "placewise_scopes": "openid read decide",
         "placewise_clusters": ["prod"],
     }
-    told = {name: value for name, value in {**usual, **claims}.items() if value is not None}
-    return jwt.encode(told, key.private, key.algorithm, headers={"kid": key.kid, **(headers or {})})
+    reported = {name: value for name, value in {**usual, **claims}.items() if value is not None}
+    return jwt.encode(reported, key.private, key.algorithm, headers={"kid": key.kid, **(headers or {})})
 
 
 def write_keys(path: Path, *keys: SigningKey) -> None:

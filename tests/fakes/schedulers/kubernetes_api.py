@@ -66,7 +66,7 @@ class FakeKube:
     async def watch(self, path: str, version: str) -> AsyncIterator[tuple[str, Document]]:
         self._check()
         if int(version) < self._last_version.get(path, 0):
-            raise KubeError(410, "Expired", "too old: what has changed since is not told again")
+            raise KubeError(410, "Expired", "too old: the changes since are not sent again")
         queue: asyncio.Queue[tuple[str, Document] | None] = asyncio.Queue()
         entry = (path, queue)
         self._queues.append(entry)

@@ -1,7 +1,7 @@
 """A scheduler in memory: the reference host of the adapter conformance suite.
 
-It starts gangs like a real one would: by itself (first node that fits) when released, exactly where told when applied,
-and only when their resources are free.
+It starts gangs as a real one would: on the first node that fits when released, on the decided nodes when applied, and
+only when their resources are free.
 """
 
 from __future__ import annotations

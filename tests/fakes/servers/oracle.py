@@ -46,14 +46,14 @@ class Held:
 
 @dataclass
 class SmallService:
-    """The state and the switches. Everything asked and told is kept in `calls`, `events` and `decided`."""
+    """The state and the switches. Every call and every report is kept in `calls`, `events` and `decided`."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
     calls: list[tuple[str, Any]] = field(default_factory=list)
     events: list[JobEvent] = field(default_factory=list)
-    told: list[JobEvent] = field(default_factory=list)
+    reported: list[JobEvent] = field(default_factory=list)
     """Every event that came, also repeats, and those of a placement that was withdrawn."""
     decided: dict[str, list[list[Assignment]]] = field(default_factory=dict)
     decisions: dict[str, Any] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class SmallService:
         return cluster_pb2.ReportNodesResponse(nodes=len(self.nodes))
 
     def report_job_events(self, request: cluster_pb2.ReportJobEventsRequest) -> cluster_pb2.ReportJobEventsResponse:
-        self.told.extend(request.events)
+        self.reported.extend(request.events)
         applied = sum(self._take_event(event) for event in request.events)
         return cluster_pb2.ReportJobEventsResponse(applied=applied, ignored=len(request.events) - applied)
 

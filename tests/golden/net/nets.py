@@ -117,7 +117,7 @@ def check(kind: str, found: list[Row]) -> None:
 
     Runs beside them are welcome: who remembers less looks again."""
     ours: dict[tuple[str, str], list[Row]] = {}
-    for row in map(rows.told, found):
+    for row in map(rows.reported, found):
         ours.setdefault((row["question"], row["model"]), []).append(row)
     rows.report(_missing(rows.read(FILE.format(kind)), ours), FILE.format(kind))
 

@@ -119,9 +119,9 @@ def _commands() -> Iterator[tuple[str, Any]]:
 def _command(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     yield f"command {path}", True
     for parameter in command.params:
-        told = "/".join((*parameter.opts, *parameter.secondary_opts))
+        reported = "/".join((*parameter.opts, *parameter.secondary_opts))
         yield (
-            f"option {path} {told}",
+            f"option {path} {reported}",
             {
                 "default": _plain(parameter.default),
                 "required": parameter.required,
@@ -141,9 +141,9 @@ def _parser(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, A
             for name, child in action.choices.items():
                 yield from _parser(child, f"{path} {name}")
         else:
-            told = "/".join(action.option_strings) or action.dest
+            reported = "/".join(action.option_strings) or action.dest
             yield (
-                f"option {path} {told}",
+                f"option {path} {reported}",
                 {
                     "default": _plain(action.default),
                     "required": action.required,

@@ -122,7 +122,7 @@ def read(name: str) -> list[Row]:
     return [json.loads(line) for line in content.decode().splitlines()]
 
 
-def told(value: Any) -> Any:
+def reported(value: Any) -> Any:
     """The value as a golden file would give it back."""
     return json.loads(json.dumps(value))
 
@@ -201,7 +201,7 @@ def compare(file: str, found: Iterable[Row], forgiven: Collection[str] = ()) -> 
 def compare_rows(wanted: Iterable[Row], found: Iterable[Row], file: str, forgiven: Collection[str] = ()) -> set[str]:
     """As `compare`, with rows of the file."""
     theirs = {row["id"]: row for row in wanted}
-    ours = {row["id"]: told(row) for row in found}
+    ours = {row["id"]: reported(row) for row in found}
     undecided = set(forgiven)
     rounding = 0.0 if rounds_alike(file) else ROUNDING
     report(_row_differences(theirs, ours, undecided, rounding), file)

@@ -61,8 +61,8 @@ def test_the_net_of_a_bundle_answers_as_its_graphs() -> None:
 def test_graphs_of_another_form_are_refused(tmp_path: Path) -> None:
     report = json.loads((shipped_bundle() / "policy.json").read_text("utf-8"))
     for changed, message in (
-        ({**report, "feature_schema": "other"}, "made for other features"),
-        ({**report, "dims": {**report["dims"], "width": 32}}, "not graphs that this version writes"),
+        ({**report, "feature_schema": "other"}, "reads other features"),
+        ({**report, "dims": {**report["dims"], "width": 32}}, "another form than those of this version"),
     ):
         for file in shipped_bundle().glob("policy_*.onnx"):
             (tmp_path / file.name).write_bytes(file.read_bytes())

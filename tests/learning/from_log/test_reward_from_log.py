@@ -24,7 +24,7 @@ from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HARMONY_MODELS, HarmonyWorkload
 
 SEED, SLOWER = 11, 0.25
-# The shipped net, a few steps further. Its doubt and the simulated test sets are not what is tested.
+# The shipped net, a few steps further. Its uncertainty and the simulated test sets are not what is tested.
 FURTHER: dict[str, Any] = {
     "steps": 150, "validate_every": 50, "warm_up": 20, "peak_rate": 5e-4, "doubt_steps": 2, "practice": 1,
     "simulations": 4, "held_back": 0.25, "judged_simulations": 1, "batch": 32,

@@ -68,17 +68,17 @@ async def logged(folder: Path) -> Path:
             job = replace(made.jobs[0], model=model, batch_size=32, total_epochs=EPOCHS, single_gpu_s=ALONE_S)
             job = replace(job, gpu_sharing=replace(job.gpu_sharing, allowed=True))
             entries.append(replace(made, jobs=(job,)))
-            told = {"decided_s": start_s}
+            reported = {"decided_s": start_s}
             placement = made.place.decisions[0].assignments  # type: ignore[union-attr]
-            entries.append(outcome(number, JobEventKind.STARTED, start_s, placement=placement, **told))
+            entries.append(outcome(number, JobEventKind.STARTED, start_s, placement=placement, **reported))
             per_s, beside_s = norm * EPOCHS / ALONE_S, began_s + 100.0
             if side == 0 and n % 10 == 0:
                 ended_s = beside_s + 0.9 * EPOCHS / per_s
             else:
                 for at_s, done in ((beside_s, 1.0), (beside_s + BESIDE_S, 1.0 + per_s * BESIDE_S)):
-                    entries.append(outcome(number, JobEventKind.PROGRESS, at_s + 1e-3, epochs_done=done, **told))
+                    entries.append(outcome(number, JobEventKind.PROGRESS, at_s + 1e-3, epochs_done=done, **reported))
                 ended_s = beside_s + BESIDE_S + 1.0
-            entries.append(outcome(number, JobEventKind.FAILED, min(ended_s, began_s + 9_000.0), **told))
+            entries.append(outcome(number, JobEventKind.FAILED, min(ended_s, began_s + 9_000.0), **reported))
     node = Node(NodeId("n1"), Resources(8.0, 1.0, 64.0), (Gpu(0, GPU, 16.0),), max_jobs_per_gpu=2)
     view = ClusterView(ClusterRecords("c", 0, "e", nodes=(node,)))
     ring = LoggedRing(entries, encode_snapshot(Snapshot.of("v", view, NOON_S, ())))

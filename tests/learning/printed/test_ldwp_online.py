@@ -49,24 +49,24 @@ def seen(*jobs: cluster_pb2.RunningJob, nodes: Sequence[str] = NODES) -> cluster
 class Watched(PaperDqn):
     """Keeps its experiences and learns nothing."""
 
-    told: list[tuple[str, list[float], float]] = field(default_factory=list)
+    reported: list[tuple[str, list[float], float]] = field(default_factory=list)
 
     def arrive(self, net, state, throughput):  # type: ignore[no-untyped-def]
-        self.told.append(("arrive", state.tolist(), throughput))
+        self.reported.append(("arrive", state.tolist(), throughput))
 
     def take(self, state, action, throughput):  # type: ignore[no-untyped-def]
-        self.told.append((NODES[action], state.tolist(), throughput))
+        self.reported.append((NODES[action], state.tolist(), throughput))
 
 
 def test_each_pipeline_is_an_action_in_the_state_that_it_found() -> None:
     agent = Watched(net=empty_net(NODES))
     following = Following(agent)
     following.look(seen(pipeline("old", "n2", 1)), 100.0)
-    assert agent.told == [], "the states of the first ones are unknown"
+    assert agent.reported == [], "the states of the first ones are unknown"
     following.look(seen(pipeline("old", "n2", 1), pipeline("b", "n1", 12), pipeline("a", "n0", 11)), 101.0)
-    assert [what for what, _, _ in agent.told] == ["arrive", "n0", "arrive", "n1"], "in their order"
+    assert [what for what, _, _ in agent.reported] == ["arrive", "n0", "arrive", "n1"], "in their order"
     names = columns(TYPES, NODES)
-    first, second = (dict(zip(names, agent.told[i][1], strict=True)) for i in (0, 2))
+    first, second = (dict(zip(names, agent.reported[i][1], strict=True)) for i in (0, 2))
     assert (first["a_n2"], first["a_n0"], second["a_n0"]) == (1.0, 0.0, 1.0)
     assert first["s_n0_cpu_util"] == 0.0, "it does not see itself"
     assert second["s_n0_cpu_util"] == pytest.approx(2 / 8)
@@ -90,9 +90,9 @@ def test_the_reward_is_the_change_of_pipelines_ended_per_minute() -> None:
     following = Following(agent)
     following.look(seen(pipeline("a", "n0", 1), pipeline("b", "n0", 2)), 0.0)
     following.look(seen(pipeline("c", "n1", 3)), 10.0)
-    assert agent.told[-1][2] == pytest.approx(2.0), "two in the last minute"
+    assert agent.reported[-1][2] == pytest.approx(2.0), "two in the last minute"
     following.look(seen(pipeline("c", "n1", 3), pipeline("d", "n1", 4)), 71.0)
-    assert agent.told[-1][2] == 0.0
+    assert agent.reported[-1][2] == 0.0
 
 
 def test_other_jobs_and_unknown_types_are_no_tasks_of_it() -> None:

@@ -50,8 +50,8 @@ def test_jobs_of_users_whose_jobs_are_short_go_first_once_some_have_ended() -> N
 
 
 def test_a_workload_that_tells_its_lengths_runs_as_without_learning() -> None:
-    told = [replace(job, job=replace(job.job, single_gpu_s=600.0)) for job in short_and_long_jobs()]
-    assert ran(told, is_learning=True).event_hash == ran(told, is_learning=False).event_hash
+    reported = [replace(job, job=replace(job.job, single_gpu_s=600.0)) for job in short_and_long_jobs()]
+    assert ran(reported, is_learning=True).event_hash == ran(reported, is_learning=False).event_hash
 
 
 @pytest.mark.slow

@@ -45,9 +45,9 @@ WHOSE = ("placewise_client.adapter.process", "placewise_service.turns")
 @pytest.mark.parametrize("module", WHOSE)
 @pytest.mark.skipif(not _has_turns(), reason="the kernel knows no turns of a thread's own, or does not show them")
 def test_turns_are_short_for_later_threads_too_and_nothing_else_changes(module: str) -> None:
-    told = _told(f"from {module} import take_short_turns", *TURNS, prefix=("nice", "-n", "3"))
-    assert re.search(rf"se\.slice +: +{TURN_NS}\n", told)
-    assert f"nice {min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)} policy 0" in told
+    reported = _told(f"from {module} import take_short_turns", *TURNS, prefix=("nice", "-n", "3"))
+    assert re.search(rf"se\.slice +: +{TURN_NS}\n", reported)
+    assert f"nice {min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)} policy 0" in reported
 
 
 @pytest.mark.process
@@ -59,10 +59,10 @@ def test_another_policy_is_left_alone(module: str) -> None:
 
 @pytest.mark.process
 def test_what_is_loaded_is_walked_no_more() -> None:
-    told = _told(
+    reported = _told(
         "import gc",
         "from placewise_client.adapter.process import settle_garbage_collector",
         "settle_garbage_collector()",
         "print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000)",
     )
-    assert told == "True True\n"
+    assert reported == "True True\n"

@@ -65,9 +65,9 @@ def test_refused_credentials_are_logged_with_a_rate_limit(tmp_path: Path) -> Non
                 with pytest.raises(UnauthenticatedError):
                     tokens.authenticate(Credentials(f"pw_{second}", peer="10.0.0.7:5"))
             clock.advance(1.0)
-    told = [(line["peer"], line["reason"], line["others_before"]) for line in lines]
+    reported = [(line["peer"], line["reason"], line["others_before"]) for line in lines]
     reason = "the bearer token is not valid"
-    assert told == [("10.0.0.7:5", reason, 0), ("10.0.0.7:5", reason, 999), ("10.0.0.7:5", reason, 999)]
+    assert reported == [("10.0.0.7:5", reason, 0), ("10.0.0.7:5", reason, 999), ("10.0.0.7:5", reason, 999)]
     assert "pw_" not in str(lines)
 
 

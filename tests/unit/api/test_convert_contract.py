@@ -261,8 +261,8 @@ def test_each_partition_tells_its_own_excluded_units() -> None:
     for excluded in (hot, hot, down, (), down, hot):  # the same again is not written again
         plan = PartitionPlan(Outcome.PLACED, (Share("n2", "gpu3", 2.0, 3.0, 40.0, 0.5),), excluded=excluded)
         message = convert_out.partition_response(PartitionDecision(plan, meta))
-        told = [(e.node, e.unit, decision_pb2.Reason.Name(e.reason), e.message) for e in message.excluded]
-        assert told == [(e.node, e.unit, e.reason.value, e.message) for e in excluded]
+        reported = [(e.node, e.unit, decision_pb2.Reason.Name(e.reason), e.message) for e in message.excluded]
+        assert reported == [(e.node, e.unit, e.reason.value, e.message) for e in excluded]
         (share,) = message.shares
         assert (share.node, share.unit, share.scale, share.predicted_seconds) == ("n2", "gpu3", 2.0, 3.0)
         assert (share.predicted_peak_celsius, share.capability) == (40.0, 0.5)
@@ -276,11 +276,11 @@ def test_each_partition_tells_its_own_shares() -> None:
     for shares in (first, other_work, first[:1], other_unit, stronger, [], first):
         plan = PartitionPlan(Outcome.PLACED, tuple(shares))
         message = convert_out.partition_response(PartitionDecision(plan, DecisionMeta("d", "heat-island")))
-        told = [
+        reported = [
             (s.node, s.unit, s.scale, s.predicted_seconds, s.predicted_peak_celsius, s.capability)
             for s in message.shares
         ]
-        assert told == [astuple(share) for share in shares]
+        assert reported == [astuple(share) for share in shares]
 
 
 def test_a_queue_tells_its_bound_and_the_reservation_of_its_head() -> None:

@@ -103,7 +103,7 @@ async def test_parts_are_written_as_they_come() -> None:
 
 async def test_who_waits_for_leave_to_send_a_body_gets_it_at_once() -> None:
     head = "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n"
-    transport = await written(head, "said")
+    transport = await written(head, "printed")
     leave, answer = transport.writes
     assert leave == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert answer.endswith(b"\r\n\r\nsaid")
@@ -118,5 +118,5 @@ async def test_the_head_of_an_answer_that_breaks_off_is_written() -> None:
 
 async def test_answers_to_requests_that_came_together_keep_their_order() -> None:
     transport = await written("GET /small HTTP/1.1\r\nHost: h\r\n\r\nHEAD /small HTTP/1.1\r\nHost: h\r\n\r\n" * 2)
-    told = b"".join(transport.writes).split(b"HTTP/1.1 200 OK\r\n")[1:]
-    assert [answer.partition(b"\r\n\r\n")[2] for answer in told] == [b"small", b"", b"small", b""]
+    reported = b"".join(transport.writes).split(b"HTTP/1.1 200 OK\r\n")[1:]
+    assert [answer.partition(b"\r\n\r\n")[2] for answer in reported] == [b"small", b"", b"small", b""]

@@ -41,7 +41,7 @@ async def one_gpu(gpus: int = 1) -> AsyncIterator[tuple[Engine, Engine, MemorySt
         yield one, two, store, clock
 
 
-async def said(engine: Engine, name: str, kind: JobEventKind, **more: object) -> ReportOutcome:
+async def printed(engine: Engine, name: str, kind: JobEventKind, **more: object) -> ReportOutcome:
     return await engine.report_job_events(CLUSTER, [replace(JobEvent(JobId(name), kind), **more)])  # type: ignore[arg-type]
 
 
@@ -142,7 +142,7 @@ async def test_a_placement_that_another_replica_gave_away_is_no_answer_either() 
     async with one_gpu() as (one, two, _, _):
         await ask_place(one, question("a"))
         await asyncio.sleep(0.05)
-        await said(two, "a", JobEventKind.CANCELLED)
+        await printed(two, "a", JobEventKind.CANCELLED)
         assert (await answers(two, question("b", request_id="r")))["b"].outcome is Outcome.PLACED
         late = question("a", request_id="", mark=b"")  # the first replica has yet to hear of all this
         assert (await answers(one, late))["a"].outcome is Outcome.WAIT
@@ -151,7 +151,7 @@ async def test_a_placement_that_another_replica_gave_away_is_no_answer_either() 
 async def test_a_started_job_gets_its_placement_back_for_as_long_as_it_runs() -> None:
     async with one_gpu() as (one, two, store, clock):
         first = (await answers(one, question("a")))["a"]
-        await said(one, "a", JobEventKind.STARTED)
+        await printed(one, "a", JobEventKind.STARTED)
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
         again = await ask_place(two, question("a"))
@@ -165,7 +165,7 @@ async def test_a_job_that_its_host_moved_gets_the_placement_it_runs_on() -> None
         (first,) = (await answers(one, question("a"))).values()
         other = 1 - gpus_of(first)[0]
         moved = Assignment("worker-0", Role.WORKER, NodeId("n0"), (other,), Resources(cpu_cores=2.0, gpus=1.0))
-        await said(one, "a", JobEventKind.STARTED, placement=(moved,))
+        await printed(one, "a", JobEventKind.STARTED, placement=(moved,))
         assert gpus_of((await answers(two, question("a")))["a"]) == [other]
 
 
@@ -176,8 +176,8 @@ async def test_of_several_jobs_those_that_run_or_have_ended_keep_theirs_and_the_
         first = await answers(one, command)
         assert first["waits"].outcome is Outcome.WAIT
         for name in ("runs", "ends"):
-            await said(one, name, JobEventKind.STARTED)
-        await said(one, "ends", JobEventKind.FINISHED)
+            await printed(one, name, JobEventKind.STARTED)
+        await printed(one, "ends", JobEventKind.FINISHED)
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
         await ask_place(two, question("other", request_id="r"))
@@ -218,7 +218,7 @@ async def test_a_late_start_restores_the_placement_of_its_decision(kind: JobEven
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
         await asyncio.sleep(0.03)
-        outcome = await said(two, "a", kind)
+        outcome = await printed(two, "a", kind)
         assert (outcome.applied, outcome.ignored, outcome.overcommits) == (1, 0, ())
         assert (await answers(one, question("b", request_id="r")))["b"].outcome is Outcome.WAIT
         again = await ask_place(one, question("a"))
@@ -231,13 +231,13 @@ async def test_a_late_start_that_overcommits_is_accepted_counted_and_named() -> 
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
         await ask_place(two, question("b", request_id="r"))
-        outcome = await said(two, "a", JobEventKind.STARTED)
+        outcome = await printed(two, "a", JobEventKind.STARTED)
         (found,) = outcome.overcommits
         assert (found.job_id, found.node, found.gpus, found.others) == ("a", "n0", (0,), ("b",))
         assert outcome.applied == 1
         two._parts.telemetry.afterwards.run()
         assert 'placewise_overcommits_total{cluster="c"} 1.0' in two._parts.telemetry.render().decode()
-        assert (await said(two, "a", JobEventKind.STARTED)).overcommits == (), "said once"
+        assert (await printed(two, "a", JobEventKind.STARTED)).overcommits == (), "reported once"
 
 
 async def test_a_start_whose_decision_is_not_known_any_more_is_counted_and_named() -> None:
@@ -246,8 +246,8 @@ async def test_a_start_whose_decision_is_not_known_any_more_is_counted_and_named
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
         clock.advance(86_400.0 - 1.0)
-        assert (await said(two, "a", JobEventKind.STARTED)).applied == 1, "known for a day"
-        outcome = await said(two, "b", JobEventKind.STARTED)
+        assert (await printed(two, "a", JobEventKind.STARTED)).applied == 1, "known for a day"
+        outcome = await printed(two, "b", JobEventKind.STARTED)
         assert (outcome.applied, outcome.ignored, outcome.unknown) == (0, 1, ("b",))
         two._parts.telemetry.afterwards.run()
         assert 'placewise_unknown_starts_total{cluster="c"} 1.0' in two._parts.telemetry.render().decode()
@@ -262,7 +262,7 @@ async def test_a_newer_decision_counts_where_a_job_starts_late() -> None:
         await ask_place(two, question("b", request_id="r"))
         newer = (await answers(two, question("a", request_id="s")))["a"]
         assert gpus_of(newer) != gpus_of(first)
-        outcome = await said(one, "a", JobEventKind.STARTED, reservation_id=first.reservation_id)
+        outcome = await printed(one, "a", JobEventKind.STARTED, reservation_id=first.reservation_id)
         assert outcome.overcommits == ()
         assert gpus_of((await answers(two, question("a", request_id="t")))["a"]) == gpus_of(newer)
 
@@ -272,10 +272,10 @@ async def test_ended_jobs_stay_ended() -> None:
         await ask_place(one, question("a"))
         clock.advance(TTL_S + 1.0)
         await store.expire(CLUSTER)
-        await said(one, "a", JobEventKind.CANCELLED)
-        assert (await said(two, "a", JobEventKind.STARTED)).ignored == 1
+        await printed(one, "a", JobEventKind.CANCELLED)
+        assert (await printed(two, "a", JobEventKind.STARTED)).ignored == 1
 
 
 async def test_a_start_that_nobody_decided_is_ignored_unless_it_says_where() -> None:
     async with one_gpu() as (one, _, _, _):
-        assert (await said(one, "stranger", JobEventKind.STARTED, job=Job(JobId("stranger")))).ignored == 1
+        assert (await printed(one, "stranger", JobEventKind.STARTED, job=Job(JobId("stranger")))).ignored == 1

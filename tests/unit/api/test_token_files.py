@@ -313,9 +313,9 @@ def test_without_an_audit_file_the_record_is_on_standard_error(
     words = ["token", "create", "--file", str(tmp_path / "t"), "--scope", "read"]
     monkeypatch.delenv("PLACEWISE_AUDIT__FILE", raising=False)
     assert invoke([*words, "a"]) == 0
-    told = capsys.readouterr()
-    assert '"call":"token create"' in told.err
-    assert told.out.startswith("pw_")
+    reported = capsys.readouterr()
+    assert '"call":"token create"' in reported.err
+    assert reported.out.startswith("pw_")
     monkeypatch.setenv("PLACEWISE_AUDIT__FILE", "off")
     assert invoke([*words, "b"]) == 0
     assert "token create" not in capsys.readouterr().err

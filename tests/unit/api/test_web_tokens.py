@@ -236,7 +236,7 @@ PRIVATE = {**signing_key("ES256").row, "d": "AAAA"}
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "printed"),
     [
         ("", "not a JSON Web Key Set"),
         ("[]", "not a JSON Web Key Set"),
@@ -249,10 +249,10 @@ PRIVATE = {**signing_key("ES256").row, "d": "AAAA"}
         (json.dumps({"keys": [PRIVATE]}), "is private"),
     ],
 )
-def test_a_file_without_usable_keys_is_a_reason_not_to_start(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_without_usable_keys_is_a_reason_not_to_start(tmp_path: Path, text: str, printed: str) -> None:
     path = tmp_path / "jwks.json"
     path.write_text(text)
-    with pytest.raises(CredentialsFileError, match=rf"jwks\.json: .*{said}"):
+    with pytest.raises(CredentialsFileError, match=rf"jwks\.json: .*{printed}"):
         by_web_tokens(path)
 
 

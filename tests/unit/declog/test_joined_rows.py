@@ -143,8 +143,8 @@ REPORTS = (
     Report(Key("d", "j"), "PROGRESS", 20.0, speed=1.0),
     Report(Key("d", "j"), "PROGRESS", 50.0, speed=3.0, epochs_done=4.0),
     Report(Key("d", "j"), "FINISHED", 60.0),
-    Report(Key("d", "j"), "FINISHED", 61.0),  # told again
-    Report(Key("d", "j"), "STARTED", 12.0, ("n2",), ("n2",)),  # told again, of another node
+    Report(Key("d", "j"), "FINISHED", 61.0),  # reported again
+    Report(Key("d", "j"), "STARTED", 12.0, ("n2",), ("n2",)),  # reported again, of another node
 )
 
 

@@ -196,9 +196,9 @@ async def test_a_damaged_log_is_refused_by_the_name_of_the_file(
     with pytest.raises(LogError, match=path.name):
         pairs(tmp_path)
     assert invoke(["bundle", "compare", "a", "b", "--log", str(tmp_path)]) == 6
-    said = capsys.readouterr().err.replace("\n", "")
-    assert str(path) in said
-    assert "Traceback" not in said
+    printed = capsys.readouterr().err.replace("\n", "")
+    assert str(path) in printed
+    assert "Traceback" not in printed
 
 
 def test_a_folder_that_is_no_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,7 @@ async def test_every_bound_of_growth_is_a_setting(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("section", "values", "said"),
+    ("section", "values", "printed"),
     [
         (
             "place",
@@ -100,10 +100,12 @@ async def test_every_bound_of_growth_is_a_setting(monkeypatch: pytest.MonkeyPatc
         ("admit", {"policy": "protheus"}, "PLACEWISE_ADMIT__POLICY: no policy 'protheus', did you mean 'proteus'?"),
     ],
 )
-def test_a_policy_that_does_not_exist_is_a_reason_not_to_start(section: str, values: dict[str, str], said: str) -> None:
+def test_a_policy_that_does_not_exist_is_a_reason_not_to_start(
+    section: str, values: dict[str, str], printed: str
+) -> None:
     clock = ManualClock(1_000_000.0)
     settings = load_settings({}, **{section: values})
-    with pytest.raises(InvalidRequestError, match=said.replace("?", "[?]")):
+    with pytest.raises(InvalidRequestError, match=printed.replace("?", "[?]")):
         make_engine(settings, MemoryStore(clock), clock, Telemetry())
 
 

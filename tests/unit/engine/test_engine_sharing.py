@@ -48,9 +48,9 @@ async def test_two_co_runs_find_the_neighbour_that_a_name_does_not() -> None:
         await two_tenants(engine, [("Transformer", 3.0), ("Recommendation", 1.5)])
         by_name = await place(engine, sharing("a", "resnet-ours", 1.5), dry_run=True)
         assert gpu_of(by_name) == 1, "a ResNet suits the recommender, and the Transformer slows it down"
-        told = await place(engine, sharing("a", "resnet-ours", 1.5, *HUNGRY), dry_run=True)
-        assert gpu_of(told) == 0, "the recommender would wait too long; the Transformer does not mind"
-        [slowed] = [n for n in told.neighbours if n.job_id == "tenant0"]
+        reported = await place(engine, sharing("a", "resnet-ours", 1.5, *HUNGRY), dry_run=True)
+        assert gpu_of(reported) == 0, "the recommender would wait too long; the Transformer does not mind"
+        [slowed] = [n for n in reported.neighbours if n.job_id == "tenant0"]
         assert 1 / 3 <= slowed.speed_after / slowed.speed_before < 0.66, "beside a ResNet it would be 0.68"
 
 

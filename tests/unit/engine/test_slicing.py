@@ -95,17 +95,17 @@ async def test_an_error_of_the_work_is_the_callers() -> None:
 
 @pytest.mark.parametrize("begun", [0, 20])
 async def test_a_cancelled_caller_ends_the_work_with_what_it_has_to_give_back(begun: int) -> None:
-    said: list[str] = []
+    printed: list[str] = []
 
     def work(slices: Slices) -> None:
         try:
-            said.append("begun")
+            printed.append("begun")
             while True:
                 slices.pause()
         except Exception:
-            said.append("taken for an error of the policy")
+            printed.append("taken for an error of the policy")
         finally:
-            said.append("given back")
+            printed.append("given back")
 
     task = asyncio.create_task(ticking().run(work))
     for _ in range(begun):
@@ -113,23 +113,23 @@ async def test_a_cancelled_caller_ends_the_work_with_what_it_has_to_give_back(be
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert said == (["begun", "given back"] if begun else [])
+    assert printed == (["begun", "given back"] if begun else [])
 
 
 async def test_the_deadline_ends_the_work_at_a_pause() -> None:
     clock = TickingClock(0.0)
-    said: list[str] = []
+    printed: list[str] = []
 
     def work(slices: Slices) -> None:
         try:
             while True:
                 slices.pause()
         except Exception:
-            said.append("taken for an error of the policy")
+            printed.append("taken for an error of the policy")
         finally:
-            said.append("given back")
+            printed.append("given back")
 
     with pytest.raises(DeadlineExceededError):
         await Slicing(clock.monotonic_s).run(work, clock.monotonic_s() + 0.1)
-    assert said == ["given back"]
+    assert printed == ["given back"]
     assert clock.readings < 150

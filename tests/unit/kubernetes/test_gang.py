@@ -259,8 +259,8 @@ def test_a_deleted_gang_is_cancelled_and_forgotten_once_told() -> None:
     book = GangBook(RULES)
     gang = book.put(make_pod("p0", gang="1"))
     book.drop("uid-p0")
-    told = book.news(full=False)
-    assert [(job.stage, job.end) for job in told] == [(Stage.ENDED, End.CANCELLED)]
+    reported = book.news(full=False)
+    assert [(job.stage, job.end) for job in reported] == [(Stage.ENDED, End.CANCELLED)]
     assert book.gangs == {}
     again = book.put(Pod("ns", "p0", "other-uid", labels={names.JOB: "train"}))
     assert again.key != gang.key
@@ -349,10 +349,10 @@ def test_a_resource_counted_in_bytes_does_not_cost_the_node() -> None:
     document = node_document()
     document["status"]["allocatable"] |= {"example.com/gpu-memory": "80Gi", "example.com/fpga": "2"}
     mirror.change(document)
-    told = (mirror.take(full=True) or [])[0]
-    check_node(convert_in.node(told), "nodes[0]", Limits())
-    assert told.capacity.extended["example.com/fpga"] == 2
-    assert told.capacity.extended["example.com/gpu-memory"] == 2.0**32
+    reported = (mirror.take(full=True) or [])[0]
+    check_node(convert_in.node(reported), "nodes[0]", Limits())
+    assert reported.capacity.extended["example.com/fpga"] == 2
+    assert reported.capacity.extended["example.com/gpu-memory"] == 2.0**32
     assert mirror.nodes["n1"].capacity.extended["example.com/gpu-memory"] == 80 * 2.0**30
 
 

@@ -19,13 +19,15 @@ class Args:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "printed"),
     [
         (ValueError("no method is called 'x'"), "train fake: no method is called 'x'"),
         (FileNotFoundError(2, "No such file", "a/b.json"), "train fake: [Errno 2] No such file: 'a/b.json'"),
     ],
 )
-def test_what_a_trainer_refuses_is_one_line_with_the_code_of_usage(error: Exception, said: str, tmp_path: Path) -> None:
+def test_what_a_trainer_refuses_is_one_line_with_the_code_of_usage(
+    error: Exception, printed: str, tmp_path: Path
+) -> None:
     def train(args: Args, show: Show) -> None:
         raise error
 
@@ -33,7 +35,7 @@ def test_what_a_trainer_refuses_is_one_line_with_the_code_of_usage(error: Except
     register(app, [Trainer("fake", "A trainer.", Args, train, "report.json", (), lambda report: (), str)])
     found = CliRunner().invoke(app, ["fake", "--out", str(tmp_path)]).exception
     assert isinstance(found, RefusedError)
-    assert (str(found), found.exit_code) == (said, 2)
+    assert (str(found), found.exit_code) == (printed, 2)
 
 
 def test_a_malformed_row_has_the_code_of_bad_input(tmp_path: Path) -> None:

@@ -235,8 +235,8 @@ def test_verify_says_who_signed(tmp_path: Path, capfd: pytest.CaptureFixture[str
     capfd.readouterr()
     keys = ["--public-key", str(tmp_path / "site.pub"), "--public-key", str(tmp_path / "other.pub")]
     assert invoke(["bundle", "verify", str(folder), *keys, "--json"]) == 0
-    said = json.loads(capfd.readouterr().out)
-    assert (said["signed_by"], said["digest"]) == (key.id, load(folder).digest)
+    printed = json.loads(capfd.readouterr().out)
+    assert (printed["signed_by"], printed["digest"]) == (key.id, load(folder).digest)
     assert other.id != key.id
     assert invoke(["bundle", "verify", str(folder), *keys[2:], "--json"]) == Exit.NEGATIVE
     assert "another key" in json.loads(capfd.readouterr().out)["refusal"]

@@ -304,8 +304,8 @@ def test_a_manifest_names_the_commit_and_the_command_of_each_training(tmp_path: 
 
 
 def git(*words: str) -> str:
-    told = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *told, *words], check=True, capture_output=True, text=True).stdout.strip()
+    reported = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *reported, *words], check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.mark.process

@@ -99,7 +99,7 @@ def test_a_retraining_that_is_killed_leaves_no_bundle_and_keeps_no_other_out(tmp
     with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         for stage in running.stderr:
-            if "doubt" in stage:  # the reward model is trained, and its uncertainty is not
+            if "uncertainty" in stage:  # the reward model is trained, and its uncertainty is not
                 break
         assert running.poll() is None
         running.send_signal(signal.SIGKILL)

@@ -258,10 +258,10 @@ async def test_replay_tells_the_service_the_time_of_the_trace(
     assert name == "update_cluster_settings"
     settings = first.settings
     assert (settings.host_clock, settings.exploration_rate, settings.admit_exploration_rate) == (True, 0.25, 0.5)
-    told = [request.now.ToSeconds() for name, request in later if name != "delete_cluster"]
-    assert told[0] % 86_400 == 0
-    assert told == sorted(told)
-    assert {time_s - told[0] for time_s in told} == {0, 10, 50, 100, 2600, 5100}
+    reported = [request.now.ToSeconds() for name, request in later if name != "delete_cluster"]
+    assert reported[0] % 86_400 == 0
+    assert reported == sorted(reported)
+    assert {time_s - reported[0] for time_s in reported} == {0, 10, 50, 100, 2600, 5100}
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -307,10 +307,10 @@ def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
             process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
         assert process.stderr is not None
         connection, _ = silent.accept()  # past the imports, where Ctrl-C is not ours to catch yet
-        with connection, process.stderr as said:
+        with connection, process.stderr as printed:
             process.send_signal(signal.SIGINT)
             code = process.wait(120)
-            assert (code, b"Traceback" in said.read()) == (130, False)
+            assert (code, b"Traceback" in printed.read()) == (130, False)
 
 
 def test_a_token_goes_to_another_machine_in_clear_only_if_the_environment_says_so(

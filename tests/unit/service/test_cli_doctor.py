@@ -94,7 +94,7 @@ def test_a_taken_port_is_found(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("end", "code", "verdict", "said"),
+    ("end", "code", "verdict", "printed"),
     [
         (LATER, 0, "ok", "more days"),
         (datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=3.5), 0, "warning", "expires in 3 days"),
@@ -105,7 +105,7 @@ def test_a_certificate_about_to_expire_is_found(
     end: datetime.datetime,
     code: int,
     verdict: str,
-    said: str,
+    printed: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -117,7 +117,7 @@ def test_a_certificate_about_to_expire_is_found(
     assert invoke(["doctor", "--json"]) == code
     found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}["TLS"]
     assert found["verdict"] == verdict
-    assert said in found["detail"]
+    assert printed in found["detail"]
 
 
 def finding(check: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
@@ -131,10 +131,10 @@ def test_a_mistyped_policy_is_named_with_the_nearest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLACEWISE_PLACE__POLICY", "consolidat")
-    verdict, said = finding("policies", capsys)
+    verdict, printed = finding("policies", capsys)
     assert verdict == "failed"
-    assert "PLACEWISE_PLACE__POLICY" in said
-    assert "did you mean 'consolidate'?" in said
+    assert "PLACEWISE_PLACE__POLICY" in printed
+    assert "did you mean 'consolidate'?" in printed
 
 
 @pytest.mark.parametrize(("policy", "before"), [("fifo", "fifo-strict"), ("proteus", "proteus-paper"), ("qos", "")])
@@ -143,12 +143,12 @@ def test_a_policy_whose_order_changed_is_named(
 ) -> None:
     assert finding("policies", capsys)[0] == "ok", "nobody chose the default"
     monkeypatch.setenv("PLACEWISE_ADMIT__POLICY", policy)
-    verdict, said = finding("policies", capsys)
-    assert (verdict, before in said) == ("warning" if before else "ok", True)
+    verdict, printed = finding("policies", capsys)
+    assert (verdict, before in printed) == ("warning" if before else "ok", True)
 
 
 @pytest.mark.parametrize(
-    ("damage", "culprit", "said"),
+    ("damage", "culprit", "printed"),
     [
         (lambda cert, key, other: key.write_bytes(other.read_bytes()), "key", "is not the key of the certificate"),
         (lambda cert, key, other: cert.write_text("nonsense"), "cert", "holds no certificate in PEM"),
@@ -159,7 +159,7 @@ def test_a_policy_whose_order_changed_is_named(
 def test_the_file_that_spoils_tls_is_named(
     damage: Callable[[Path, Path, Path], object],
     culprit: str,
-    said: str,
+    printed: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -173,12 +173,12 @@ def test_the_file_that_spoils_tls_is_named(
     verdict, detail = finding("TLS", capsys)
     assert verdict == "failed"
     assert detail.startswith(str({"cert": cert, "key": key}[culprit]))
-    assert said in detail
+    assert printed in detail
     assert "_ssl.c" not in detail
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "printed"),
     [
         (lambda ca: ca.write_text("nonsense"), "holds no certificate in PEM"),
         (lambda ca: ca.unlink(), "No such file"),
@@ -186,7 +186,7 @@ def test_the_file_that_spoils_tls_is_named(
 )
 def test_a_client_ca_that_cannot_be_used_is_named(
     damage: Callable[[Path], object],
-    said: str,
+    printed: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -208,7 +208,7 @@ def test_a_client_ca_that_cannot_be_used_is_named(
     assert finding("tokens", capsys) == ("warning", f"other users can change {callers}: run chmod 644 {callers}")
     damage(ca)
     verdict, detail = finding("TLS", capsys)
-    assert (verdict, detail.startswith(f"{ca}: "), said in detail) == ("failed", True, True)
+    assert (verdict, detail.startswith(f"{ca}: "), printed in detail) == ("failed", True, True)
 
 
 NONSENSE = {
@@ -274,9 +274,9 @@ def test_a_file_that_the_service_may_not_read_says_whose_it_is(tmp_path: Path) -
     path = tmp_path / "tokens.yaml"
     path.write_text("tokens: []")
     path.chmod(0o600)
-    said = why_unreadable(path, PermissionError(13, "Permission denied"))
-    assert said.startswith(f"{path}: Permission denied; this process runs as uid ")
-    assert f"belongs to uid {path.stat().st_uid} with mode 0600" in said
+    printed = why_unreadable(path, PermissionError(13, "Permission denied"))
+    assert printed.startswith(f"{path}: Permission denied; this process runs as uid ")
+    assert f"belongs to uid {path.stat().st_uid} with mode 0600" in printed
     assert why_unreadable(path, FileNotFoundError(2, "No such file")) == f"{path}: No such file"
 
 
@@ -288,9 +288,9 @@ def test_an_endpoint_for_traces_that_does_not_answer_is_a_warning(
         for endpoint in (f"http://{address}", address):
             monkeypatch.setenv("PLACEWISE_OTEL__ENDPOINT", endpoint)
             assert finding("traces", capsys) == ("ok", f"{address} can be reached")
-    verdict, said = finding("traces", capsys)
+    verdict, printed = finding("traces", capsys)
     assert verdict == "warning"
-    assert f"PLACEWISE_OTEL__ENDPOINT: nobody answers at {address}" in said
+    assert f"PLACEWISE_OTEL__ENDPOINT: nobody answers at {address}" in printed
 
 
 @pytest.mark.parametrize(("free_mib", "verdict"), [(4096, "ok"), (512, "warning"), (16, "failed")])
@@ -299,8 +299,8 @@ def test_little_room_on_the_disk_is_found(
 ) -> None:
     usage = shutil.disk_usage("/")._replace(free=free_mib << 20)
     monkeypatch.setattr(doctor_checks.shutil, "disk_usage", lambda path: usage)
-    said = finding("state directory", capsys)
-    assert (said[0], f"{free_mib} MiB are free" in said[1]) == (verdict, True)
+    printed = finding("state directory", capsys)
+    assert (printed[0], f"{free_mib} MiB are free" in printed[1]) == (verdict, True)
 
 
 def test_a_service_that_does_not_answer_is_found(capsys: pytest.CaptureFixture[str]) -> None:
@@ -395,8 +395,8 @@ def test_plugins_add_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert capsys.readouterr().out == "5 nodes\n"
     for words in (["train"], ["train", "reward", "--log", "/logs"], ["train", "--help"]):
         assert invoke(words) == (0 if "--help" in words else 1)
-        told = capsys.readouterr()
-        assert "torch" in told.out + told.err
+        reported = capsys.readouterr()
+        assert "torch" in reported.out + reported.err
     assert invoke(["--help"]) == 0
     assert "Simulate something" in capsys.readouterr().out
 

@@ -106,11 +106,11 @@ def test_workers_that_share_their_metrics_show_no_cluster_that_is_gone(tmp_path:
             stack.enter_context(subprocess.Popen([sys.executable, "-c", WORKER], env=shared, **ends)) for _ in range(2)
         )
 
-        def shows(worker: subprocess.Popen[str], told: str) -> set[str]:
+        def shows(worker: subprocess.Popen[str], reported: str) -> set[str]:
             """Which of those metrics a worker shows of "gone", after an event at that worker."""
             assert worker.stdin
             assert worker.stdout
-            worker.stdin.write(told + "\n")
+            worker.stdin.write(reported + "\n")
             worker.stdin.flush()
             lines = list(iter(worker.stdout.readline, "#\n"))
             assert any('cluster="here"' in line and line.startswith("placewise_view_lag_seconds") for line in lines)
@@ -136,8 +136,8 @@ def test_the_files_of_workers_stop_growing_however_many_clusters_come_and_go(tmp
     ) as worker:
         assert worker.stdin
         assert worker.stdout
-        for told in [line for names in rounds for line in (f"see {names}", "forget here")]:
-            worker.stdin.write(told + "\n")
+        for reported in [line for names in rounds for line in (f"see {names}", "forget here")]:
+            worker.stdin.write(reported + "\n")
             worker.stdin.flush()
             lines = list(iter(worker.stdout.readline, "#\n"))
             files = tmp_path.glob("*.db")
@@ -150,10 +150,10 @@ def test_the_files_of_workers_stop_growing_however_many_clusters_come_and_go(tmp
 @pytest.mark.process
 def test_workers_that_share_their_metrics_show_a_queue_once_as_the_one_that_is_asked_has_it(tmp_path: Path) -> None:
     shared = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    told = ["see here\n" * 2, "scrape\n"]  # the second knows of no queue
-    for said, wanted in zip(told, [["7.0"], []], strict=True):
+    reported = ["see here\n" * 2, "scrape\n"]  # the second knows of no queue
+    for printed, wanted in zip(reported, [["7.0"], []], strict=True):
         words = [sys.executable, "-c", WORKER]
-        done = subprocess.run(words, env=shared, input=said, capture_output=True, text=True, check=True)
+        done = subprocess.run(words, env=shared, input=printed, capture_output=True, text=True, check=True)
         page = done.stdout.split("#\n")[-2]
         lines = [line for line in page.splitlines() if line.startswith("placewise_queue_backlog_seconds{")]
         assert [line.split()[-1] for line in lines] == wanted

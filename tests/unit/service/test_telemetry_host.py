@@ -32,10 +32,10 @@ def test_only_packages_that_switch_it_off_import_the_runtime() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("package", GUARDED)
-@pytest.mark.parametrize("said", ["", "0"])
-def test_a_package_switches_it_off_before_its_first_module(package: str, said: str) -> None:
+@pytest.mark.parametrize("printed", ["", "0"])
+def test_a_package_switches_it_off_before_its_first_module(package: str, printed: str) -> None:
     program = f"import sys, os, {package}; print(os.environ['ORT_DISABLE_TELEMETRY'], '{RUNTIME}' in sys.modules)"
-    environment = {**os.environ, "ORT_DISABLE_TELEMETRY": said}
+    environment = {**os.environ, "ORT_DISABLE_TELEMETRY": printed}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1", "False"]
 

@@ -108,9 +108,9 @@ def test_check_refuses_what_fails_later(tmp_path: Path, capsys: pytest.CaptureFi
         '[hooks]\nshares_dir = ""\npartitions = ["gpu\\n"]\n'
     )
     assert main(["--config", str(path), "check"]) == EXIT_UNREACHABLE
-    said = capsys.readouterr().err
-    assert "/nowhere/ca.pem" in said
-    assert "contains characters that a script cannot hold" in said
+    message = capsys.readouterr().err
+    assert "/nowhere/ca.pem" in message
+    assert "contains characters that a script cannot hold" in message
 
 
 def test_a_second_bridge_on_the_host_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

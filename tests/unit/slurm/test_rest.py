@@ -48,7 +48,7 @@ async def test_the_newest_version_that_both_know_is_spoken(slurm: FakeSlurm, ser
 
 
 @pytest.mark.parametrize(
-    ("served", "wanted", "told"),
+    ("served", "wanted", "reported"),
     [
         (["v0.0.46", "v0.0.47"], "", r"serves v0\.0\.46, v0\.0\.47; the bridge speaks v0\.0\.38, .*v0\.0\.45"),
         (["v0.0.42"], "v0.0.38", r"serves v0\.0\.42; the bridge speaks v0\.0\.38: .*slurm\.version"),
@@ -57,11 +57,11 @@ async def test_the_newest_version_that_both_know_is_spoken(slurm: FakeSlurm, ser
     ],
 )
 async def test_where_none_fits_both_sides_are_named(
-    slurm: FakeSlurm, served: list[str], wanted: str, told: str
+    slurm: FakeSlurm, served: list[str], wanted: str, reported: str
 ) -> None:
     slurm.served = served
     rest = asking(slurm, wanted)
-    with pytest.raises(NoVersionError, match=told):
+    with pytest.raises(NoVersionError, match=reported):
         await rest.agree()
     await rest.http.close()
 

@@ -217,11 +217,11 @@ async def test_a_job_that_is_over_is_forgotten_with_its_file(shares: JobShares, 
     ],
 )
 async def test_the_ear_passes_on_what_tasks_say(datagram: bytes, heard: list[tuple[object, ...]]) -> None:
-    told: list[tuple[object, ...]] = []
+    reported: list[tuple[object, ...]] = []
     listener = PokeListener()
-    listener.on_task = lambda *task: bool(told.append(task))
+    listener.on_task = lambda *task: bool(reported.append(task))
     listener.datagram_received(datagram, ("127.0.0.1", 1))
-    assert told == heard
+    assert reported == heard
     assert not await listener.wait(0.0)  # nothing to look at in Slurm
 
 

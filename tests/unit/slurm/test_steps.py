@@ -126,8 +126,8 @@ async def test_a_step_that_was_too_short_to_be_seen_running_counts_by_its_times(
         [replace(shown(), nodes=frozenset({"n2"}))],
         [replace(shown(), state="PENDING")],
         [replace(shown(), start_time_s=0)],
-        [replace(shown(), start_time_s=BEGAN_S + 2)],  # began after that was said
-        [shown(ended_s=BEGAN_S + 8)],  # over before that was said
+        [replace(shown(), start_time_s=BEGAN_S + 2)],  # began after that report
+        [shown(ended_s=BEGAN_S + 8)],  # over before that report
         [shown(ended_s=BEGAN_S - 2)],
         None,
     ],

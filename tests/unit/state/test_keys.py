@@ -64,7 +64,7 @@ def test_every_script_says_what_it_does(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_script_includes_is_what_its_header_says(name: str) -> None:
     text = (LUA / f"{name}.lua").read_text()
-    said = re.search(r"Includes: ([a-z, ]+)\.", text)
-    included = set(said.group(1).split(", ")) if said else set()
+    printed = re.search(r"Includes: ([a-z, ]+)\.", text)
+    included = set(printed.group(1).split(", ")) if printed else set()
     whole = script(name).text
     assert included == {path.stem for path in LUA.glob("shared/*.lua") if path.read_text() in whole}

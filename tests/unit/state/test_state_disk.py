@@ -1,4 +1,4 @@
-"""A store that cannot write to its disk: noticed once, told while it lasts, over by itself."""
+"""A store that cannot write to its disk: noticed once, reported while it lasts, over by itself."""
 
 from structlog.testing import capture_logs
 

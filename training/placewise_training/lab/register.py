@@ -71,8 +71,8 @@ class Trainer:
         """Trains, exports, writes the card, records the run in the file store `track`, and prints. Raises typer.Exit
         after Ctrl-C, MissingCheckpointError, LostItemError, RayUnreachableError."""
         if not self.is_begun(args.out) and args.resume:
-            problem = f"{args.out} has no {self.checkpoint} to go on from"
-            raise MissingCheckpointError(f"{problem}: leave --resume away, or name another --out")
+            problem = f"--resume finds no {self.checkpoint} in {args.out}"
+            raise MissingCheckpointError(f"{problem}: name the --out of the earlier run, or start without --resume")
         start_s = time.time()
         can_resume = any(field.name == "resume" for field in dataclasses.fields(args))
         how = f"; go on with --resume (checkpoint in {args.out})" if can_resume else ""

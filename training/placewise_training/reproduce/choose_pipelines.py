@@ -2,10 +2,9 @@
 
     python -m placewise_training.reproduce.choose_pipelines --out docs/pipelines.json [--workload NAME …]
 
-Candidates decide as the service has them, each with the service's `iawp` on every node. Lengths are the times that the
-store has of each kind of subtask on a core: exact, wrong by a log-normal factor for each kind, or none. A pipeline
-waits in no queue, so that no bound is broken. Workloads are those of docs/reproduction.md; no traces of pipelines are
-open.
+Each candidate is the service's own policy, with the service's `iawp` on every node. The store has a time on a core for
+each kind of subtask. These times are exact, wrong by a log-normal factor for each kind, or missing. Pipelines wait in
+no queue, so there is no bound to break. The workloads are those of docs/reproduction.md: no open trace has pipelines.
 """
 
 from collections.abc import Mapping

@@ -157,11 +157,13 @@ def _translate_errors(args: RetrainArgs) -> Iterator[None]:
 def _check(target: str, every: float, start: Path | None, *, is_for_service: bool) -> None:
     """Raises UsageError for options that do not go together."""
     if target and not every:
-        raise UsageError("--target needs --every MINUTES: a single retraining takes a log that was exported")
+        raise UsageError("--target needs --every MINUTES; without them, give an exported log instead of --target")
     if is_for_service and not target:
         raise UsageError("--canary and --key need --target, the service that gets the bundle")
     if (start is None) != bool(target):
-        raise UsageError("name either the bundle to begin with (--start) or the service that tells it (--target)")
+        raise UsageError(
+            "give either --start, the bundle to begin with, or --target, the service whose bundle is taken"
+        )
 
 
 def _repeated(args: RetrainArgs, schedule: _Schedule) -> bool:

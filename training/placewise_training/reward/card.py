@@ -31,7 +31,7 @@ _LIMITS = """
 * The share of a NIC that synchronisation reaches differs between fabrics. Only speeds that hosts report show it.
   Training draws it per simulation over the whole range. Without reports the net can only guess the middle.
 * Trained on 3 to 12 nodes of 2 to 8 GPUs, gangs of at most 8 workers, {ranges}.
-  Outside of it nothing is promised. The doubt grows there, but not with the error: see [search.md](../search.md).
+  Outside of it nothing is promised. The uncertainty grows there, but not with the error: see [search.md](../search.md).
 * Labels come from the simulator's training truth, with its noise: as good as the measurements that truth rests on.
 """
 
@@ -71,7 +71,7 @@ def card(report: Mapping[str, Any]) -> str:
         "feature schema": f"`{report['feature_schema'][:16]}…`",
         "begins with": _begins(report),
         **_made_by(report),
-        "doubt": f"{report['args']['doubt_steps']} steps of eight members on the errors of new jobs; their "
+        "uncertainty": f"{report['args']['doubt_steps']} steps of eight members on the errors of new jobs; their "
         f"disagreement counts {report['doubt']['gain']:g} times, which makes errors on practice placements likeliest",
         "export": exported(report),
     }
@@ -103,7 +103,7 @@ def _begins(report: Mapping[str, Any]) -> str:
         return "random weights"
     earlier = f"the weights of an earlier run (SHA-256 of its file `{report['data']['start'][:16]}…`)"
     return (
-        f"{earlier}; only the doubt was trained here, the speeds are that run's"
+        f"{earlier}; only the uncertainty was trained here, the speeds are that run's"
         if report["args"].get("spread_only")
         else earlier
     )
@@ -149,11 +149,11 @@ def _uncertainty(report: Mapping[str, Any]) -> str:
     separates = report.get("spread_separates")
     lines = [
         "\n## Its estimate of its own error\n",
-        "`spread` is the standard deviation of the log-speed: the error that the net expects, and the *doubt*, what",
-        "eight small nets disagree by that learned its errors on the training placements, each with a random prior",
-        "that goes its own way elsewhere. New jobs in five bins of equal size, least spread first: spread → how much",
-        "the log-speed was off (root of the mean square). Outside of the training data:",
-        "[search.md](../search.md).\n",
+        "`spread` is the standard deviation of the log-speed. It has two parts: the error that the net expects, and",
+        "the *uncertainty*. Eight small nets have learned the errors on the training placements, each with a random",
+        "prior; they disagree elsewhere, and the uncertainty is their disagreement. The table has new jobs in five",
+        "bins of equal size, least spread first: spread → error of the log-speed (root of the mean square). Outside",
+        "of the training data: [search.md](../search.md).\n",
         "| samples | bins |",
         "|---|---|",
     ]

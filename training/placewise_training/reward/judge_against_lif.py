@@ -5,7 +5,7 @@
 Harmony's Fig. 13: random placement on its six servers, intervals of 20 minutes. LIF predicts by how much others slow
 a job down, so it needs a speed to begin with, and gets it in two ways: `as reported` is the knowledge of the
 reward model, too (a running job's reported speed, with the new neighbour's share added; a new job's linear speed),
-`told alone` is the true speed of the placement without neighbours, which nobody knows before the job has run there.
+`undisturbed` is the true speed of the placement without neighbours, which nobody knows before the job has run there.
 `noise` is the error of a model that knows everything but the noise of a job that has not reported yet. Trains nothing.
 """
 
@@ -98,7 +98,7 @@ class Watcher(PlacementPolicy):
                 found = self._by_lif(other.job.model, alone, reported[i], before[i], after)
                 found["reward model"] = float(answer[owner.index(i)])
                 found["as reported, no interference"] = reported[i] or 1.0
-                found["told alone, no interference"] = alone
+                found["undisturbed, no interference"] = alone
                 found["noise"] = true if reported[i] else true / at.noise
                 kind = "new" if i == 0 else "reported" if reported[i] else "unreported"
                 self.seen.append(Seen(kind, true, found))
@@ -111,7 +111,7 @@ class Watcher(PlacementPolicy):
         for name, policy in self._lif.items():
             slower = max(policy.slowdown(model, cpu, 0.0) for cpu in after)
             earlier = max(policy.slowdown(model, cpu, 0.0) for cpu in before)
-            found[f"{name}, told alone"] = alone / slower
+            found[f"{name}, undisturbed"] = alone / slower
             found[f"{name}, as reported"] = reported * earlier / slower if reported else 1.0 / slower
         return found
 

@@ -153,7 +153,7 @@ def _uncertainty(graph: Graph, uncertainty: PriorEnsemble) -> str:
 
 
 def _answers(graph: Graph, level: str, scale: str, uncertainty: str, last: str) -> None:
-    """RewardNet.forward, from the members' levels and scales (B, P, members) and the doubt (B, 1)."""
+    """RewardNet.forward, from the members' levels and scales (B, P, members) and the uncertainty (B, 1)."""
     centre = graph.op("ReduceMean", level, last, keepdims=1)
     graph.op("Exp", graph.op("Squeeze", centre, last), name="speed")
     apart = graph.op("Sub", level, centre)

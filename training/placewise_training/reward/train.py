@@ -78,7 +78,7 @@ class Args:
     layers: int = field(default=2, metadata={"help": "Encoder layers, as Harmony."})
     members: int = field(default=4, metadata={"help": "Heads on the trunk, each with weights of its own."})
     doubt_steps: int = field(default=1200, metadata={"help": "Steps of the ensemble that tells how sure the net is."})
-    practice: int = field(default=8, metadata={"help": "Simulations of each kind that the doubt is scaled on."})
+    practice: int = field(default=8, metadata={"help": "Simulations of each kind that the uncertainty is scaled on."})
     new_weight: float = field(
         default=3.0, metadata={"help": "Weight of the new job, whose speed nobody reported; of others it is 1."}
     )
@@ -220,7 +220,7 @@ def _run(args: Args, device: torch.device) -> _Run:
 
 
 def _train_net(args: Args, run: _Run, data: _Data, show: Show) -> None:
-    """All but the doubt. The net ends with its best weights on the samples held back."""
+    """All but the uncertainty. The net ends with its best weights on the samples held back."""
     given = [samples for samples in (data.simulated, data.logged) if samples]
     sources = [_Source(samples, np.array([len(sample.job) for sample in samples])) for samples in given]
     with Scalars(args.out) as write:
@@ -269,7 +269,7 @@ def _train_uncertainty(
 ) -> tuple[list[list[Sample]], Mapping[str, float]]:
     """An ensemble on the finished net's errors, scaled on placements that the net was not trained on. Returns these
     and the likelihood by gain."""
-    show("training the doubt", 0, 1)
+    show("training the uncertainty", 0, 1)
     for parameter in run.net.uncertainty.learned.parameters():
         parameter.requires_grad = True
     train_ensemble(run.net, data.values, args.doubt_steps, np.random.default_rng((args.seed, 33)))

@@ -1,7 +1,8 @@
 """A served reward model back as a net that can be trained on: the inverse of serving.py. Trains nothing.
 
 The served graph leaves out a bias of the keys, which changes no answer, and folds one of the values into later weights:
-both come back as zeros, and the speeds are those of the graph. The doubt stays untrained: that takes seconds.
+both come back as zeros, and the speeds are those of the graph. The uncertainty stays untrained. Training it takes
+seconds.
 """
 
 from collections.abc import Iterator
@@ -49,7 +50,9 @@ def net_of(path: Path) -> RewardNet:
     model = onnx.load(str(path))
     metadata = {prop.key: prop.value for prop in model.metadata_props}
     if metadata.get("feature_schema") not in (feature_schema("reward")["hash"], *earlier_schemas("reward")):
-        raise ValueError(f"{path}: made for other features than this version encodes; start from a net of this version")
+        raise ValueError(
+            f"{path}: its net reads other features than this version writes; start from a bundle of this version"
+        )
     arrays = [numpy_helper.to_array(each) for each in model.graph.initializer]
     weights = [array for array in arrays if array.dtype == np.float32 and array.size > 1]  # else: a bound, an axis
     weights[0] = np.pad(weights[0], ((0, PART_FEATURES - len(weights[0])), (0, 0)))

@@ -1,9 +1,11 @@
 """Drift of jobs and forecasts as metrics, from entries that the log took. Decides nothing.
 
-It works once an entry is written, and on one column for each job that comes with its inputs: no answer waits for it.
+It reads entries after they are written, and works on one column for each job that comes with its inputs: no answer
+waits for it.
 Each process compares the jobs that it has decided since its start.
 """
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,6 +26,7 @@ from placewise_core.speed.params import normalised
 from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord, Entry, OutcomeRecord
 from placewise_models.bundle import THROUGHPUT, Bundle
+from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.registry import BundleRegistry
 from placewise_service.engine.views import Views
 from placewise_service.telemetry import Telemetry
@@ -33,6 +36,7 @@ log = structlog.get_logger(__name__)
 REFERENCE, RECENT = 500, 200  # jobs; without drift PSI is below 0.12 for 19 of 20 columns of ten bins
 _MOST_JOBS: Final = 20_000  # of a cluster, placed and without a report of progress
 _MOST_NAMES: Final = 20  # of a cluster and a kind; the others are one series
+_READ_INTERVAL_S: Final = 0.25
 _OTHERS, _NONE = "(others)", "(none)"
 
 
@@ -91,18 +95,32 @@ class _Watched:
 class DriftWatch:
     """The drift of every cluster, as this replica's log has it. One event loop owns it."""
 
-    def __init__(self, views: Views, registry: BundleRegistry, telemetry: Telemetry) -> None:
-        self._views, self._registry, self._telemetry = views, registry, telemetry
+    def __init__(self, sink: DecisionSink, views: Views, registry: BundleRegistry, telemetry: Telemetry) -> None:
+        self._sink, self._views, self._registry, self._telemetry = sink, views, registry, telemetry
         self._watched: dict[str, _Watched] = {}
 
-    def note(self, entry: Entry) -> None:
-        """Takes an entry of the log. Never raises."""
+    async def follow(self) -> None:
+        """Reads the entries that the sink has logged, for as long as the service runs."""
+        while True:
+            await asyncio.sleep(_READ_INTERVAL_S)
+            for _ in range(len(self._sink.logged)):
+                self.read_one()
+                await asyncio.sleep(0)
+
+    def read_one(self) -> bool:
+        """Reads the oldest entry that the sink has logged; False if there is none. Never raises."""
+        if not self._sink.logged:
+            return False
+        self._note(self._sink.logged.popleft())
+        return True
+
+    def _note(self, entry: Entry) -> None:
         try:
             if isinstance(entry, OutcomeRecord):
                 self._note_progress(entry)
             elif entry.place is not None and not entry.is_dry_run and not entry.shadow_of:
                 self._note_placed(entry)
-        except Exception:  # of no consequence for the log
+        except Exception:  # of no consequence for the entries that follow
             log.exception("an entry was not looked at for drift", cluster=entry.cluster)
 
     def _note_placed(self, record: DecisionRecord) -> None:

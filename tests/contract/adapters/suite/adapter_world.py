@@ -71,7 +71,7 @@ class Host(Protocol):
 
 
 class Clock:
-    """Seconds that only move when told to."""
+    """Seconds that move when a test moves them."""
 
     def __init__(self) -> None:
         self.now_s = 1_800_000_000.0
@@ -127,7 +127,7 @@ class World:
 
     def reasons(self, key: str, kind: JobEvent.Kind) -> list[str]:
         """Of all events of this kind, also those before a withdrawn placement."""
-        return [event.reason for event in self.oracle.told if (event.job_id, event.kind) == (key, kind)]
+        return [event.reason for event in self.oracle.reported if (event.job_id, event.kind) == (key, kind)]
 
     def kinds(self, key: str) -> list[str]:
         return [JobEvent.Kind.Name(event.kind) for event in self.events(key)]

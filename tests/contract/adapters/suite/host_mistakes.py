@@ -133,8 +133,8 @@ class HostMistakes(AdapterStage):
         for _ in range(2):
             await world.host.end(key, End.FINISHED)
             await world.step()
-        told = [(event.job_id, event.kind) for event in world.oracle.told]
-        assert sorted(told) == [(key, JobEvent.STARTED), (key, JobEvent.FINISHED)]
+        reported = [(event.job_id, event.kind) for event in world.oracle.reported]
+        assert sorted(reported) == [(key, JobEvent.STARTED), (key, JobEvent.FINISHED)]
 
     async def test_a_start_and_an_end_between_two_looks_are_both_reported(self, world: World) -> None:
         key = await world.host.submit(1, 1)

@@ -45,10 +45,10 @@ def test_counting_looks_at_nothing_twice() -> None:
 
 
 async def test_too_many_are_refused_by_name_and_counted() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.raises(InvalidRequestError, match="more than 8 objects and lists, or 64 values"):
-        await JsonCodec(MOST, told.append).parsed(b'{"jobs":[' + b"{}," * 20 + b"{}]}", PlaceRequest())
-    assert told == ["json_objects"]
+        await JsonCodec(MOST, reported.append).parsed(b'{"jobs":[' + b"{}," * 20 + b"{}]}", PlaceRequest())
+    assert reported == ["json_objects"]
 
 
 async def test_the_largest_lawful_report_is_within_the_limit() -> None:

@@ -181,11 +181,11 @@ def test_nothing_is_read_of_a_node_but_its_gpus_and_network(policy: str) -> None
     nodes = gpu_nodes(2, 4)
     busy = {f.name: 0.5 for f in fields(NodeTelemetry) if f.name.endswith("_util")}
     warm = {f.name: 40.0 for f in fields(NodeTelemetry) if f.name.endswith("_celsius")}
-    told = tuple(
+    reported = tuple(
         replace(
             n, telemetry=NodeTelemetry(**{**busy, **warm, "limit_celsius": 90.0, "observe_time_s": NOW_S}), rack="r"
         )
         for n in nodes
     )
     jobs = [job("a"), job("b", model="VGG16")]
-    assert asked(policy, jobs, cluster_of(told)) == asked(policy, jobs, cluster_of(nodes))
+    assert asked(policy, jobs, cluster_of(reported)) == asked(policy, jobs, cluster_of(nodes))

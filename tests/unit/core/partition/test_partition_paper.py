@@ -81,6 +81,6 @@ def test_nothing_is_read_of_a_report_but_the_papers_inputs() -> None:
     left = {field.name for field in fields(NodeTelemetry)} - READ
     plan = split(cluster_of((node("a"), node("b"))), 1000.0)
     for name in left:
-        told = replace(node("a").telemetry, **{name: 70.0})
-        view = cluster_of((replace(node("a"), telemetry=told, rack="r", labels={"x": "y"}), node("b")))
+        reported = replace(node("a").telemetry, **{name: 70.0})
+        view = cluster_of((replace(node("a"), telemetry=reported, rack="r", labels={"x": "y"}), node("b")))
         assert split(view, 1000.0).shares == plan.shares, name

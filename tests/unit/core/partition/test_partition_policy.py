@@ -119,8 +119,8 @@ def test_the_cpu_of_a_gpu_node_is_a_unit_of_its_own() -> None:
 
 
 def test_a_cpu_and_a_gpu_of_a_node_are_forecast_by_their_own_temperatures() -> None:
-    told = {"cpu_celsius": 30.0, "gpu_celsius": 80.0, "limit_celsius": 80.0}
-    plan = split(cluster_of((node("a", **told), node("b"))), 1000.0, units=("a", "b"))
+    reported = {"cpu_celsius": 30.0, "gpu_celsius": 80.0, "limit_celsius": 80.0}
+    plan = split(cluster_of((node("a", **reported), node("b"))), 1000.0, units=("a", "b"))
     assert reasons(plan) == {"a/gpu0": Reason.THERMAL_LIMIT}
     assert {(s.node, s.unit) for s in plan.shares} == {("a", "cpu"), ("b", "cpu"), ("b", "gpu0")}
 
@@ -279,8 +279,8 @@ def test_what_is_kept_from_question_to_question_follows_the_cluster() -> None:
             asked = DivisibleTask("t", 100.0, overhead_s=1.0), view, PartitionContext(now_s, (), is_explaining)
             answers.append(kept.partition(*asked))
             assert answers[-1] == kept.partition(*asked) == HeatIsland(CAPABILITY).partition(*asked)
-    told = [tuple(sorted(reasons(plan).items())) for plan in answers[::2]]
-    assert len(set(told)) == 5  # free, busy, stale, hot, draining
+    reported = [tuple(sorted(reasons(plan).items())) for plan in answers[::2]]
+    assert len(set(reported)) == 5  # free, busy, stale, hot, draining
 
 
 def test_hundreds_are_named_one_by_one_only_when_explained() -> None:

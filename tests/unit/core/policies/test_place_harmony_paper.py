@@ -25,8 +25,8 @@ M = 3
 def cluster(size: int = M, **telemetry: float) -> ClusterView:
     capacity = Resources(cpu_cores=8, gpus=2, memory_gib=48, network_gbps=50)
     gpus = tuple(Gpu(g, "V100", 16) for g in range(2))
-    told = NodeTelemetry(**telemetry) if telemetry else NodeTelemetry()
-    return cluster_of(tuple(Node(NodeId(f"n{i}"), capacity, gpus, telemetry=told) for i in range(size)))
+    reported = NodeTelemetry(**telemetry) if telemetry else NodeTelemetry()
+    return cluster_of(tuple(Node(NodeId(f"n{i}"), capacity, gpus, telemetry=reported) for i in range(size)))
 
 
 def gang(name: str, workers: int = 1, servers: int = 0, model: str = "vgg16") -> Job:

@@ -21,8 +21,8 @@ NAMES = ("n0", "n1", "n2")
 
 def cluster(*names: str, **telemetry: float) -> ClusterView:
     capacity = Resources(cpu_cores=8, memory_gib=48, network_gbps=10)
-    told = NodeTelemetry(**telemetry) if telemetry else NodeTelemetry()
-    return cluster_of(tuple(Node(NodeId(name), capacity, telemetry=told) for name in names or NAMES))
+    reported = NodeTelemetry(**telemetry) if telemetry else NodeTelemetry()
+    return cluster_of(tuple(Node(NodeId(name), capacity, telemetry=reported) for name in names or NAMES))
 
 
 def pipeline(name: str, model: str = "video", size: float = 3000.0) -> Job:

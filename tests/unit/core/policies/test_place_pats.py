@@ -1,4 +1,4 @@
-"""PATS on nodes, for pipelines: the idle pace of cores and GPUs over the tasks there, as the simulator scores it."""
+"""PATS on nodes, for pipelines: the idle speed of cores and GPUs over the tasks there, as the simulator scores it."""
 
 import pytest
 from tests.fakes.place_cases import context, node, running, view_of

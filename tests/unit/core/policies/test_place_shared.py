@@ -69,17 +69,17 @@ def test_a_search_tells_what_it_compared_if_the_context_asks() -> None:
     running(view, "b", ["n0", "n1"])
     search = BestOfK([Consolidate(), LoadBalance()], scorer)
     silent = search.propose(job, view, PlaceContext(0.0, 0))
-    told = search.propose(job, view, PlaceContext(0.0, 0, is_recording=True))
-    assert silent == told
+    reported = search.propose(job, view, PlaceContext(0.0, 0, is_recording=True))
+    assert silent == reported
     assert silent is not None
-    assert told is not None
+    assert reported is not None
     assert silent.judgement is None
     both = [policy.propose(job, view, PlaceContext(0.0, 0)) for policy in (LoadBalance(), Consolidate())]
     proposals = [each for each in both if each is not None]
-    judged = told.judgement.of(proposals, view)
-    assert judged.scores.progress.tolist() == [told.info["score_load-balance"], told.info["score_consolidate"]]
+    judged = reported.judgement.of(proposals, view)
+    assert judged.scores.progress.tolist() == [reported.info["score_load-balance"], reported.info["score_consolidate"]]
     elsewhere = Proposal(tuple(on_nodes(job, "n1", "n2")))
-    assert told.judgement.of([*proposals, elsewhere], view) is None, "one that it did not compare"
+    assert reported.judgement.of([*proposals, elsewhere], view) is None, "one that it did not compare"
     assert len(scorer.calls) == 2
 
 

@@ -67,11 +67,11 @@ def test_columns_and_rows_agree() -> None:
 
 
 def test_a_pair_is_known_from_both_sides_and_on_the_gpu_it_was_measured_on() -> None:
-    told = known(new=[CoRun("Res-Net 50", 0.9, 0.8), CoRun("resnet50", 0.5, 0.4, "V100")])
-    assert told.of("new", "teslak80") == {"resnet50": told.of("new", "k80")["resnet50"]}
-    assert told.of("new", "k80")["resnet50"].own == 0.9
-    assert told.of("new", "teslav100sxm216gb")["resnet50"].own == 0.5
-    assert told.of("resnet50", "teslav100sxm216gb")["new"].own == 0.4
+    reported = known(new=[CoRun("Res-Net 50", 0.9, 0.8), CoRun("resnet50", 0.5, 0.4, "V100")])
+    assert reported.of("new", "teslak80") == {"resnet50": reported.of("new", "k80")["resnet50"]}
+    assert reported.of("new", "k80")["resnet50"].own == 0.9
+    assert reported.of("new", "teslav100sxm216gb")["resnet50"].own == 0.5
+    assert reported.of("resnet50", "teslav100sxm216gb")["new"].own == 0.4
     assert known(new=[CoRun("lm", 0.9)]).of("lm", "v100") == {}, "the other's speed was not measured"
     assert known(new=[CoRun("lm", 0.9, 0.8, "Tesla V100")]).of("new", "v100"), "a node may name its GPU in fewer words"
     assert known(new=[CoRun("lm", 0.9, 0.8, "V100")]).of("new", "") == {}
@@ -92,14 +92,14 @@ def test_a_pair_is_known_from_both_sides_and_on_the_gpu_it_was_measured_on() -> 
     ],
 )
 def test_a_gpu_model_whose_name_goes_on_in_digits_is_another(measured_on: str, gpu: str, goes: bool) -> None:
-    told = known(new=[CoRun("lm", 0.9, 0.8, measured_on)])
-    assert bool(told.of("new", canonical(gpu))) == goes
-    assert bool(told.of("lm", canonical(gpu))) == goes
+    reported = known(new=[CoRun("lm", 0.9, 0.8, measured_on)])
+    assert bool(reported.of("new", canonical(gpu))) == goes
+    assert bool(reported.of("lm", canonical(gpu))) == goes
 
 
 def test_of_gpu_models_alike_the_one_that_is_named_stands_in_whatever_order_they_were_told() -> None:
-    told = [CoRun("lm", 0.5, gpu_model="Tesla V100"), CoRun("lm", 0.6, gpu_model="V100"), CoRun("lm", 0.7)]
-    for order in (told, told[::-1]):
+    reported = [CoRun("lm", 0.5, gpu_model="Tesla V100"), CoRun("lm", 0.6, gpu_model="V100"), CoRun("lm", 0.7)]
+    for order in (reported, reported[::-1]):
         assert known(new=order).of("new", "v100")["lm"].own == 0.6
         assert known(new=order).of("new", "teslav100")["lm"].own == 0.5
         assert known(new=order).of("new", "k80")["lm"].own == 0.7
@@ -128,8 +128,8 @@ def test_a_pair_that_each_side_told_its_own_part_of_is_known_whole() -> None:
     ],
 )
 def test_who_answers_for_a_pair(pair: tuple[str, str], speed: float) -> None:
-    told = known(new=[CoRun("lm", 0.9, 0.8)])
-    found = CompletedInterference(TABLE, told, Fixed(0.65))
+    reported = known(new=[CoRun("lm", 0.9, 0.8)])
+    found = CompletedInterference(TABLE, reported, Fixed(0.65))
     for _ in range(2):  # and from memory
         assert found.relative_speed(pair[0], [pair[1]], "V100") == pytest.approx(speed, abs=1e-3)
 
@@ -166,7 +166,7 @@ def test_what_is_completed_starts_from_the_table_of_the_gpu() -> None:
 @pytest.mark.parametrize("completer", [None, Fixed(None)])
 def test_without_a_completion_what_was_measured_still_counts(completer: Fixed | None) -> None:
     found = CompletedInterference(TABLE, known(new=[CoRun("lm", 1.02, 0.8)]), completer)
-    assert found.relative_speed("new", ["lm"], "V100") == 1.0, "faster in company is noise"
+    assert found.relative_speed("new", ["lm"], "V100") == 1.0, "faster beside others is noise"
     assert found.relative_speed("new", ["resnet50"], "V100") > 0.6, "and it moves the others"
     assert found.relative_speed("mystery", ["lm"], "V100") == pytest.approx(0.35)
     assert found.relative_speed("lm", ["new", "mystery"], "V100") == pytest.approx(1 / (1 + 1 / 0.8 - 1 + 1 / 0.35 - 1))
@@ -206,8 +206,8 @@ def test_the_book_changes_with_the_first_and_the_last_job_of_a_series() -> None:
 def test_a_request_stands_before_the_store_and_leaves_the_rest_of_it() -> None:
     stored = rows_of([("new", (CoRun("lm", 0.9, 0.8), CoRun("vgg", 0.3)))])
     book = CoRunBook({**stored, "decode": {"sm": 0.5}}, ())
-    told = book.known_with([job_of("New", CoRun("LM", 0.5))]).of("new", "")
-    assert (told["lm"].own, told["lm"].neighbour, told["vgg"].own) == (0.5, 0.8, 0.3)
+    reported = book.known_with([job_of("New", CoRun("LM", 0.5))]).of("new", "")
+    assert (reported["lm"].own, reported["lm"].neighbour, reported["vgg"].own) == (0.5, 0.8, 0.3)
     assert set(book.known_with(()).of("decode", "")) == set()
 
 
@@ -272,9 +272,11 @@ def test_layers_know_what_one_that_was_told_all_at_once_knows() -> None:
         return str(rng.choice(names)), tuple(one() for _ in range(3))
 
     for _ in range(40):
-        told = [drawn() for _ in range(6)]
-        at_once = KnownCoRuns(rows_of(told))
-        in_layers = KnownCoRuns(rows_of(told[4:]), KnownCoRuns(rows_of(told[2:4]), KnownCoRuns(rows_of(told[:2]))))
+        reported = [drawn() for _ in range(6)]
+        at_once = KnownCoRuns(rows_of(reported))
+        in_layers = KnownCoRuns(
+            rows_of(reported[4:]), KnownCoRuns(rows_of(reported[2:4]), KnownCoRuns(rows_of(reported[:2])))
+        )
         for model in names:
             for gpu in gpus:
                 assert in_layers.of(model, gpu) == at_once.of(model, gpu)

@@ -147,9 +147,9 @@ def rows_after(reports: Sequence[tuple[Job, float]]) -> dict[str, dict[str, floa
 
 def test_a_job_that_tells_its_length_or_its_iterations_keeps_it() -> None:
     view = view_of(*rows_after([(asked(), 1000.0)]).items())
-    told = (replace(asked("a"), single_gpu_s=7.0), replace(asked("b"), iterations=5.0))
-    assert with_lengths(told, view) == (told, ())
-    jobs, lengths = with_lengths((*told, asked("c")), view)
+    reported = (replace(asked("a"), single_gpu_s=7.0), replace(asked("b"), iterations=5.0))
+    assert with_lengths(reported, view) == (reported, ())
+    jobs, lengths = with_lengths((*reported, asked("c")), view)
     assert [job.single_gpu_s for job in jobs] == [7.0, 0.0, 1000.0]
     assert [length.job_id for length in lengths] == ["c"]
 

@@ -46,9 +46,9 @@ def test_linear_speed_and_minutes_are_those_of_workers_that_never_wait() -> None
 
 @pytest.mark.parametrize("silent", [{"single_gpu_s": 0.0}, {"total_epochs": 0.0}])
 def test_what_is_not_declared_is_zero(silent: dict[str, float]) -> None:
-    said = replace(job("a", 30.0), **silent)  # type: ignore[arg-type]
-    assert linear_speed(said, 2) == 0.0
-    assert reported_speed(running(said, 1.0)) == 0.0
+    printed = replace(job("a", 30.0), **silent)  # type: ignore[arg-type]
+    assert linear_speed(printed, 2) == 0.0
+    assert reported_speed(running(printed, 1.0)) == 0.0
 
 
 def test_reported_speed_is_relative_and_bounded() -> None:
@@ -75,12 +75,12 @@ def test_the_encoder_writes_what_is_declared_and_reported() -> None:
     declared = job("old", 30.0)
     sim.view.add_job(running(declared, 0.5 * linear_speed(declared, 2)))
     seen = Encoder().encode(sim.view, [replace(job("new", 8.0), single_gpu_s=0.0)], 0.0)
-    pace = seen.jobs[:, len(JOB_COLUMNS) :]
+    speeds = seen.jobs[:, len(JOB_COLUMNS) :]
     scale = {column.name: column.scale for column in LINEAR_SPEED_COLUMNS}
     names = [column.name for column in LINEAR_SPEED_COLUMNS]
-    assert not pace[0].any()
+    assert not speeds[0].any()
     left = np.log1p(30.0 * 0.75) * scale["linear_minutes_left"]
     step = np.log1p(worker_step_ms(declared, 2)) * scale["worker_step"]
     expected = {"has_length": 1, "linear_minutes_left": left, "has_step": 1, "worker_step": step}
     expected |= {"has_speed": 1, "speed": 0.5}
-    np.testing.assert_allclose(pace[1], [expected[name] for name in names], rtol=1e-5)
+    np.testing.assert_allclose(speeds[1], [expected[name] for name in names], rtol=1e-5)

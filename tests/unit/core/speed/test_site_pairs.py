@@ -24,8 +24,8 @@ WIDE = Spread()
 Told = tuple[str, str, float, float]
 
 
-def site(*told: Told, gpu: str = "") -> CompletedInterference:
-    rows = rows_of((a, (CoRun(b, own, other, gpu),)) for a, b, own, other in told)
+def site(*reported: Told, gpu: str = "") -> CompletedInterference:
+    rows = rows_of((a, (CoRun(b, own, other, gpu),)) for a, b, own, other in reported)
     return CompletedInterference(TABLE, KnownCoRuns(rows), None)
 
 
@@ -35,7 +35,7 @@ def effects(*cells: CoRunCell, level: float = 0.3) -> PairEffects:
 
 @pytest.mark.parametrize("gpu", ["V100", "K80", "H100"])
 def test_a_site_whose_models_are_its_own_is_predicted_by_its_own_co_runs(gpu: str) -> None:
-    """Six models that hardly disturb each other, each told beside one other. By name nobody knows any of them: the
+    """Six models that hardly disturb each other, each reported beside one other. By name nobody knows any of them: the
     careful default errs by 0.35 to 0.39."""
     rng = np.random.default_rng(3)
     names = [f"zz-{letter}" for letter in "abcdef"]
@@ -52,13 +52,15 @@ def test_a_site_whose_models_are_its_own_is_predicted_by_its_own_co_runs(gpu: st
 
 
 def test_a_pair_informs_every_other_pair_of_both_models_on_either_side() -> None:
-    base, told = site(("x", "y", 0.5, 0.5), gpu="K80"), site(("x", "y", 0.5, 0.9), gpu="K80")
+    base, reported = site(("x", "y", 0.5, 0.5), gpu="K80"), site(("x", "y", 0.5, 0.9), gpu="K80")
     for partner in ("zz", "resnet50"):
-        assert told.relative_speed("y", [partner], "K80") > base.relative_speed("y", [partner], "K80") + 0.02
-        assert told.relative_speed(partner, ["x"], "K80") > base.relative_speed(partner, ["x"], "K80") + 0.02
-    assert told.relative_speed("zz", ["resnet50"], "K80") == TABLE.pair("zz", "resnet50", "K80")
-    assert told.relative_speed("lm", ["resnet50"], "K80") == TABLE.pair("lm", "resnet50", "K80")
-    assert told.relative_speed("x", ["zz"], "V100") == TABLE.pair("x", "zz", "V100"), "measured on another GPU model"
+        assert reported.relative_speed("y", [partner], "K80") > base.relative_speed("y", [partner], "K80") + 0.02
+        assert reported.relative_speed(partner, ["x"], "K80") > base.relative_speed(partner, ["x"], "K80") + 0.02
+    assert reported.relative_speed("zz", ["resnet50"], "K80") == TABLE.pair("zz", "resnet50", "K80")
+    assert reported.relative_speed("lm", ["resnet50"], "K80") == TABLE.pair("lm", "resnet50", "K80")
+    assert reported.relative_speed("x", ["zz"], "V100") == TABLE.pair("x", "zz", "V100"), (
+        "measured on another GPU model"
+    )
 
 
 def test_the_posterior_is_that_of_the_joint_normal_distribution() -> None:
@@ -86,7 +88,9 @@ def test_the_posterior_is_that_of_the_joint_normal_distribution() -> None:
 def test_no_order_of_the_co_runs_changes_an_answer() -> None:
     rng = np.random.default_rng(5)
     names = [f"zz{i}" for i in range(7)]
-    told = [(a, b, *rng.uniform(0.2, 0.95, 2)) for i, a in enumerate(names) for b in names[i:] if rng.random() < 0.5]
+    reported = [
+        (a, b, *rng.uniform(0.2, 0.95, 2)) for i, a in enumerate(names) for b in names[i:] if rng.random() < 0.5
+    ]
     asked = [(a, b) for a in (*names, "lm") for b in (*names, "lm")]
 
     def answers(order: list[Told]) -> list[float]:
@@ -98,9 +102,9 @@ def test_no_order_of_the_co_runs_changes_an_answer() -> None:
             for a, b in asked
         ]
 
-    first = answers(told)  # type: ignore[arg-type]
+    first = answers(reported)  # type: ignore[arg-type]
     for _ in range(3):
-        assert answers([told[i] for i in rng.permutation(len(told))]) == first  # type: ignore[misc]
+        assert answers([reported[i] for i in rng.permutation(len(reported))]) == first  # type: ignore[misc]
     assert all(0.0 < speed <= 1.0 for speed in first)
 
 

@@ -78,8 +78,8 @@ def test_ect_takes_all_kinds_to_be_alike_unless_it_knows_the_time_of_each() -> N
     def of(first_s: float, second_s: float) -> dict[str, str]:
         times = [{"core_s": s} if s else {} for s in (first_s, second_s)]
         ready = [
-            Subtask(name, name, has_gpu_version=True, profile={"speedup": 3.0, **told})
-            for name, told in zip("ab", times, strict=True)
+            Subtask(name, name, has_gpu_version=True, profile={"speedup": 3.0, **reported})
+            for name, reported in zip("ab", times, strict=True)
         ]
         return assigned("ect", *ready, cores=1)
 

@@ -128,12 +128,12 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_digest_of_a_large_view_is_over_every_node(name: str) -> None:
-    one, other, told = large(), large(OTHERS[name]), large()
-    told.digest()
-    told.apply(Event(1, "e", NodesReported((OTHERS[name],))))
+    one, other, reported = large(), large(OTHERS[name]), large()
+    reported.digest()
+    reported.apply(Event(1, "e", NodesReported((OTHERS[name],))))
     for version in range(1, 6):  # whatever the version
-        one.version = other.version = told.version = version
-        assert one.digest() != other.digest() == told.digest()
+        one.version = other.version = reported.version = version
+        assert one.digest() != other.digest() == reported.digest()
 
 
 def test_what_is_taken_of_any_node_is_in_the_digest() -> None:
@@ -211,9 +211,9 @@ class Walk:
         self.view = ClusterView(ClusterRecords("c", 1, "e", nodes=tuple(map(self.node, range(5)))))
 
     def node(self, i: int) -> Node:
-        draw, told = self.draw, {"cpu_util": self.draw.random(), "observe_time_s": 5.0}
+        draw, reported = self.draw, {"cpu_util": self.draw.random(), "observe_time_s": 5.0}
         rack, labels = draw.choice(("", "r1", "r2")), draw.choice(({}, {"zone": "a"}))
-        return make_node(f"n{i}", 4, telemetry=NodeTelemetry(**told), rack=rack, labels=labels, max_jobs_per_gpu=2)
+        return make_node(f"n{i}", 4, telemetry=NodeTelemetry(**reported), rack=rack, labels=labels, max_jobs_per_gpu=2)
 
     def change(self) -> Change:
         draw, jobs = self.draw, list(self.view.jobs.values())

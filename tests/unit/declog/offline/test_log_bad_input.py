@@ -44,7 +44,7 @@ def of_another_type(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "printed"),
     [
         (truncated, "not a whole Parquet file"),
         (not_parquet, "not a whole Parquet file"),
@@ -55,7 +55,7 @@ def of_another_type(path: Path) -> None:
     ],
 )
 async def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_joined(
-    tmp_path: Path, damage: Callable[[Path], None], said: str
+    tmp_path: Path, damage: Callable[[Path], None], printed: str
 ) -> None:
     ring = FakeRing(decision(1), decision(2))
     await run(ring, tmp_path, batch=1)
@@ -67,7 +67,7 @@ async def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_joined(
     report = await run(ring, tmp_path)
     (line,) = report.problems
     assert line.startswith(f"{bad}: ")
-    assert said in line
+    assert printed in line
     assert "\n" not in line
     assert {row["decision_id"] for row in job_rows(tmp_path)} == {kept, decision_id(3)}
     assert bad.read_bytes() == before
@@ -80,7 +80,7 @@ def bytes_within_changed(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "printed"),
     [
         (truncated, "not a whole Parquet file"),
         (not_parquet, "not a whole Parquet file"),
@@ -89,7 +89,7 @@ def bytes_within_changed(path: Path) -> None:
     ],
 )
 async def test_a_file_of_outcomes_that_cannot_be_read_is_named_and_the_rest_is_joined(
-    tmp_path: Path, damage: Callable[[Path], None], said: str
+    tmp_path: Path, damage: Callable[[Path], None], printed: str
 ) -> None:
     ends = [outcome(n, JobEventKind.FINISHED, NOON_S + 9) for n in (1, 2)]
     await run(FakeRing(decision(1), decision(2)), tmp_path)
@@ -101,7 +101,7 @@ async def test_a_file_of_outcomes_that_cannot_be_read_is_named_and_the_rest_is_j
     report = await run(FakeRing(decision(3)), tmp_path)
     (line,) = report.problems
     assert line.startswith(f"{bad}: ")
-    assert said in line
+    assert printed in line
     assert "\n" not in line
     statuses = {row["decision_id"]: row["status"] for row in job_rows(tmp_path)}
     assert statuses == {decision_id(n): "OPEN" for n in (1, 2, 3)} | {kept: "OBSERVED"}
@@ -140,8 +140,8 @@ async def test_a_mixed_propensity_that_is_none_is_null_and_named(tmp_path: Path,
     report = await run(FakeRing(*(on_trial(n, each) for n, each in enumerate((mixed, 0.5, None), 1))), tmp_path)
     (line,) = report.problems
     (path,) = files(tmp_path, "decisions/*/*.parquet")
-    said = "1 mixed propensities outside (0, 1], null in joined"
-    assert line == f"{path}: {said} (first: decision {decision_id(1)})"
+    printed = "1 mixed propensities outside (0, 1], null in joined"
+    assert line == f"{path}: {printed} (first: decision {decision_id(1)})"
     assert [row["mixed_propensity"] for row in job_rows(tmp_path)] == [None, 0.5, None]
 
 
@@ -162,17 +162,17 @@ async def test_a_file_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     report = await run(FakeRing(), tmp_path)
     assert (report.joined["REPEATED"], report.joined["OPEN"]) == (2, 1)
     assert len(job_rows(tmp_path)) == 1
-    said = "rows that the log has already, counted once (first: job j1)"
+    printed = "rows that the log has already, counted once (first: job j1)"
     later = [files(tmp_path, f"{table}/*/*.parquet")[-1] for table in ("decisions", "outcomes")]
-    assert report.notes == [f"{path}: 1 {said}" for path in reversed(later)]
+    assert report.notes == [f"{path}: 1 {printed}" for path in reversed(later)]
     assert report.problems == []
 
 
 @pytest.mark.parametrize(
-    ("start_s", "end_s", "said"),
+    ("start_s", "end_s", "printed"),
     [(-60.0, 5.0, "reported from before their decision"), (10.0, 5.0, "ended before they started")],
 )
-async def test_clocks_that_disagree_are_named(tmp_path: Path, start_s: float, end_s: float, said: str) -> None:
+async def test_clocks_that_disagree_are_named(tmp_path: Path, start_s: float, end_s: float, printed: str) -> None:
     ring = FakeRing(
         decision(1),
         outcome(1, JobEventKind.STARTED, NOON_S + start_s),
@@ -181,7 +181,7 @@ async def test_clocks_that_disagree_are_named(tmp_path: Path, start_s: float, en
     report = await run(ring, tmp_path)
     (line,) = report.notes
     (path,) = files(tmp_path, "outcomes/*/*.parquet")
-    assert line.startswith(f"{path}: 1 jobs {said}: the clocks disagree (first: job j1)")
+    assert line.startswith(f"{path}: 1 jobs {printed}: the clocks disagree (first: job j1)")
     assert report.problems == []
 
 
@@ -207,8 +207,8 @@ async def test_an_end_from_before_the_decision_is_no_end_of_it(
 async def test_outcomes_of_unknown_decisions_are_named(tmp_path: Path) -> None:
     report = await run(FakeRing(decision(1), outcome(5, JobEventKind.FINISHED, NOON_S + 1)), tmp_path)
     (path,) = files(tmp_path, "outcomes/*/*.parquet")
-    said = "1 outcomes of unknown decisions, joined with nothing"
-    assert report.notes == [f"{path}: {said} (first: decision {decision_id(5)})"]
+    printed = "1 outcomes of unknown decisions, joined with nothing"
+    assert report.notes == [f"{path}: {printed} (first: decision {decision_id(5)})"]
 
 
 Exported = Callable[..., tuple[int, list[str]]]
@@ -301,7 +301,7 @@ def test_repeats_clocks_and_unknown_decisions_are_named_with_code_0(exported: Ex
     late = outcome(1, JobEventKind.STARTED, NOON_S - 60)
     code, lines = exported(FakeRing(late, outcome(5, JobEventKind.FINISHED, NOON_S + 1)))
     assert code == Exit.OK
-    said = "\n".join(lines)
+    printed = "\n".join(lines)
     for words in ("counted once", "the clocks disagree", "outcomes of unknown decisions"):
-        assert words in said
+        assert words in printed
     assert len(lines) == 3

@@ -102,8 +102,8 @@ async def test_stats_know_the_entries_that_were_dropped_before_the_export(
     _, found, _ = command(capsys, "log", "stats", str(tmp_path))
     assert found["dropped"] == {"c": {"decisions": 7, "views": 2}}
     assert invoke(["log", "stats", str(tmp_path)]) == Exit.OK
-    said = " ".join(capsys.readouterr().out.split())
-    assert "c: 7 entries of its decisions and 2 entries of its views were dropped" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "c: 7 entries of its decisions and 2 entries of its views were dropped" in printed
 
 
 async def test_stats_name_a_manifest_that_is_none_and_know_nothing_dropped_without_one(

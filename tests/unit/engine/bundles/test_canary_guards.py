@@ -37,7 +37,7 @@ def store(clock: ManualClock) -> MemoryStore:
 
 @pytest.fixture
 async def pair(tmp_path: Path, store: MemoryStore, clock: ManualClock) -> AsyncIterator[tuple[Engine, Engine]]:
-    """Two replicas with a canary on half of the jobs. They look when they are told."""
+    """Two replicas with a canary on half of the jobs. They look when the test asks."""
     for name in ("default", "next"):
         copy_bundle(tmp_path / name, created=f"2026-01-0{len(name) - 3}T00:00:00Z")
     engines = [build_engine(store, clock, Telemetry(), EngineOptions(), tmp_path) for _ in range(2)]

@@ -201,8 +201,8 @@ async def test_compare_says_where_and_why_the_other_calls_differ(
     assert {each["what"]: each["jobs"] for each in row["differences"]} == where
     assert {each["what"]: each["jobs"] for each in row["reasons"]} == why
     assert await asyncio.to_thread(invoke, asked) == 0
-    said = capsys.readouterr().out
-    assert all(words in said for words in (*where, *why))
+    printed = capsys.readouterr().out
+    assert all(words in printed for words in (*where, *why))
 
 
 async def test_what_fails_or_finds_no_time_is_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,9 @@ def learn_online(
     """Let LDWP's DQN learn from a running service, and publish it in new bundles until stopped."""
     first = out if (out / CHECKPOINT).is_file() else start
     if first is None:
-        raise typer.BadParameter(f"--start names a run of `placewise train ldwp-paper`, as {out} has no net yet")
+        raise typer.BadParameter(
+            f"{out} has no net yet: give --start, the folder of a `placewise train ldwp-paper` run"
+        )
     if not bundles.is_dir():
         raise typer.BadParameter(f"--bundles: there is no folder {bundles}")
     out.mkdir(parents=True, exist_ok=True)

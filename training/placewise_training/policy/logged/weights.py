@@ -31,7 +31,7 @@ def begun(bundle: Path) -> PolicyNet:
     report = json.loads((bundle / _REPORT).read_text("utf-8"))
     if report["feature_schema"] != feature_schema("policy")["hash"]:
         raise ValueError(
-            f"{bundle}: made for other features than this version encodes; start from a net of this version"
+            f"{bundle}: its net reads other features than this version writes; start from a bundle of this version"
         )
     net = PolicyNet(**report["dims"])
     found = parameters_to_vector(net.parameters()).detach().clone()
@@ -39,7 +39,7 @@ def begun(bundle: Path) -> PolicyNet:
         write_onnx(_numbered(report["dims"]), Path(name))
         for number, value in zip(_arrays(Path(name)), _arrays(bundle), strict=True):
             if number.shape != value.shape:
-                raise ValueError(f"{bundle}: not graphs that this version writes")
+                raise ValueError(f"{bundle}: its graphs have another form than those of this version")
             is_weight = number % 1.0 == _MARK
             found[number[is_weight].astype(np.int64)] = torch.from_numpy(value[is_weight])
     vector_to_parameters(found, net.parameters())

@@ -153,8 +153,8 @@ def _utilisation(metric: str, level: float) -> _JudgeOf:
                 verdict = ClaimVerdict.PARTLY
             shown = f"{_share(ours)}; {points_against_each(results, ('use', '11 nodes'), metric, method, BASELINES)}"
             why = (
-                f"{_beside(results, 'use', '11 nodes', metric, _share)}. Busy GPUs are no merit by "
-                "themselves: the same work keeps them busy longer one subtask at a time than shared."
+                f"{_beside(results, 'use', '11 nodes', metric, _share)}. More busy GPUs are not better by "
+                "themselves: a GPU is busy longer with the same subtasks one after the other than if they share it."
             )
             return Judgement(verdict, shown, why)
 

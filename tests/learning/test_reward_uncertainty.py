@@ -1,4 +1,4 @@
-"""The reward model's doubt: small on learned inputs, large on others, and no speed rests on it."""
+"""The reward model's uncertainty: small on learned inputs, large on others, and no speed rests on it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,24 +48,24 @@ def test_pooling_sees_the_new_job_alone() -> None:
 
 def test_members_agree_on_their_data_and_nowhere_else() -> None:
     torch.manual_seed(0)
-    doubt, rng = PriorEnsemble(3), np.random.default_rng(0)
+    ensemble, rng = PriorEnsemble(3), np.random.default_rng(0)
     known = torch.from_numpy(rng.uniform(-1, 1, (400, 6)).astype(np.float32))
     wanted = 0.3 * known[:, :1]
-    doubt.standardise(known)
-    optimiser = torch.optim.Adam(doubt.learned.parameters(), lr=1e-2)
-    untrained = float(doubt(known).detach().mean())
+    ensemble.standardise(known)
+    optimiser = torch.optim.Adam(ensemble.learned.parameters(), lr=1e-2)
+    untrained = float(ensemble(known).detach().mean())
     for _ in range(300):
-        loss = (doubt.members(known) - wanted).square().mean()
+        loss = (ensemble.members(known) - wanted).square().mean()
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     with torch.no_grad():
-        near, far = float(doubt(known).mean()), float(doubt(known + 6.0).mean())
+        near, far = float(ensemble(known).mean()), float(ensemble(known + 6.0).mean())
     assert near < 0.1 * untrained
     assert far > 20 * near
 
 
-def test_a_spread_grows_with_the_doubt_and_no_speed_changes() -> None:
+def test_a_spread_grows_with_the_uncertainty_and_no_speed_changes() -> None:
     model = net()
     speed, spread = answers(model)
     model.uncertainty.gain.fill_(3.0)
@@ -83,7 +83,7 @@ def test_the_prior_is_never_trained() -> None:
         torch.testing.assert_close(parameter, was, rtol=0, atol=0)
 
 
-def test_training_lowers_the_doubt_of_what_it_saw_and_less_of_what_it_did_not() -> None:
+def test_training_lowers_the_uncertainty_of_what_it_saw_and_less_of_what_it_did_not() -> None:
     model = net()
     familiar = record(SITUATIONS["familiar"](1))
     strange = record(SITUATIONS["K80 beside A100"](1))[:200]

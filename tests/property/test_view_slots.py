@@ -1,4 +1,4 @@
-"""A view's cached counts (rooms, tightness, shared GPUs) equal those of a new view."""
+"""A view's cached counts (slots, tightness, shared GPUs) equal those of a new view."""
 
 import numpy as np
 from hypothesis import given, settings
