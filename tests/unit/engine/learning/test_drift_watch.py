@@ -67,6 +67,18 @@ async def test_the_first_report_of_progress_is_compared_with_the_forecast() -> N
         assert shown(engine, "placewise_forecast_ratio_sum")[bundle, CLUSTER] == pytest.approx(0.7)
 
 
+async def test_the_watch_reads_logged_entries_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placewise_service.engine.reporting.drift._READ_INTERVAL_S", 0.001)
+    async with running_engine() as engine:
+        await ask_place(engine, place(replace(known("a"), model="Llama-3")))
+        engine._parts.telemetry.afterwards.run()
+        assert await engine._parts.sink.flush()
+        async with asyncio.timeout(10):
+            while not shown(engine, "placewise_unseen_jobs_total"):
+                await asyncio.sleep(0.001)
+        assert not engine._parts.sink.logged
+
+
 async def test_dry_runs_jobs_of_others_and_speeds_in_samples_are_no_forecasts() -> None:
     async with running_engine() as engine:
         await ask_place(engine, place(known("dry"), is_dry_run=True))
