@@ -74,7 +74,7 @@ async def test_the_watch_reads_logged_entries_by_itself(monkeypatch: pytest.Monk
         engine._parts.telemetry.afterwards.run()
         assert await engine._parts.sink.flush()
         async with asyncio.timeout(10):
-            while not shown(engine, "placewise_unseen_jobs_total"):
+            while not shown(engine, "placewise_unseen_jobs_total"):  # noqa: ASYNC110 - nothing tells of a metric
                 await asyncio.sleep(0.001)
         assert not engine._parts.sink.logged
 
