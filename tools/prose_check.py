@@ -1,8 +1,8 @@
 """Counts turns of phrase that make English hard to read, per 1,000 words, and fails if a path has more than the limit.
 
-Reads comments, docstrings and messages (string literals with at least three words) of Python and Java, Markdown
-outside code blocks, comments of `.proto`, `.lua` and `.js`, and the text of `.html`. It never judges whether a
-paragraph is good: rewrite the paragraph, not the word.
+Reads comments, docstrings and messages (string literals with at least three words) of Python, Java and JavaScript,
+Markdown outside code blocks, comments of `.proto`, `.lua`, shell, YAML, Makefiles and Dockerfiles, and the text of
+`.html`. It never judges whether a paragraph is good: rewrite the paragraph, not the word.
 
     python tools/prose_check.py [--limit PER_1000] [--lines] [--no-messages] [PATH …]
 
@@ -17,6 +17,7 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
@@ -27,10 +28,13 @@ CLEAN = (
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "Makefile",
     "README.md",
     "SECURITY.md",
     "clients",
     "deploy",
+    "docker-compose.tokens.yml",
+    "docker-compose.yml",
     "docs",
     "proto",
     "requirements",
@@ -76,7 +80,12 @@ class Line(NamedTuple):
 
 def prose(path: Path) -> Iterator[Line]:
     """The lines of prose in one file. A Python file that cannot be parsed has none."""
-    yield from _READERS[path.suffix](path.read_text(encoding="utf-8", errors="replace"))
+    yield from _READERS[_kind(path)](path.read_text(encoding="utf-8", errors="replace"))
+
+
+def _kind(path: Path) -> str:
+    """The suffix; the name of a file without one."""
+    return path.suffix or path.name
 
 
 def _python(text: str) -> Iterator[Line]:
@@ -133,11 +142,13 @@ def _markdown(text: str) -> Iterator[Line]:
 
 
 def _comments(mark: str) -> Callable[[str], Iterator[Line]]:
+    """Comments behind a mark that begins a line or follows a blank: elsewhere it may belong to a word."""
+    start = re.compile(rf"(?:^|\s){re.escape(mark)}+(.+)")
+
     def read(text: str) -> Iterator[Line]:
         for number, line in enumerate(text.splitlines(), 1):
-            comment = line.partition(mark)[2]
-            if comment:
-                yield Line(number, comment.strip())
+            if found := start.search(line):
+                yield Line(number, found[1].strip())
 
     return read
 
@@ -151,10 +162,11 @@ _JAVA = re.compile(
     r"|'(?:\\.|[^'\\\n])*'",
     re.DOTALL,
 )
+_JAVASCRIPT = re.compile(_JAVA.pattern + r"|`(?P<template>(?:\\.|[^`\\])*)`", re.DOTALL)
 
 
-def _java(text: str) -> Iterator[Line]:
-    for found in _JAVA.finditer(text):
+def _java(text: str, pattern: re.Pattern[str] = _JAVA) -> Iterator[Line]:
+    for found in pattern.finditer(text):
         kind = found.lastgroup
         if kind is None:  # a character
             continue
@@ -182,13 +194,18 @@ def _html(text: str) -> Iterator[Line]:
     yield from page.lines
 
 
-_READERS = {
+_READERS: dict[str, Callable[[str], Iterator[Line]]] = {
     ".py": _python,
     ".md": _markdown,
     ".proto": _comments("//"),
-    ".js": _comments("//"),
+    ".js": partial(_java, pattern=_JAVASCRIPT),
     ".java": _java,
     ".lua": _comments("--"),
+    ".sh": _comments("#"),
+    ".yaml": _comments("#"),
+    ".yml": _comments("#"),
+    "Makefile": _comments("#"),
+    "Dockerfile": _comments("#"),
     ".html": _html,
 }
 
@@ -225,7 +242,7 @@ def files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts
         hidden = any(part.startswith(".") or part in SKIPPED for part in parts)
-        if path.suffix in _READERS and not hidden and not path.name.endswith(("_pb2.py", "_pb2_grpc.py")):
+        if _kind(path) in _READERS and not hidden and not path.name.endswith(("_pb2.py", "_pb2_grpc.py")):
             yield path
 
 
@@ -243,7 +260,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", default=CLEAN, metavar="PATH", help="files and folders; default: CLEAN")
     parser.add_argument("--limit", type=float, default=LIMIT, help=f"hits per 1,000 words and kind; default {LIMIT}")
     parser.add_argument("--lines", action="store_true", help="show every line with a hit")
-    parser.add_argument("--no-messages", action="store_true", help="leave out the string literals of Python and Java")
+    parser.add_argument(
+        "--no-messages", action="store_true", help="leave out the string literals of Python, Java and JavaScript"
+    )
     options = parser.parse_args(arguments)
     failed = False
     for path in options.paths:

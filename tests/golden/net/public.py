@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ FILES = ("public-contract", "public-service", "public-commands", "public-clients
 STATE = "public-state"
 _ROOT = Path(__file__).parents[3]
 _PARTS = (job_pb2, cluster_pb2, decision_pb2, bundle_pb2)
+_YARN_PROPERTY = re.compile(r'"(placewise\.[a-z.-]+)"')
 _SDK = ("placewise_client", "placewise_client.results", "placewise_client.adapter.native")
 
 
@@ -166,6 +168,9 @@ def _clients() -> Iterator[tuple[str, Any]]:
         yield from _config(config, adapter)
     for name, value in seams.kubernetes_names().items():
         yield f"kubernetes {name}", _plain(value)
+    texts = [path.read_text("utf-8") for path in (_ROOT / "clients/yarn/src/main/java").rglob("*.java")]
+    for name in sorted({found for text in texts for found in _YARN_PROPERTY.findall(text)}):
+        yield f"yarn property {name}", None
 
 
 def _own(module: Any) -> list[str]:
