@@ -273,7 +273,7 @@ def test_one_learner_at_a_time_and_a_net_to_begin_with(tmp_path: Path) -> None:
     ):
         pass
     options = SimpleNamespace(out=tmp_path / "none", start=None, bundles=tmp_path)
-    with pytest.raises(typer.BadParameter, match="--start names a run"):
+    with pytest.raises(typer.BadParameter, match="give --start, the folder"):
         learn_online("127.0.0.1:1", options.bundles, "lab", start=None, out=options.out)
     with pytest.raises(typer.BadParameter, match="no folder"):
         learn_online("127.0.0.1:1", tmp_path / "gone", "lab", start=tmp_path)
