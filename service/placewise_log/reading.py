@@ -97,8 +97,9 @@ class ExportedLog:
 
     def views_of(self, record: DecisionRecord) -> Iterator[ClusterView]:
         """The views that the decision read, in their order: one, or, if it was decided in slices, the one that it began
-        with and one for each job. Raises as view_at."""
-        yield from (self.view_at(record, read.job_id) for read in record.reads)
+        with and one for each job. A dry run's jobs are still on its view: the decision reads their co-runs before it
+        takes them off. Raises as view_at."""
+        yield from (self._rebuilt(record, read) for read in record.reads)
 
     def _rebuilt(self, record: DecisionRecord, read: ViewRead) -> ClusterView:
         snapshots = self._rows.get((record.cluster, SNAPSHOT, read.view), [])

@@ -23,7 +23,8 @@ from tests.fakes.engine import (
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorerSettings, RunningJob, RunState
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
-from placewise_core.domain.job import JobId
+from placewise_core.domain.decision import Reason
+from placewise_core.domain.job import CoRun, GpuSharing, JobId, Resources, Role, TaskGroup
 from placewise_core.policies.explore import Stop
 from placewise_log.coverage import Coverage
 from placewise_log.reading import ExportedLog, view_at
@@ -157,6 +158,25 @@ async def test_a_dry_run_asks_as_though_its_job_held_nothing_and_leaves_the_orde
         assert set(log.view_at(asked).jobs) == {"b"}
         (again,) = decide_again(asked, log.views_of(asked), policies_of(engine))
     assert again.tasks == asked.place.decisions[0].assignments  # type: ignore[union-attr]
+
+
+async def test_a_dry_run_knows_the_co_runs_that_its_running_job_brought(tmp_path: Path) -> None:
+    """The service reads the co-runs of all running jobs, then takes the asked one off the view."""
+    worse = GpuSharing(True, 3.0, (CoRun("other", 0.05, 0.05),))
+    cpus = (TaskGroup(Role.WORKER, 1, Resources(cpu_cores=1.0)),)
+    async with running_engine(nodes=0) as engine:
+        await engine.report_nodes(CLUSTER, [make_node("n0", 1, max_jobs_per_gpu=2)], full=True)
+        sharing = dataclasses.replace(make_job("x"), model="other", gpu_sharing=GpuSharing(True, 3.0))
+        running = dataclasses.replace(make_job("a"), model="own", groups=cpus, gpu_sharing=worse)
+        await ask_place(engine, place(sharing))
+        await ask_place(engine, place(running))
+        asked_job = dataclasses.replace(make_job("a"), model="own", gpu_sharing=GpuSharing(True, 3.0))
+        answer = await ask_place(engine, place(asked_job, is_dry_run=True))
+        log = await exported(engine, tmp_path)
+        asked = records(log)[-1]
+        (again,) = decide_again(asked, log.views_of(asked), policies_of(engine))
+    assert [blocker.reason for blocker in answer.decisions[0].blockers][:1] == [Reason.SLOWDOWN_LIMIT]
+    assert (again.outcome, again.blockers) == (answer.decisions[0].outcome, answer.decisions[0].blockers)
 
 
 async def test_other_dry_runs_see_the_jobs_that_they_ask_about(tmp_path: Path) -> None:
