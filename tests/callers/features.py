@@ -219,7 +219,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         EXTENDER: _cell("open, after 100 ms", f"{_OPEN}[placewise-extender"),
         OWN: _cell("open, after 100 ms; closed without the adapter", f"{_OPEN}[placewise-own"),
         GATES: _cell(
-            "closed: pods stay gated; `placewise-kubernetes release` lets them go",
+            "closed: pods stay gated; `placewise-kubernetes release` frees them",
             f"{_GATES}test_without_the_service_gangs_stay_gated",
             f"{_GATES}test_release_takes_the_gates_of_one_job_or_of_all",
         ),

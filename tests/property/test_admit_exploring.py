@@ -87,7 +87,7 @@ def answer(given: Admission) -> Answer:
     return None if given.verdict is Verdict.WAIT else (given.nodes, given.gpus_per_node)
 
 
-class Told(np.random.Generator):
+class FixedNumbers(np.random.Generator):
     """Gives these four numbers."""
 
     def __init__(self, *numbers: float) -> None:
@@ -99,16 +99,16 @@ class Told(np.random.Generator):
         return self._numbers
 
 
-def grid(numbers: int = 12, shapes: int = 6) -> Iterator[tuple[float, Told]]:
+def grid(numbers: int = 12, shapes: int = 6) -> Iterator[tuple[float, FixedNumbers]]:
     """Every draw of one job, with its probability: as many numbers of GPUs, or a divisor of it, and shapes of each
     number. These serve for one to four numbers and one to three shapes."""
-    yield 1.0 - RATE, Told(1.0 - 1e-9, 0.0, 0.0, 0.0)
+    yield 1.0 - RATE, FixedNumbers(1.0 - 1e-9, 0.0, 0.0, 0.0)
     middles = ([(k + 0.5) / cells for k in range(cells)] for cells in (numbers, shapes))
     for coin, count, shape in itertools.product((0.25, 0.75), *middles):
-        yield RATE / (2 * numbers * shapes), Told(0.0, coin, count, shape)
+        yield RATE / (2 * numbers * shapes), FixedNumbers(0.0, coin, count, shape)
 
 
-def grid_of(options: Options) -> Iterator[tuple[float, Told]]:
+def grid_of(options: Options) -> Iterator[tuple[float, FixedNumbers]]:
     """The least grid with every draw among these shapes. Draws among others do not fit its cells."""
     by_number = Counter(options.gpus.tolist())
     return grid(len(by_number), math.lcm(*by_number.values()))
@@ -428,7 +428,7 @@ def test_the_decision_of_a_slot_has_the_enumerated_propensity(name: str, v: floa
     view, policy = uneven(), POLICIES[name]
     jobs = [replace(JOBS[kind], single_gpu_s=7200.0)]
 
-    def ask(queue: QueueState, rate: float, after_s: float, numbers: Told | None) -> AdmitPlan:
+    def ask(queue: QueueState, rate: float, after_s: float, numbers: FixedNumbers | None) -> AdmitPlan:
         context = asking(rate, NOW_S + after_s, randomness=numbers)
         context.settings = replace(context.settings, v=v)
         return slot_exploring.admit(policy, jobs, view, queue, context)
@@ -445,7 +445,7 @@ def test_the_decision_of_a_slot_has_the_enumerated_propensity(name: str, v: floa
         given[answer(one)] = given.get(answer(one), 0.0) + probability
         assert stated.setdefault(answer(one), one.draw.propensity) == one.draw.propensity
         assert one.draw.own_propensity == (answer(one) == answer(own.admissions[0]))
-        again = ask(plan.queue, RATE, 5.0, Told(0.0, 0.0, 0.0, 0.0))
+        again = ask(plan.queue, RATE, 5.0, FixedNumbers(0.0, 0.0, 0.0, 0.0))
         assert again.queue is plan.queue, "the slot's decision was made"
         assert answer(again.admissions[0]) == answer(one)
         assert again.admissions[0].draw is None

@@ -313,7 +313,7 @@ def shared_clusters(draw: st.DrawFn) -> tuple[ClusterView, Job]:
 
 @given(shared_clusters())
 @settings(max_examples=examples(300), deadline=None)
-def test_the_nodes_said_to_take_a_task_are_those_that_do(situation: tuple[ClusterView, Job]) -> None:
+def test_the_listed_nodes_are_those_that_take_a_task(situation: tuple[ClusterView, Job]) -> None:
     """By combination of tenants, against GPU by GPU."""
     view, newcomer = situation
     group = newcomer.groups[0]

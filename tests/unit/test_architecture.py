@@ -44,6 +44,7 @@ def test_the_table_has_twenty_rows() -> None:
 def test_a_row_opens_what_is_there(row: str) -> None:
     paths = [each for each in re.findall(r"`([^`]+)`", row) if each.count("/") > 1 or each.startswith("docs/")]
     assert paths
+    paths += [f"training/placewise_training/{each}" for each in re.findall(r"`(\w+/)`", row)]
     for path in paths:
         assert (ROOT / path).exists(), path
     for path, named in re.findall(r"`([^`]+\.py)` \(([^)]+)\)", row):

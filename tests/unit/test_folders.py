@@ -23,7 +23,8 @@ def test_a_folder_has_at_most_fifteen_python_files(root: str) -> None:
 
 @pytest.mark.parametrize("root", ["service", "training", "clients", "tests", "tools"])
 def test_no_module_has_more_than_five_hundred_lines(root: str) -> None:
-    modules = [path for path in (ROOT / root).rglob("*.py") if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
+    files = [*(ROOT / root).rglob("*.py"), *(ROOT / root).rglob("*.java")]
+    modules = [path for path in files if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
     counts = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in modules}
     assert {name: count for name, count in counts.items() if count > MOST_LINES} == {}
 

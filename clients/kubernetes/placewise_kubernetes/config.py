@@ -75,7 +75,7 @@ class KubernetesConfig:
     gates: GateRules = field(default_factory=GateRules)
     settings: AdapterSettings = field(default_factory=lambda: AdapterSettings(""))
     fail_open_s: float = 0.1
-    """A filter call that has no decision after this long lets the gang go to the scheduler's own choice."""
+    """A filter call that has no decision after this long leaves the gang to the scheduler's own choice."""
     enqueue_budget_s: float = 0.03
     """Longest wait of Volcano's jobEnqueueable for an answer; then it gets "not yet" and asks again in a second."""
     tolerated_taints: tuple[str, ...] = ()

@@ -173,7 +173,7 @@ class Backfill:
             self._head, self._is_served = kept, False
 
     def heads_at_once(self, job: Job) -> bool:
-        """Makes a job that is about to start the head. False if other heads leave it in doubt that it could be."""
+        """Makes a job that is about to start the head. False if other heads may keep it from becoming one."""
         now_s, bound_s, known = self._context.now_s, self._context.settings.bound_s, self._known(job)
         since_s = since(job, now_s) if known is None else known.since_s
         older = self._older(job, since_s)

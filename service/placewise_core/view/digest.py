@@ -140,7 +140,7 @@ class ViewDigest:
         seen = (usage, usage.stamp, view.nodes.telemetry_stamp, view.settings, *learned, view.host_time_s)
         if self._mark is None or seen != self._seen:
             if self._mark is not None and self._mark.waiting >= _MOST_WAITING:
-                self._mark.value  # noqa: B018 - lets go of what waits
+                self._mark.value  # noqa: B018 - releases the marks that wait
             self._seen, self._mark = seen, self._new_mark(view)
         return self._mark
 
@@ -160,7 +160,7 @@ class ViewDigest:
         """Those of now. Before one is made again, the marks that hold the old one are worked out: it may be large."""
         serves = self._nodes is not None and self._nodes.serves(view.nodes, view.usage)
         if self._mark is not None and not (serves and self._jobs and self._queues):
-            self._mark.value  # noqa: B018 - lets go of the old one
+            self._mark.value  # noqa: B018 - releases the old one
         if not serves or self._nodes is None:
             self._nodes = NodeDigest(view.nodes, view.usage)
         if self._jobs is None:

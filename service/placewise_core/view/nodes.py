@@ -342,6 +342,6 @@ def number_of_report(node: Node, row: tuple[float, ...]) -> int:
     """64 bits over all that a node may report without changing its layout. `row`: its telemetry_row."""
     *hardware, links = hardware_row(node.hardware)
     labels = sorted(node.labels.items()) if node.labels else ""
-    # A node that tells no links has the number of the releases before they could be told, which stands in their logs.
+    # A node without links has the same number as in releases before there were links: their logs have it.
     named = f"{node.state.value}\n{node.rack}\n{labels}{f'{chr(10)}{links}' if links else ''}".encode()
     return number_of(named + _of_report(*row, node.telemetry.observe_time_s, *hardware))

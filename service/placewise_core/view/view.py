@@ -75,7 +75,7 @@ class ClusterView:
         """Replaces the nodes of the view, and counts all its jobs on them."""
         self.nodes, self.usage = nodes, Usage(nodes, usage_stamp)
         self.slots = Slots(nodes, self.usage)
-        # (M,) for each node, the gangs with tasks on it and on other nodes.
+        # (M,) for each node, the number of gangs with tasks on it and on other nodes.
         self.gangs_on: IntArray = np.zeros(nodes.size, dtype=np.int64)
         for running in self.jobs.values():
             self._count_gang(running, 1)

@@ -50,7 +50,10 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "epoch": ("", "epoch of the state: versions count within it; null of older records"),
         "view": ("", "the replica's view that was read, as in the table of views; null if views are not logged"),
         "view_version": ("", "version of that view; of a request that was decided in slices, at its first job"),
-        "view_assumed": ("", "reservations of the gangs on it that no event told of yet; null if views are not logged"),
+        "view_assumed": (
+            "",
+            "reservations of this replica on that view whose event had not arrived yet; null if views are not logged",
+        ),
         "job_stopped": (
             "",
             "policies that the clock stopped, of the one in force and the explorers: a search after so many proposers "
@@ -108,9 +111,9 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "job_task_probabilities": ("1", f"the net's probability of the node of each of `job_tasks`, {_STUDIED}"),
         "compared": (
             "progress 1/s",
-            "of a shadow's decision: each job as answered and as the shadow places it, and whether that is the same; "
-            "by the reward model in force (`by_active_`) and the shadow's (`by_shadow_`) the forecasts Σ c/e and "
-            "spread of both, and `own`, c/e of the job alone",
+            "for a shadow's decision, one entry per job: the answered placement, the shadow's placement, and whether "
+            "they are equal. Each reward model (`by_active_`: in force, `by_shadow_`: the shadow's) forecasts both: Σ "
+            "c/e, its spread, and `own`, the c/e of this job alone",
         ),
         "job_outcomes": ("", f"PLACED, NO_FIT or WAIT, {_PLACE}"),
         "job_answered_propensities": ("1", f"P(a) in the answer, of repeats as of the first answer, {_PLACE}"),
@@ -170,7 +173,10 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "unit": ("", "node/unit of a share or subtask; null for a whole job"),
         "subtask": ("", "subtask that ended; null for other events"),
         "actual_s": ("s", "time that the share or subtask took; null for other events"),
-        "reason": ("", "the host's words on a failure, or why a decision was not followed; null without"),
+        "reason": (
+            "",
+            "the host's message about a failure, or its reason for not following the decision; null if it gave none",
+        ),
         "neighbours": ("", "jobs on its nodes when a job reported progress; null of other events, and if unknown"),
     },
     JOINED: {

@@ -46,7 +46,7 @@ class Problems:
         yield from _lines(self._rows)
 
     def merge(self, other: "Problems") -> None:
-        """Takes those of another part of the log, which has other files."""
+        """Adds the problems of another part of the log. The two parts share no file."""
         self._files.extend(other._files)
         self._rows.update(other._rows)
         self._reports.update(other._reports)

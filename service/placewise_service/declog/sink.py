@@ -7,7 +7,7 @@ A process that is killed loses its queue: at most one flush interval of entries 
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from placewise_log.logs import Log
@@ -30,14 +30,18 @@ class LogRing(Linking, Protocol):
         ...
 
 
-def _ignore_drops(count: int) -> None:
-    pass
+class LogMetrics(Protocol):
+    """Counts the records that were lost."""
+
+    def log_drops(self, count: int) -> None:
+        """So many more."""
+        ...
 
 
 class DecisionSink:
     """Takes records from decisions and appends them to the ring in batches.
 
-    `on_drop(n)` hears of every lost record: those refused by the full queue, and those that fell off the ring before
+    `metrics` counts every lost record: those refused by the full queue, and those that fell off the ring before
     they were exported. The log counts them as well, once the store answers. `logged` has the latest entries that the
     ring took, oldest first, until a reader removes them. One event loop owns the sink; `batch` is small because writing
     a batch to the store holds it.
@@ -51,14 +55,14 @@ class DecisionSink:
         batch: int = 16,
         flush_interval_s: float = 0.05,
         retry_interval_s: float = 0.5,
-        on_drop: Callable[[int], None] = _ignore_drops,
+        metrics: LogMetrics | None = None,
     ) -> None:
         self._ring = ring
         self._capacity = capacity
         self._batch = batch
         self._flush_interval_s = flush_interval_s
         self._retry_interval_s = retry_interval_s
-        self._on_drop = on_drop
+        self._metrics = metrics
         self.logged: deque[Entry] = deque(maxlen=_MOST_LOGGED)
         self._queue: deque[Entry] = deque()
         self._lost: Counter[str] = Counter()  # by cluster: drops that its log has not heard of
@@ -160,7 +164,8 @@ class DecisionSink:
     def _count_drops(self, count: int) -> None:
         if count > 0:
             self.dropped += count
-            self._on_drop(count)
+            if self._metrics is not None:
+                self._metrics.log_drops(count)
 
 
 def _portions(records: list[bytes]) -> Iterator[list[bytes]]:

@@ -81,7 +81,7 @@ def build_engine(
         store=store,
         clock=clock,
         views=views,
-        sink=DecisionSink(store, capacity=options.log_buffer_records, on_drop=telemetry.log_drops),
+        sink=DecisionSink(store, capacity=options.log_buffer_records, metrics=telemetry),
         registry=registry,
         telemetry=telemetry,
         options=options,

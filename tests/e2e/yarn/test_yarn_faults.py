@@ -75,7 +75,7 @@ def check_end(world: YarnWorld) -> None:
 _FAULTS = {"placewise.decide-budget-ms": 1000, "placewise.release-after-ms": 60_000}
 
 
-def test_a_wrong_answer_lets_go_the_new_gangs_alone(record_property: Note) -> None:
+def test_a_wrong_answer_releases_the_new_gangs_alone(record_property: Note) -> None:
     """Held gangs outlive every kind of wrong answer, and run as decided once a right one comes."""
     with spoilt_world(_FAULTS) as (world, way):
         for fault in ("ADMIT without a place", "unknown host"):

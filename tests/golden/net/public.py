@@ -26,7 +26,6 @@ FILES = ("public-contract", "public-service", "public-commands", "public-clients
 STATE = "public-state"
 _ROOT = Path(__file__).parents[3]
 _PARTS = (job_pb2, cluster_pb2, decision_pb2, bundle_pb2)
-_YARN_PROPERTY = re.compile(r'"(placewise\.[a-z.-]+)"')
 _SDK = ("placewise_client", "placewise_client.results", "placewise_client.adapter.native")
 
 
@@ -168,9 +167,21 @@ def _clients() -> Iterator[tuple[str, Any]]:
         yield from _config(config, adapter)
     for name, value in seams.kubernetes_names().items():
         yield f"kubernetes {name}", _plain(value)
-    texts = [path.read_text("utf-8") for path in (_ROOT / "clients/yarn/src/main/java").rglob("*.java")]
-    for name in sorted({found for text in texts for found in _YARN_PROPERTY.findall(text)}):
-        yield f"yarn property {name}", None
+    yield from _yarn()
+
+
+def _yarn() -> Iterator[tuple[str, Any]]:
+    """Properties with their defaults, words of tags, and metrics, from the Java sources."""
+    folder = _ROOT / "clients/yarn/src/main/java/placewise/yarn"
+    text = "".join(path.read_text("utf-8") for path in sorted(folder.rglob("*.java")))
+    defaults = dict(re.findall(r'\("(placewise\.[a-z.-]+)", ([^;]+)\)', text))
+    for name in sorted(set(re.findall(r'"(placewise\.[a-z.-]+)"', text))):
+        yield f"yarn property {name}", defaults.get(name)
+    for word in sorted(set(re.findall(r'\b(?:count|number|words\.getOrDefault)\("([a-z-]+)"', text))):
+        yield f"yarn tag placewise.{word}", None
+    metrics = (folder / "PlacewiseMetrics.java").read_text("utf-8")
+    for kind, name in re.findall(r"@Metric\(.+\) (\w+) (\w+);", metrics):
+        yield f"yarn metric {name}", kind
 
 
 def _own(module: Any) -> list[str]:

@@ -31,7 +31,7 @@ from placewise_training.stdm.export import export_ncf, export_stdm
 from placewise_training.stdm.from_log import censored_mean
 
 SUBTASKS, NOISE, FASTER, CORE_S = 240, 0.05, 3.0, 2.0
-TOLD = ("sm", "dram", "load_throughput")  # of each kind, in its requests
+REPORTED = ("sm", "dram", "load_throughput")  # of each kind, in its requests
 QUICK = {"completion_steps": 200}
 
 
@@ -48,7 +48,9 @@ async def _logged(folder: Path) -> Path:
     for n in range(1, SUBTASKS + 1):
         kind, is_on_gpu, time_s = kinds[n % len(kinds)], bool(rng.random() < 0.5), NOON_S + 100.0 * n
         unit = "gpu0" if is_on_gpu else "cpu0"
-        subtask = Subtask("s", kind, has_gpu_version=True, size=1.0, profile={name: true[kind][name] for name in TOLD})
+        subtask = Subtask(
+            "s", kind, has_gpu_version=True, size=1.0, profile={name: true[kind][name] for name in REPORTED}
+        )
         task = Assignment("s", Role.WORKER, NodeId("n1"), cpu_unit=unit, subtask="s")
         decided = JobDecision(JobId(f"j{n}"), Outcome.PLACED, (task,))
         command = PlaceCommand("c", (Job(JobId(f"j{n}"), subtasks=(subtask,)),), scope=Scope.NODE, node_id="n1")
@@ -111,7 +113,7 @@ def ncf_args(out: Path, log: str, **options: Any) -> train_ncf.Args:
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A bundle's files of a net that knows these kinds from before the GPUs were faster."""
     before = {
-        kind: {name: row[name] / (FASTER if name == SPEEDUP else 1.0) for name in (*TOLD, SPEEDUP)}
+        kind: {name: row[name] / (FASTER if name == SPEEDUP else 1.0) for name in (*REPORTED, SPEEDUP)}
         for kind, row in truth().items()
     }
     folder: Path = tmp_path_factory.mktemp("bundle")

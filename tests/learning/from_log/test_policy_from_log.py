@@ -62,7 +62,7 @@ def test_graphs_of_another_form_are_refused(tmp_path: Path) -> None:
     report = json.loads((shipped_bundle() / "policy.json").read_text("utf-8"))
     for changed, message in (
         ({**report, "feature_schema": "other"}, "reads other features"),
-        ({**report, "dims": {**report["dims"], "width": 32}}, "another form than those of this version"),
+        ({**report, "dims": {**report["dims"], "width": 32}}, "have another version's form"),
     ):
         for file in shipped_bundle().glob("policy_*.onnx"):
             (tmp_path / file.name).write_bytes(file.read_bytes())

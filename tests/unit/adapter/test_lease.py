@@ -1,4 +1,4 @@
-"""The lease, wherever it is kept: one adapter holds it, another takes over when it lets go or falls silent."""
+"""The lease, wherever it is kept: one adapter holds it, another takes over when it releases it or falls silent."""
 
 from __future__ import annotations
 

@@ -61,8 +61,12 @@ async def test_entries_arrive_in_order_by_cluster() -> None:
 
 
 async def test_a_full_queue_drops_and_counts() -> None:
-    ring, drops = FakeRing(), []
-    sink = sink_on(ring, capacity=4, on_drop=drops.append)  # type: ignore[arg-type]
+    class Drops(list[int]):
+        def log_drops(self, count: int) -> None:
+            self.append(count)
+
+    ring, drops = FakeRing(), Drops()
+    sink = sink_on(ring, capacity=4, metrics=drops)  # type: ignore[arg-type]
     for i in range(7):
         sink.offer(entry(f"j{i}"))
     assert (sink.dropped, drops) == (3, [1, 1, 1])

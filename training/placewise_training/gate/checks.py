@@ -125,8 +125,8 @@ def conduct_checks(conduct: Conduct) -> list[Check]:
         Check(
             "fallbacks",
             fallbacks <= incumbent_fallbacks + MORE_FALLBACKS,
-            f"{fallbacks:.1%} of its answers were a fallback's, {incumbent_fallbacks:.1%} of the incumbent's; "
-            f"{MORE_FALLBACKS:.0%} more are allowed",
+            f"a fallback policy gave {fallbacks:.1%} of its answers and {incumbent_fallbacks:.1%} of the incumbent's; "
+            f"{MORE_FALLBACKS:.0%} of all answers more are allowed",
             {"share": fallbacks, "incumbent": incumbent_fallbacks},
         ),
         Check(

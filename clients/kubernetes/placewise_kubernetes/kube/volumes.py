@@ -14,8 +14,8 @@ STORAGE = "/apis/storage.k8s.io/v1/storageclasses"
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """`terms` are the node selector of its persistent volume. `is_unjudged`: its place follows from the pod's, or it
-    cannot be read."""
+    """`terms` are the node selector of its persistent volume. `is_unjudged`: it restricts no node,
+    because it is made where the pod runs, or because it cannot be read."""
 
     terms: Sequence[Term] = ()
     is_unjudged: bool = False

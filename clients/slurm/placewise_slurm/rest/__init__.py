@@ -42,7 +42,7 @@ class RefusedError(Exception):
 
 
 class NoVersionError(TransportError):
-    """slurmrestd serves no REST version that the bridge speaks, or not the one that it is told to speak."""
+    """slurmrestd serves no REST version that the bridge speaks, or not the configured one."""
 
 
 @dataclass(slots=True)

@@ -361,8 +361,7 @@ async def _read_log(
 
 
 def _past(context: CallContext, cluster: str, past: Past) -> bundle_pb2.GetDecisionResponse:
-    plan = getattr(past.answer, "plan", None)
-    queue = getattr(getattr(plan, "queue", None), "queue", "")
+    queue = past.answer.plan.queue.queue if isinstance(past.answer, AdmitDecision) else ""
     settings = context.engine.queue_settings(cluster, queue)
     return convert_out.past_decision(past.rpc, past.time_s, past.answer, settings, past.request_id)
 

@@ -112,7 +112,7 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(_MOST_AT_ONCE):
             if self._has_room_soon():
-                return  # those who wait are still there in the next turn
+                return  # waiting connections stay in the kernel's queue until the next turn
             try:
                 accepted, whence = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -22,7 +22,7 @@ def why_ungated(gate: Mapping[str, str], clusters: Collection[str]) -> str:
         return f"was refused by the gate on cluster {judged_on!r}"
     others = sorted(set(clusters) - {judged_on})
     if others:
-        return f"passed the gate on cluster {judged_on!r}, and not on {', '.join(map(repr, others[:3]))}"
+        return f"passed the gate on cluster {judged_on!r}; no gate has judged it on {', '.join(map(repr, others[:3]))}"
     return ""
 
 

@@ -21,10 +21,10 @@ from placewise_core.speed.pair_effects import (
 
 TABLE = packaged_tables().interference
 WIDE = Spread()
-Told = tuple[str, str, float, float]
+ReportedPair = tuple[str, str, float, float]
 
 
-def site(*reported: Told, gpu: str = "") -> CompletedInterference:
+def site(*reported: ReportedPair, gpu: str = "") -> CompletedInterference:
     rows = rows_of((a, (CoRun(b, own, other, gpu),)) for a, b, own, other in reported)
     return CompletedInterference(TABLE, KnownCoRuns(rows), None)
 
@@ -93,7 +93,7 @@ def test_no_order_of_the_co_runs_changes_an_answer() -> None:
     ]
     asked = [(a, b) for a in (*names, "lm") for b in (*names, "lm")]
 
-    def answers(order: list[Told]) -> list[float]:
+    def answers(order: list[ReportedPair]) -> list[float]:
         found = site(*order)
         return [
             ask(a, [b], gpu)

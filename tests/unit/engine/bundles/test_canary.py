@@ -317,8 +317,8 @@ PASSED = {"verdict": "promoted", "cluster": LAB, "policy": "harmony"}
         (PASSED, LAB, ""),
         ({}, LAB, "has no verdict of the gate"),
         ({**PASSED, "verdict": "refused"}, LAB, "was refused by the gate on cluster 'lab'"),
-        (PASSED, FARM, "passed the gate on cluster 'lab', and not on 'farm'"),
-        (PASSED, "", "passed the gate on cluster 'lab', and not on 'farm'"),
+        (PASSED, FARM, "passed the gate on cluster 'lab'; no gate has judged it on 'farm'"),
+        (PASSED, "", "passed the gate on cluster 'lab'; no gate has judged it on 'farm'"),
     ],
 )
 async def test_only_a_bundle_that_passed_the_gate_there_is_promoted_unless_the_caller_allows_it(

@@ -39,7 +39,7 @@ def begun(bundle: Path) -> PolicyNet:
         write_onnx(_numbered(report["dims"]), Path(name))
         for number, value in zip(_arrays(Path(name)), _arrays(bundle), strict=True):
             if number.shape != value.shape:
-                raise ValueError(f"{bundle}: its graphs have another form than those of this version")
+                raise ValueError(f"{bundle}: its graphs have another version's form; start from one of this version")
             is_weight = number % 1.0 == _MARK
             found[number[is_weight].astype(np.int64)] = torch.from_numpy(value[is_weight])
     vector_to_parameters(found, net.parameters())

@@ -105,7 +105,7 @@ _ASSUMPTIONS = (
     "Waiting jobs are offered once per interval; a job behind one that does not fit may start. Nothing is preempted "
     "or moved: Tiresias orders only what waits.",
     "`search` takes the best of up to eight placements by the reward model, which the paper does not do; `harmony` is "
-    "the learned policy as shipped: taught by a search on true training speeds, it reads told lengths and reported "
+    "the learned policy as shipped: taught by a search on true training speeds, it reads declared lengths and reported "
     f"speeds. `{PRINTED}` is the paper's actor-critic, from the paper's inputs alone; the shipped bundle has no net "
     "for it. All come from the bundle.",
     "Jobs tell their exact lengths unless a row says otherwise.",

@@ -19,7 +19,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * The thread that talks to the service: news first, then questions. A second thread lets gangs go while the first one
+ * The thread that talks to the service: news first, then questions. A second thread releases gangs while the first one
  * is held up. Both end with `close`.
  */
 final class Asker implements AutoCloseable {

@@ -34,7 +34,7 @@ final class Broker {
   private final Map<ContainerId, Gang> containers = new HashMap<>();
   /** Gangs without a first decision, and others for a short while: few of all that wait. */
   private final List<Gang> unheld = new ArrayList<>();
-  private final String run = Long.toString(System.currentTimeMillis() / 1_000, Character.MAX_RADIX);
+  private final Forming forming;
   private long stamp;
 
   Broker(Settings settings, Reporter reporter, PlacewiseMetrics metrics, LongSupplier clock, Runnable wake) {
@@ -43,6 +43,7 @@ final class Broker {
     this.metrics = metrics;
     this.clock = clock;
     this.wake = wake;
+    this.forming = new Forming(clock, unheld);
   }
 
   // --- news from YARN ---------------------------------------------------------------------------------------------
@@ -58,7 +59,7 @@ final class Broker {
         }
       }
     }
-    form(id, attempt);
+    forming.form(id, attempt);
     wake.run();
   }
 
@@ -72,7 +73,7 @@ final class Broker {
     for (Gang gang : attempt.gangs) {
       gang.blacklist = blacklist;
       if (gang.isHeldBack()) {
-        forgetQuestion(gang, "the application refuses other nodes");
+        gang.forgetQuestion(reporter, "the application refuses other nodes");
         gang.askedStamp = -1; // at once
       }
     }
@@ -87,7 +88,8 @@ final class Broker {
         continue;
       }
       if (gang.isHeldBack()) {
-        shrink(attempt, gang, ask, Math.min(surplus, gang.counts.get(ask)));
+        gang.forgetQuestion(reporter, "the application asks for fewer containers");
+        forming.shrink(attempt, gang, ask, Math.min(surplus, gang.counts.get(ask)));
         return true;
       }
       if (gang.stage == Gang.Stage.GRANTED) {
@@ -100,89 +102,6 @@ final class Broker {
       }
     }
     return false;
-  }
-
-  private void shrink(Attempt attempt, Gang gang, Ask ask, int by) {
-    forgetQuestion(gang, "the application asks for fewer containers");
-    ask.addAsked(-by);
-    int left = gang.counts.get(ask) - by;
-    if (left > 0) {
-      gang.counts.put(ask, left);
-    } else {
-      gang.counts.remove(ask);
-    }
-    if (gang.counts.isEmpty()) {
-      gang.stage = Gang.Stage.ENDED;
-      attempt.gangs.remove(gang);
-    }
-  }
-
-  /** The next question about this gang gets a new job id. The service frees any reservation of the last one. */
-  private void forgetQuestion(Gang gang, String why) {
-    if (gang.isInFlight || gang.wasAnswered || gang.failingSinceMs >= 0) {
-      reporter.cancelled(gang.id(), gang, why);
-      gang.epoch++;
-    }
-    gang.isInFlight = false;
-  }
-
-  /** Forms gangs of the containers that no question covers yet. */
-  private Collection<Gang> form(ApplicationAttemptId id, Attempt attempt) {
-    if (attempt.app.isByContainer) {
-      return formEach(id, attempt);
-    }
-    Map<String, Gang> byPartition = new TreeMap<>();
-    for (Ask ask : attempt.asks) {
-      int need = ask.need();
-      if (need <= 0 || !ask.isManaged()) {
-        continue;
-      }
-      Gang gang = byPartition.computeIfAbsent(ask.partition(), label -> incomplete(id, attempt, label));
-      gang.counts.merge(ask, need, Integer::sum);
-      ask.addAsked(need);
-    }
-    for (Gang gang : byPartition.values()) {
-      boolean isWhole = gang.size() >= attempt.app.tags.gang() || gang.wave > 1;
-      if (isWhole) {
-        gang.await(clock.getAsLong());
-      } else {
-        gang.stage = Gang.Stage.INCOMPLETE;
-        gang.explain("waiting for the rest of its gang");
-      }
-    }
-    return byPartition.values();
-  }
-
-  /** Forms one gang for each container. */
-  private Collection<Gang> formEach(ApplicationAttemptId id, Attempt attempt) {
-    List<Gang> formed = new ArrayList<>();
-    for (Ask ask : attempt.asks) {
-      for (int need = ask.isManaged() ? ask.need() : 0; need > 0; need--) {
-        Gang gang = create(id, attempt);
-        gang.counts.put(ask, 1);
-        ask.addAsked(1);
-        gang.await(clock.getAsLong());
-        formed.add(gang);
-      }
-    }
-    return formed;
-  }
-
-  private Gang incomplete(ApplicationAttemptId id, Attempt attempt, String label) {
-    for (Gang gang : attempt.gangs) {
-      if (gang.stage == Gang.Stage.INCOMPLETE && gang.partition().equals(label)) {
-        return gang;
-      }
-    }
-    return create(id, attempt);
-  }
-
-  private Gang create(ApplicationAttemptId id, Attempt attempt) {
-    Gang gang = new Gang(id, attempt.app, ++attempt.waves, run, clock.getAsLong());
-    gang.blacklist = attempt.blacklist;
-    attempt.gangs.add(gang);
-    unheld.add(gang);
-    return gang;
   }
 
   /** No container of this attempt will be allocated any more. Those that it has end one by one. */
@@ -331,7 +250,7 @@ final class Broker {
       Ask ask = gang.counts.keySet().iterator().next();
       gang.counts.merge(ask, -count, Integer::sum);
       ask.addAsked(-count);
-      form(gang.attempt, attempts.get(gang.attempt));
+      forming.form(gang.attempt, attempts.get(gang.attempt));
       wake.run();
     }
   }
@@ -430,7 +349,7 @@ final class Broker {
     for (Gang gang : select(Gang::isHeldBack)) {
       String why = refusal.apply(gang);
       if (!why.isEmpty()) {
-        forgetQuestion(gang, "left to YARN");
+        gang.forgetQuestion(reporter, "left to YARN");
         release(gang, why);
       }
     }
@@ -450,7 +369,7 @@ final class Broker {
   private void askAnew(Gang gang, String why, boolean isLate) {
     Attempt attempt = attempts.get(gang.attempt);
     dissolve(attempt, gang, why);
-    for (Gang next : form(gang.attempt, attempt)) {
+    for (Gang next : forming.form(gang.attempt, attempt)) {
       if (next.stage == Gang.Stage.WAITING) {
         next.backOff(gang.withdrawals + 1, isLate, clock.getAsLong());
       }

@@ -245,4 +245,13 @@ final class Gang {
     }
     return known;
   }
+
+  /** The next question about this gang gets a new job id. The service frees any reservation of the last one. */
+  void forgetQuestion(Reporter reporter, String why) {
+    if (isInFlight || wasAnswered || failingSinceMs >= 0) {
+      reporter.cancelled(id(), this, why);
+      epoch++;
+    }
+    isInFlight = false;
+  }
 }
