@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 import aiohttp
 from aiohttp.connector import Connection
@@ -44,9 +45,8 @@ class NotConnectedError(HttpError):
     """No connection could be made: nothing of the request has been sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
-    """Status, headers (names in lower case) and body of a response."""
+class HttpAnswer(NamedTuple):
+    """Status, headers (names in any case) and body of a response."""
 
     status: int
     headers: Mapping[str, str]
@@ -134,7 +134,7 @@ class HttpPool:
             connection.close()
         else:
             self._keep(connection)
-        return HttpAnswer(message.code, {name.lower(): value for name, value in message.headers.items()}, answer)
+        return HttpAnswer(message.code, message.headers, answer)
 
     async def _connected(self) -> Connection:
         """The kept connection that was used last, or a new one."""
