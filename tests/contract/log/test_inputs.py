@@ -139,6 +139,8 @@ async def test_nets_read_the_same_bytes_on_the_view_from_the_log(policy: str, tm
         replicas = await write_log(server.url, policy, RECORDS, tmp_path, host_type=watched(notes))
         log, asked, compared = ExportedLog(tmp_path), 0, 0
         for record in log.records():
+            if len(record.reads) > 1:
+                continue  # decided in slices, between which other decisions call the same nets
             assert not any(draw.stops for draw in record.draws)
             before, notes.decision = notes.calls[record.decision_id], AGAIN
             decide_again(record, log.views_of(record), policies_of(replicas[0]))

@@ -109,6 +109,27 @@ async def test_sharing_and_exploring_gangs_are_decided_alike_in_slices() -> None
     assert len(sliced.choices) == 2
 
 
+async def test_others_have_a_turn_while_an_explorer_tries_completions_of_a_small_gang() -> None:
+    """Of gangs that may share GPUs, the random explorer tries best fit after each of many nodes."""
+    job = replace(make_job("a", 8, cpu_cores=1.0), gpu_sharing=GpuSharing(True, 3.0))
+    async with stepping_engine(gpus=2) as engine:
+        nodes = [make_node(f"n{i}", 2, max_jobs_per_gpu=2) for i in range(NODES)]
+        await engine.report_nodes(CLUSTER, nodes, full=True)
+        await ask_place(engine, ask(replace(job, id="before")))
+        settings = (await live_view(engine)).view.settings
+        turns = dict[float, int]()
+        for rate in (0.0, 0.5):
+            await engine.update_settings(CLUSTER, replace(settings, exploration_rate=rate))
+            asked = asyncio.create_task(ask_place(engine, ask(replace(job, id=f"rate {rate}"))))
+            turns[rate] = 0
+            while not asked.done():
+                await asyncio.sleep(0)
+                turns[rate] += 1
+            assert asked.result().decisions[0].outcome is Outcome.PLACED
+    assert turns[0.0] < 5, "in one go"
+    assert turns[0.5] > 20
+
+
 async def test_others_have_a_turn_within_a_gang_and_see_none_of_it_or_all() -> None:
     seen: list[int] = []
 

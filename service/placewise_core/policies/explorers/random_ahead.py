@@ -15,6 +15,11 @@ from placewise_core.policies.random_fit import Random
 _WALKED = 1024  # tasks placed to try completions, per gang that counting says nothing of: bounds the time
 
 
+def tasks_walked(tasks: int, nodes: int) -> int:
+    """Most tasks that RandomAhead places to try completions of a gang that counting says nothing of."""
+    return min(nodes, _WALKED // max(1, tasks**2)) * tasks**2
+
+
 class RandomAhead(Random):
     """Uniform, task by task, over nodes after which a completion of the gang is known. Never runs into a dead end.
 
@@ -95,7 +100,10 @@ def _open_ended(gang: Gang, group: TaskGroup, rest: list[int]) -> dict[int, list
         nodes: list[int] = gang.takers(group, gang.mask_of(group, wanted)).nonzero()[0].tolist()
         if len(nodes) > most:
             nodes = [nodes[i] for i in np.linspace(0, len(nodes) - 1, most)[1:].astype(int).tolist()]
-        rests = {m: _copy(gang, (group, m)).finish() for m in nodes if m != rest[0]} | rests
+        for m in nodes:
+            if m != rest[0]:
+                rests[m] = _copy(gang, (group, m)).finish()
+            gang.context.slices.pause()
     return {m: found for m, found in sorted(rests.items()) if found is not None}
 
 

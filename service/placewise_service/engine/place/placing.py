@@ -301,7 +301,8 @@ class Placing:
         )
         is_shadowed = bool(self.parts.registry.shadows.by_cluster) and self.shadowing.wants(command)
         arming = self._arming(asked, context)
-        if is_large(command.jobs, view.nodes.size, command.is_explaining):
+        is_exploring = view.settings.exploration_rate > 0 and not command.is_dry_run
+        if is_large(command.jobs, view.nodes.size, command.is_explaining, is_exploring):
             given = (command, live, policy, context, uuid7(), settled, is_shadowed, arming)
             return await self.sliced.draft(asked.placer, *given), seed
         read = self.parts.read(live, context.now_s)

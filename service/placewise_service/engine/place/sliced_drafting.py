@@ -20,6 +20,7 @@ from placewise_core.domain.job import Job, JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.explore import Exploration
+from placewise_core.policies.explorers.random_ahead import tasks_walked
 from placewise_core.view.standing import may_share
 from placewise_service.engine.canary.arming import Arming
 from placewise_service.engine.parts import ATTEMPTS, EngineParts
@@ -38,19 +39,23 @@ _EXPLAINING, _SHARING = 8, 8
 _READ_AHEAD = 16  # jobs of a request that a net reads together: the largest of them says what that costs
 
 
-def looks(job: Job, nodes: int, is_explaining: bool) -> int:
+def looks(job: Job, nodes: int, is_explaining: bool, is_exploring: bool) -> int:
     """How much work it is to place the job, as against _MOST_LOOKS."""
-    tasks = job.task_count
-    factor = (_EXPLAINING if is_explaining else 1) * (_SHARING if may_share(job) else 1)
-    return tasks * (nodes + _BESIDE_NODES + _BESIDE_TASKS * tasks) * factor
+    tasks, is_sharing = job.task_count, may_share(job)
+    factor = (_EXPLAINING if is_explaining else 1) * (_SHARING if is_sharing else 1)
+    walked = tasks_walked(tasks, nodes) if is_exploring and is_sharing else 0
+    return (tasks + walked) * (nodes + _BESIDE_NODES + _BESIDE_TASKS * tasks) * factor
 
 
-def is_large(jobs: Sequence[Job], nodes: int, is_explaining: bool) -> bool:
+def is_large(jobs: Sequence[Job], nodes: int, is_explaining: bool, is_exploring: bool = False) -> bool:
     """True for jobs that are not to be decided in one go."""
     tasks = sum([job.task_count for job in jobs])
-    if tasks * (nodes + _BESIDE_NODES + _BESIDE_TASKS * tasks) * _EXPLAINING * _SHARING <= _MOST_LOOKS:
+    if (
+        not is_exploring
+        and tasks * (nodes + _BESIDE_NODES + _BESIDE_TASKS * tasks) * _EXPLAINING * _SHARING <= _MOST_LOOKS
+    ):
         return False
-    return sum([looks(job, nodes, is_explaining) for job in jobs]) > _MOST_LOOKS
+    return sum([looks(job, nodes, is_explaining, is_exploring) for job in jobs]) > _MOST_LOOKS
 
 
 @frozen
@@ -137,7 +142,7 @@ class _Work:
             placer.check_deadline(draft, self.command, context)
             if live.view.nodes.size != nodes:  # nodes may come and go meanwhile
                 nodes = live.view.nodes.size
-                work = [looks(each, nodes, context.is_explaining) for each in jobs]
+                work = [looks(each, nodes, context.is_explaining, exploration.rate > 0) for each in jobs]
             most = max(work[i : i + _READ_AHEAD])
             if self._is_known(job):
                 continue
