@@ -112,7 +112,7 @@ def by_job(log: DecisionLog, ran: dict[str, Counter[str]]) -> dict[str, Counter[
 async def run_as_decided(
     title: str, gangs: Gangs, watched: Watched, placewise: PlacewiseServer, cluster: str, note: Note
 ) -> None:
-    """Runs the gangs: each has to run where the log says."""
+    """Runs the gangs: each has to run on the nodes in the log."""
     await run(watched, gangs)
     log = await logged(placewise, cluster, GANGS)
     found = log.account(by_job(log, await where(watched.plane, gangs)))

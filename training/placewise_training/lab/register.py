@@ -32,7 +32,7 @@ Show = Callable[[str, int, int], None]
 
 
 class RefusedError(Exception):
-    """The trainer cannot work with these options or files; the message names what is wrong."""
+    """The trainer cannot work with these options or files; the message names the fault."""
 
     exit_code = 2
 

@@ -187,7 +187,7 @@ def _repeated(args: RetrainArgs, schedule: _Schedule) -> bool:
 
 
 def _wait(seconds: float, served: ServedCluster | None) -> None:
-    """Exports every few minutes meanwhile, before the service's ring forgets what it holds."""
+    """Exports every few minutes meanwhile, before the service's ring forgets its entries."""
     until_s = time.monotonic() + seconds
     while (left_s := until_s - time.monotonic()) > 0:
         time.sleep(min(left_s, _KEEP_UP_S))

@@ -139,7 +139,7 @@ def test_a_lone_job_waits_beside_idle_gpus_until_z_has_grown() -> None:
 
 # -- inputs -----------------------------------------------------------------------------------------------------------
 
-# What a paper's method reads of a job: type, batch, work, and in which shapes the user lets it run. The first also when
+# A paper's method reads of a job: type, batch, work, and the shapes that its user allows. The first also when
 # it came and its class, by (9); the second its number of parameters, by (5), which the first asks of no known type.
 READS = {
     "qos-paper": {
