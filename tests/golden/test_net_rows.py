@@ -55,7 +55,14 @@ def test_a_float32_may_differ_in_its_last_place_elsewhere(
 ) -> None:
     monkeypatch.setattr(rows, "VECTOR_UNITS", "avx512" if is_alike else "avx2")
     before, after = ({"dtype": "float32", "shape": [1], "data": [each]} for each in (0.075774364, value))
-    assert (not list(rows.differences(before, after))) is passes
+    assert (not list(rows.differences(before, after, rounding=rows.rounding_of("f")))) is passes
+
+
+@pytest.mark.parametrize("units", ["avx512", "avx2"])
+def test_a_file_compares_exactly_where_it_was_written(monkeypatch: pytest.MonkeyPatch, units: str) -> None:
+    monkeypatch.setattr(rows, "VECTOR_UNITS", units)
+    monkeypatch.setattr(rows, "_written_by", lambda: {"f": "avx2"})
+    assert (rows.rounding_of("f") == 0.0) is (units == "avx2")
 
 
 @pytest.mark.parametrize(

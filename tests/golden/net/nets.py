@@ -119,24 +119,27 @@ def check(kind: str, found: list[Row]) -> None:
     ours: dict[tuple[str, str], list[Row]] = {}
     for row in map(rows.reported, found):
         ours.setdefault((row["question"], row["model"]), []).append(row)
-    rows.report(_missing(rows.read(FILE.format(kind)), ours), FILE.format(kind))
+    file = FILE.format(kind)
+    rows.report(_missing(rows.read(file), ours, rows.rounding_of(file)), file)
 
 
-def _missing(wanted: list[Row], ours: dict[tuple[str, str], list[Row]]) -> Iterator[str]:
+def _missing(wanted: list[Row], ours: dict[tuple[str, str], list[Row]], rounding: float) -> Iterator[str]:
     for row in wanted:
         runs = ours.get((row["question"], row["model"]), [])
-        near = [(list(_differing(row, run)), run) for run in runs]
+        near = [(list(_differing(row, run, rounding)), run) for run in runs]
         same = next((run for lines, run in near if not lines), None)
         if same is not None:
-            yield from rows.differences(row["outputs"], same["outputs"], f"{row['id']} outputs", is_net=True)
+            where = f"{row['id']} outputs"
+            yield from rows.differences(row["outputs"], same["outputs"], where, is_net=True, rounding=rounding)
         elif near:
             yield f"{min(near, key=lambda pair: len(pair[0]))[0][0]} (the nearest run)"
         else:
             yield f"{row['id']}: {row['model']} did not run"
 
 
-def _differing(row: Row, run: Row) -> Iterator[str]:
+def _differing(row: Row, run: Row, rounding: float) -> Iterator[str]:
     """The differences between the inputs of two runs. Those that are outputs of another net are compared as outputs."""
     for name, value in row["inputs"].items():
         is_net = name not in _FROM_CODE.get(row["model"], (name,))
-        yield from rows.differences(value, run["inputs"].get(name), f"{row['id']} inputs.{name}", is_net)
+        where = f"{row['id']} inputs.{name}"
+        yield from rows.differences(value, run["inputs"].get(name), where, is_net, rounding=rounding)

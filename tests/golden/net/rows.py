@@ -110,9 +110,9 @@ def _written_by() -> dict[str, str]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def rounds_alike(file: str = "") -> bool:
-    """Whether numpy rounds here as on the processor that wrote the file."""
-    return _written_by().get(file, _USUAL_UNITS) == VECTOR_UNITS
+def rounding_of(file: str) -> float:
+    """How far numbers may be from those of the file, relative: 0 if numpy rounds here as where it was written."""
+    return 0.0 if _written_by().get(file, _USUAL_UNITS) == VECTOR_UNITS else ROUNDING
 
 
 def read(name: str) -> list[Row]:
@@ -133,11 +133,11 @@ def differences(
     where: str = "",
     is_net: bool = False,
     nets: Collection[str] = (),
-    rounding: float | None = None,
+    *,
+    rounding: float,
 ) -> Iterator[str]:
     """Where two values differ, one line each. `is_net`: numbers may differ by TOLERANCE; so may those below the keys
-    `nets`. Others may by `rounding`, relative; None: by ROUNDING unless numpy rounds here as on the usual processor."""
-    rounding = (0.0 if rounds_alike() else ROUNDING) if rounding is None else rounding
+    `nets`. Others may by `rounding`, relative."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         is_float32 = rounding > 0 and wanted.get("dtype") == "float32"
         rounding = ROUNDING_OF_FLOAT32 if is_float32 else rounding
@@ -147,12 +147,14 @@ def differences(
             elif key not in wanted:
                 yield f"{where}.{key}: new, is {_cut(found[key])}"
             else:
-                yield from differences(wanted[key], found[key], f"{where}.{key}", is_net or key in nets, nets, rounding)
+                yield from differences(
+                    wanted[key], found[key], f"{where}.{key}", is_net or key in nets, nets, rounding=rounding
+                )
     elif isinstance(wanted, list) and isinstance(found, list):
         if len(wanted) != len(found):
             yield f"{where}: {len(found)} entries, were {len(wanted)}"
         for i, (ours, theirs) in enumerate(zip(wanted, found, strict=False)):
-            yield from differences(ours, theirs, f"{where}[{i}]", is_net, nets, rounding)
+            yield from differences(ours, theirs, f"{where}[{i}]", is_net, nets, rounding=rounding)
     elif not _is_alike(wanted, found, is_net, rounding):
         yield f"{where}: is {_cut(found)}, was {_cut(wanted)}"
 
@@ -203,8 +205,7 @@ def compare_rows(wanted: Iterable[Row], found: Iterable[Row], file: str, forgive
     theirs = {row["id"]: row for row in wanted}
     ours = {row["id"]: reported(row) for row in found}
     undecided = set(forgiven)
-    rounding = 0.0 if rounds_alike(file) else ROUNDING
-    report(_row_differences(theirs, ours, undecided, rounding), file)
+    report(_row_differences(theirs, ours, undecided, rounding_of(file)), file)
     return undecided
 
 

@@ -115,9 +115,13 @@ class Service:
         self.engine._parts.telemetry.afterwards.run()  # else records are in the order of a timer
         return answer
 
+    async def flush(self) -> None:
+        """Hands all that was decided to the log."""
+        await self.engine._parts.sink.flush()
+
     async def records(self, cluster: str) -> list[dict[str, Any]]:
         """Every record of the cluster's decision log, as it is kept, arrays as lists."""
-        await self.engine._parts.sink.flush()
+        await self.flush()
         found = await self.store.read_decisions(cluster, "0", 100_000)
         records = [_plain(msgspec.msgpack.decode(data)) for _, data in found]
         for record in records:
