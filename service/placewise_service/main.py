@@ -287,8 +287,8 @@ def _settle_garbage_collector() -> None:
     """Freezes the objects loaded so far: otherwise a full collection would walk them, in the middle of a decision."""
     gc.collect()
     gc.freeze()
-    # One of the second kind walks 30,000 objects at most: a few milliseconds; of the third kind there are few.
-    gc.set_threshold(10_000, 1, 2_000)
+    # One of the second kind walks 9,000 objects at most, some 3 ms; of the third kind there are few.
+    gc.set_threshold(3_000, 1, 6_000)
 
 
 async def _drain(

@@ -125,7 +125,7 @@ class Gang:
                 self.job,
                 group,
                 self.view,
-                self.context,
+                self.context.slices,
                 wanted.demand,
                 mask,
                 remaining=self.remaining,
@@ -136,8 +136,9 @@ class Gang:
         if found is None:
             slots = self.view.slots.countable_slots(wanted.demand) if wanted.is_countable else None
             first = self.mask_of(group, wanted, slots) if mask is None else mask
+            slices = self.context.slices
             found = Offer(
-                self.job, group, self.view, self.context, wanted.demand, first, remaining=self.remaining, slots=slots
+                self.job, group, self.view, slices, wanted.demand, first, remaining=self.remaining, slots=slots
             )
             if mask is None:
                 self._first.offers[id(group)] = found

@@ -237,7 +237,7 @@ def _nodes_of_best(scorer: NodeScorer, offer: Offer, most: int) -> list[int]:
     while turns and len(nodes) < group.count:
         _, m, i, there = turns[0]
         nodes.append(m)
-        offer.context.slices.pause()
+        offer.slices.pause()
         there += 1
         if there >= slots[i]:
             heappop(turns)

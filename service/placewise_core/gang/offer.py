@@ -9,8 +9,8 @@ import numpy as np
 
 from placewise_core.basics.arrays import BoolArray, FloatArray, IntArray
 from placewise_core.basics.lazy import lazy
+from placewise_core.basics.slices import Slices
 from placewise_core.domain.job import Job, TaskGroup
-from placewise_core.gang.context import PlaceContext
 from placewise_core.view.nodes import whole_gpus
 from placewise_core.view.slots import whole_tasks
 from placewise_core.view.usage import GpuUsage
@@ -45,7 +45,8 @@ class Offer:
 
     demand (R,) of one task · mask (N,) nodes open to the next task · placed: (group, node) of the gang's tasks so far ·
     remaining: its tasks still to place · at: where these N nodes stand in the arrays of `view`, as in
-    `view.nodes.telemetry[:, offer.at]`. Do not write into any array.
+    `view.nodes.telemetry[:, offer.at]`. Do not write into any array. An offer does not hold the context, which keeps
+    the first offers: that would be a cycle, for the garbage collector to find.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Offer:
         job: Job,
         group: TaskGroup,
         view: ClusterView,
-        context: PlaceContext,
+        slices: Slices,
         demand: FloatArray,
         mask: BoolArray,
         depth: int = 1,
@@ -65,7 +66,7 @@ class Offer:
         slots: FloatArray | None = None,
     ) -> None:
         """`slots`: as the attribute, if the caller has counted them."""
-        self.job, self.group, self.view, self.context = job, group, view, context
+        self.job, self.group, self.view, self.slices = job, group, view, slices
         self.demand, self.mask, self.depth = demand, mask, depth
         self.remaining, self.placed, self._left = remaining, placed, left
         self.nodes = nodes
@@ -91,7 +92,7 @@ class Offer:
             self.job,
             self.group,
             self.view,
-            self.context,
+            self.slices,
             self.demand,
             self.whole.mask[rows],
             max(2, depth),  # rows of one number would be added up in another order, and round differently
@@ -110,7 +111,7 @@ class Offer:
                 self.job,
                 self.group,
                 self.view,
-                self.context,
+                self.slices,
                 self.demand,
                 self.mask,
                 depth,
@@ -136,7 +137,7 @@ class Offer:
             self.job,
             self.group,
             self.view,
-            self.context,
+            self.slices,
             self.demand,
             mask,
             remaining=remaining,

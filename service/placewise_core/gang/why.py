@@ -50,12 +50,12 @@ def explain(job: Job, view: ClusterView, context: PlaceContext) -> tuple[Outcome
     is_divided = domains_of(job, view) is not None
     task = obstacle(job, empty, _apart(whenever) if is_divided else whenever)
     if task is not None:
-        return Outcome.NO_FIT, tuple(_blockers(task, is_empty=not task.placed))
+        return Outcome.NO_FIT, tuple(_blockers(task, whenever, is_empty=not task.placed))
     if is_divided and (found := tuple(_not_together(job, empty, whenever))):
         return Outcome.NO_FIT, found
     task = obstacle(job, view, _apart(context) if is_divided else context)
     if task is not None:
-        return Outcome.WAIT, tuple(_blockers(task))
+        return Outcome.WAIT, tuple(_blockers(task, context))
     if is_divided and (found := tuple(_not_together(job, view, context))):
         return Outcome.WAIT, found
     message = "the policy found no way to place the gang as it is; best fit would"
@@ -96,7 +96,7 @@ def _unknown_resources(job: Job, view: ClusterView) -> Iterator[Blocker]:
         yield Blocker(Reason.INSUFFICIENT_EXTENDED, view.nodes.size, wanted[name], name, message)
 
 
-def _blockers(task: Offer, is_empty: bool = False) -> Iterator[Blocker]:
+def _blockers(task: Offer, context: PlaceContext, *, is_empty: bool = False) -> Iterator[Blocker]:
     """`is_empty`: nothing at all is claimed, so that a shortage is one of size, not of fragmentation."""
     view, group = task.view, task.group
     short = shortages(task)
@@ -107,9 +107,9 @@ def _blockers(task: Offer, is_empty: bool = False) -> Iterator[Blocker]:
     if not eligible.any():
         yield from _never(task, selected, has_model)
         return
-    usable = view.usable(task.context.now_s)
-    yield from _held_back(task, eligible & has_room & ~usable)
-    if (barred := task.context.barred) is not None:
+    usable = view.usable(context.now_s)
+    yield from _held_back(view, eligible & has_room & ~usable, context.now_s)
+    if (barred := context.barred) is not None:
         if kept := int((eligible & has_room & usable & barred).sum()):
             message = "nodes with room are kept for the first job of a queue"
             yield Blocker(Reason.BEHIND_IN_QUEUE, kept, message=message)
@@ -134,17 +134,16 @@ def _never(task: Offer, selected: BoolArray, has_model: BoolArray) -> Iterator[B
         yield Blocker(Reason.SELECTOR_MISMATCH, int((~selected).sum()), message=message)
 
 
-def _held_back(task: Offer, nodes: BoolArray) -> Iterator[Blocker]:
+def _held_back(view: ClusterView, nodes: BoolArray, now_s: float) -> Iterator[Blocker]:
     """Nodes with room that are not usable, by the first reason that holds for each."""
-    view = task.view
     not_ready = nodes & ~view.nodes.is_ready
     states = [view.nodes.records[m].state for m in np.flatnonzero(not_ready).tolist()]
     draining = sum(state is NodeState.DRAINING for state in states)
-    stale = nodes & view.nodes.is_ready & view.is_stale(task.context.now_s)
+    stale = nodes & view.nodes.is_ready & view.is_stale(now_s)
     hot = nodes & view.nodes.is_ready & ~stale & view.nodes.is_hot
     cpu_celsius, gpu_celsius, limit = view.nodes.telemetry[CELSIUS]
     excess = np.fmax(cpu_celsius, gpu_celsius) - limit
-    age = task.context.now_s - view.nodes.observe_time_s - view.stale_after_s
+    age = now_s - view.nodes.observe_time_s - view.stale_after_s
     found = [
         Blocker(Reason.NODE_DOWN, len(states) - draining, message="nodes with room are down"),
         Blocker(Reason.NODE_DRAINING, draining, message="nodes with room are draining"),

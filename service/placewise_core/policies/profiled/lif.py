@@ -99,7 +99,7 @@ class LeastInterference(ScoredPolicy):
         """(M,) without tasks of the gang, right for the nodes that may take the next one."""
         # Not a matrix product: that may round equal nodes differently, and ties go to the first.
         weights = self._weights(offer.job, offer.demand)
-        table = self._renewed(offer.view, offer.mask, offer.context.slices)
+        table = self._renewed(offer.view, offer.mask, offer.slices)
         scores: FloatArray = np.add.reduce(weights * table[: len(weights)], axis=0)
         return scores
 
@@ -118,7 +118,7 @@ class LeastInterference(ScoredPolicy):
         """(J, N) with tasks of the gang."""
         scale = offer.inverse_capacity[_PAIR]
         cpu_scale, network_scale = scale[:, 0]
-        table = self._renewed(offer.view, offer.whole.mask, offer.context.slices)
+        table = self._renewed(offer.view, offer.whole.mask, offer.slices)
         own = self._own_at(offer, cpu_scale, network_scale)
         sums: FloatArray = np.empty((5, offer.depth, own.shape[1]))
         sums[:, 0], sums[:, 1:] = table[_SUMMED, offer.at], own[:, None]
