@@ -1,6 +1,9 @@
 """The ring of the decision log. On every store (conftest.py)."""
 
+import re
+
 import msgspec
+import pytest
 from tests.fakes.state import CLUSTER, Harness
 
 from placewise_core.domain.asked import Asked, AskedJob, JobLinks
@@ -134,3 +137,18 @@ async def test_links_are_bounded_and_go_with_the_cluster(store: StateStore) -> N
     assert await store.link_jobs(CLUSTER, asked) == [JobLinks("", ""), JobLinks("1", "")]
     await store.delete_cluster(CLUSTER)
     assert await store.link_jobs(CLUSTER, asked) == []
+
+
+async def test_a_full_log_is_read_no_further_than_entries_fall_off(harness: Harness, store: StateStore) -> None:
+    """An entry may have a quarter of a MiB: 64 of them stopped Redis for ten milliseconds at each append."""
+    if harness.kind != "redis":
+        pytest.skip("what a script reads is seen on one Redis")
+    await store.append_decisions(CLUSTER, [b"x" * 10] * 5)
+    with harness.raw.monitor() as monitor:
+        assert await store.append_decisions(CLUSTER, [b"x" * 10]) == 1
+        harness.raw.ping()
+        seen = list[str]()
+        while not seen or seen[-1] != "PING":
+            seen.append(str(monitor.next_command()["command"]))
+    read = [int(found[1]) for command in seen if (found := re.search(r"XRANGE .* COUNT (\d+)", command))]
+    assert read == [1]

@@ -22,8 +22,9 @@ local function push(ring_key, exported_key, bytes_key, drops_key, most, most_byt
     return count > most or (bytes > most_bytes and count > 1)
   end
 
+  local read = 1  -- doubled, as one entry may have a quarter of a MiB: to read many more than fall off stops Redis
   while is_too_much() do
-    for _, entry in ipairs(redis.call('XRANGE', ring_key, first, '+', 'COUNT', 64)) do
+    for _, entry in ipairs(redis.call('XRANGE', ring_key, first, '+', 'COUNT', read)) do
       if not is_too_much() then
         break
       end
@@ -34,6 +35,7 @@ local function push(ring_key, exported_key, bytes_key, drops_key, most, most_byt
       count, bytes = count - 1, bytes - #entry[2][2]
       first = string.format('%.0f-%.0f', ms, seq + 1)
     end
+    read = math.min(2 * read, 64)
   end
   if first ~= '-' then
     redis.call('XTRIM', ring_key, 'MINID', first)
