@@ -136,10 +136,10 @@ class Parts:
 class AdmitSeen:
     """The state that an admission was decided on, besides the queue in its answer.
 
-    `repeats`: the jobs that the queue knew from an earlier question. `left_out`: unchanged refusals of the queue that
-    the log left out before this decision. `free_gpus` are idle GPUs, `free_nodes` the nodes in use with at least one of
-    them. Of observed decisions alone: S(n) of the shapes of each job that was scored, and the shapes that fitted each
-    job when it had its turn.
+    `repeats`: the jobs that the queue, or the process that answered, knew from an earlier question. `left_out`:
+    unchanged refusals of the queue that the log left out before this decision. `free_gpus` are idle GPUs, `free_nodes`
+    the nodes in use with at least one of them. Of observed decisions alone: S(n) of the shapes of each job that was
+    scored, and the shapes that fitted each job when it had its turn.
     `settings` are those of the queue, `is_seeded`: the caller gave the seed. `first_refusal` is the decision that
     another replica, or this one before its restart, logged of the same refusal; "" for none.
     """

@@ -1,6 +1,7 @@
 """A trace through a real service while a truth runs the jobs: the run is the simulator's, event by event."""
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -174,7 +175,7 @@ async def test_the_log_is_exported_before_its_cluster_is_deleted(
         assert "--log DIR exports it first" in capsys.readouterr().err
         assert await call("cluster", "list", "--json", "--target", service.target) == 0
         assert "replay-" not in capsys.readouterr().out
-    joined = joined_rows(log)
+    joined = rows_of(log, "joined")
     (figures,) = answer["policies"]
     assert answer["truth"] == "a-site"
     observed = [row for row in joined if row["status"] == "OBSERVED"]
@@ -182,10 +183,31 @@ async def test_the_log_is_exported_before_its_cluster_is_deleted(
     recorded = {job.id: job.duration_s for job in read_trace(PHILLY_CUT)[:20]}
     took = {str(row["job_id"]): float(row["end_time_s"]) - float(row["start_time_s"]) for row in observed}
     assert max(abs(took_s / recorded[job] - 1) for job, took_s in took.items()) > 0.05  # the truth's speeds
+    assert jobs_that_changed_speed(log) > 3
 
 
-def joined_rows(log: Path) -> list[dict[str, Any]]:
-    return [row for path in log.glob("joined/*/*.parquet") for row in pq.read_table(path).to_pylist()]
+def jobs_that_changed_speed(log: Path) -> int:
+    """Checks each run's epochs against the truth: between two reports they grow by the speed of the first. The number
+    of runs with several speeds."""
+    reported: dict[object, dict[float, float]] = {}
+    for row in rows_of(log, "progress"):
+        reported.setdefault(row["job_id"], {})[row["time_s"]] = row["speed_epochs_per_s"]
+    several = 0
+    for run in rows_of(log, "runs"):
+        speeds, points = reported[run["job_id"]], list(zip(run["times_s"], run["epochs"], strict=True))
+        assert points[0] == (run["start_time_s"], 0.0)
+        grown = {from_s: (to - done) / (to_s - from_s) for (from_s, done), (to_s, to) in itertools.pairwise(points)}
+        assert grown == pytest.approx({from_s: speeds[from_s] for from_s in grown}, rel=0.01)
+        several += len(grown) > 1
+    means = {row["job_id"]: row["speed_epochs_per_s"] for row in rows_of(log, "joined") if row["end"]}
+    ends = {run["job_id"]: (run["epochs"][-1], run["end_time_s"] - run["start_time_s"])
+            for run in rows_of(log, "runs")}  # fmt: skip
+    assert means == pytest.approx({job: epochs / seconds for job, (epochs, seconds) in ends.items()})
+    return several
+
+
+def rows_of(log: Path, table: str) -> list[dict[str, Any]]:
+    return [row for path in log.glob(f"{table}/*/*.parquet") for row in pq.read_table(path).to_pylist()]
 
 
 async def test_the_truth_of_the_document_is_driven_by_a_service(

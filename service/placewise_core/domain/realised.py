@@ -80,21 +80,22 @@ def points_of(
 ) -> tuple[tuple[float, float], ...]:
     """The points of a run from its reports: (time, epochs per second, epochs done), None for a missing number.
 
-    Epochs done count before speeds, which tell the speed since the report before. The run begins with the epochs that
-    were reported before it, or that the first report's speed leaves over, as those of a checkpoint. Its end has all
-    epochs if it finished.
+    Epochs done count before speeds, which are those since the report before. The run begins with the epochs that were
+    reported at its start or before it. Without a report at its start it begins with at least those that the first
+    report's speed leaves over, as a run from a checkpoint does. Its end has all epochs if it finished.
     """
-    last_s, last = start_s, 0.0
+    last_s, last, is_reported = start_s, 0.0, False
     points: list[tuple[float, float]] = []
     for time_s, speed, epochs in sorted(reports, key=_report_time):
         if time_s <= start_s:
-            last = max(last, epochs or 0.0)
+            last, is_reported = max(last, epochs or 0.0), time_s == start_s
             continue
         if (end_s is not None and time_s > end_s) or (not speed and not epochs):
             continue
         grown = (speed or 0.0) * (time_s - last_s)
         if not points:
-            last = max(last, epochs - grown if epochs and speed else 0.0)
+            if epochs and speed and not is_reported:
+                last = max(last, epochs - grown)
             points.append((start_s, last))
         last = max(last, epochs or last + grown)
         if time_s > last_s:
@@ -108,6 +109,12 @@ def points_of(
     if total_epochs > 0:
         return tuple((time_s, min(epochs, total_epochs)) for time_s, epochs in points)
     return tuple(points)
+
+
+def mean_speed_of(points: Sequence[tuple[float, float]]) -> float | None:
+    """Epochs per second over all of the points: the mean of speeds, weighted by time. None if no time passed."""
+    (first_s, first), (last_s, last) = points[0], points[-1]
+    return (last - first) / (last_s - first_s) if last_s > first_s else None
 
 
 def _time_of(point: tuple[float, float]) -> float:

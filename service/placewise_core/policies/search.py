@@ -161,10 +161,11 @@ class BestOfK(PlacementPolicy):
 
     def _best(self, found: "_Found", proposals: Sequence[tuple[str, Proposal]], scores: Scores) -> Proposal:
         k = int(scores.progress.argmax())
-        if scores.spread[k] > self._scorer.spread_limit:
-            return self._fallback(proposals[0][1], "uncertain", found.info)
         named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores.progress, strict=True)}
-        return found.taken(proposals[k][1], {**found.info, **named})
+        info = {**found.info, **named}
+        if scores.spread[k] > self._scorer.spread_limit:
+            return self._fallback(proposals[0][1], "uncertain", info)
+        return found.taken(proposals[k][1], info)
 
     def _fallback(self, proposal: Proposal, reason: str, info: Mapping[str, float]) -> Proposal:
         return replace(proposal, propensity=1.0, info=info, is_fallback=True, fallback_reason=f"{self.name}: {reason}")

@@ -26,11 +26,17 @@ class AskedJobs:
     def __init__(self, most: int = _MOST) -> None:
         self._placed: Bounded[tuple[str, str], None] = Bounded(most)
         self._admitted: Bounded[tuple[str, str], str] = Bounded(most)
+        self._asked: Bounded[tuple[str, str], None] = Bounded(most)
+
+    def has_asked(self, cluster: str, job: str) -> bool:
+        """Whether AdmitOrWait was asked about the job."""
+        return (cluster, job) in self._asked
 
     def admit(self, cluster: str, decision: AdmitDecision) -> None:
-        """Remembers who admitted these jobs: the first decision, until one says WAIT."""
+        """Remembers the jobs, and who admitted them: the first decision, until one says WAIT."""
         for given in decision.plan.admissions:
             key = (cluster, given.job_id)
+            self._asked[key] = None
             if given.verdict is Verdict.WAIT:
                 self._admitted.pop(key, None)
             elif key not in self._admitted:

@@ -20,8 +20,8 @@ _SAMPLES = "samples/s if the job's epochs are unknown"
 _UNITS = "of Place with scope NODE and of Partition"
 _STUDIED = "null without `alternatives`, without a net, and if a node is not among the net's candidates"
 _REPEAT = (
-    "in the order of `job_ids`: of Place, the process was asked about the job before; of AdmitOrWait, the queue knew "
-    "the job, null of a policy without Q and Z"
+    "in the order of `job_ids`: of Place, a replica was asked about the job before; of AdmitOrWait, the process was or "
+    "the queue knew the job"
 )
 
 # Column → its unit ("" for none) and its meaning.
@@ -214,8 +214,8 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "predicted_speed_samples_per_s": ("samples/s", "the same if the job's epochs are unknown; null otherwise"),
         "speed_epochs_per_s": (
             "epochs/s",
-            "mean of the speeds reported after the decision, each weighted by the time since the report, "
-            "start or decision before; null if none was",
+            "mean speed from the decision or start on, null if none was reported since: the epochs of the reports over "
+            "their time; without epochs each speed is weighted by the time since the report, start or decision before",
         ),
         "subtask": ("", "subtask of a pipeline; null for a whole job or a share"),
         "gpus": ("", "GPUs given by AdmitOrWait, 0 for WAIT; null of other calls"),

@@ -12,12 +12,13 @@ Status of a row:
 import enum
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.decision import Outcome, Verdict
+from placewise_core.domain.realised import mean_speed_of, points_of
 
 _ENDS = frozenset(
     {
@@ -140,46 +141,30 @@ class Fate:
         if report.speed or report.epochs_done:
             self.progress.append((time_s, report.speed, report.epochs_done))
 
-    def since(self, time_s: float) -> "Fate":
-        """With the progress reported after that time alone, and no start before it."""
-        start_s = self.start_time_s
-        if not 0 < start_s < time_s and all(reported_s > time_s for reported_s, _, _ in self.progress):
-            return self
-        progress = [report for report in self.progress if report[0] > time_s]
-        return replace(self, start_time_s=max(start_s, time_s) if start_s else 0.0, progress=progress)
+    def epochs_done(self, decided_s: float) -> float | None:
+        """The most epochs reported as done after the decision; None if none were."""
+        return max([epochs or 0.0 for time_s, _, epochs in self.progress if time_s > decided_s], default=0.0) or None
 
-    @property
-    def epochs_done(self) -> float:
-        """The most epochs reported as done; 0 if none were."""
-        return max((epochs or 0.0 for _, _, epochs in self.progress), default=0.0)
-
-    @property
-    def mean_speed(self) -> float | None:
-        """Time-weighted mean of the reported speeds; None without one.
-
-        Σ v_i (t_i − t_{i−1}) / Σ (t_i − t_{i−1}) with t_0 the start: a report has the speed since the one before.
-        If no time lies between them, all count alike.
-        """
-        speeds = sorted((time_s, speed) for time_s, speed, _ in self.progress if speed)
-        before_s = self.start_time_s or (speeds[0][0] if speeds else 0.0)
-        weighted = total_s = 0.0
-        for time_s, speed in speeds:
-            weighted += speed * max(0.0, time_s - before_s)
-            total_s += max(0.0, time_s - before_s)
-            before_s = max(before_s, time_s)
-        if total_s > 0:
-            return weighted / total_s
-        return sum(speed for _, speed in speeds) / len(speeds) if speeds else None
+    def mean_speed(self, decided_s: float) -> float | None:
+        """Mean of the reported speeds from the decision or the start on, weighted by time; None without a speed. If no
+        time lies between the reports, all count alike."""
+        start_s = max(decided_s, self.start_time_s)
+        speeds = [speed for time_s, speed, _ in self.progress if speed and time_s > decided_s]
+        if not speeds:
+            return None
+        points = points_of(start_s, None, 0.0, self.progress, has_finished=False)
+        return mean_speed_of(points) or sum(speeds) / len(speeds)
 
 
 @frozen
 class Found:
-    """What became of one row. Times in epoch seconds, None if nobody reported them. `since` is the fate from the
-    decision on, from whose progress the labels are made."""
+    """What became of one row. Times in epoch seconds, None if nobody reported them. `epochs_done` and the mean speed
+    are of reports after the decision."""
 
     status: Status
     fate: Fate
-    since: Fate
+    epochs_done: float | None
+    speed_epochs_per_s: float | None
     is_overridden: bool
     queueing_s: float | None
     jct_s: float | None
@@ -230,14 +215,14 @@ class Fates:
         placed = self._placed.get(row.key)
         fate = self._by_key.get(row.key) or self._by_key.get(placed.key if placed else row.key) or Fate()
         is_repeat = row.is_place and (not row.reservation_id or row.key in self._repeats)
-        since = fate.since(row.time_s)
-        speed = since.mean_speed
+        speed = fate.mean_speed(row.time_s)
         predicted = row.predicted_epochs_per_s
         has_finished = fate.end == JobEventKind.FINISHED
         return Found(
             status=_status(row, fate, now_s, dangling_after_s, is_repeat=is_repeat),
             fate=fate,
-            since=since,
+            epochs_done=fate.epochs_done(row.time_s),
+            speed_epochs_per_s=speed,
             is_overridden=is_override(row, fate),
             queueing_s=_between(row.submit_time_s, fate.start_time_s),
             jct_s=_between(row.submit_time_s, fate.end_time_s) if has_finished else None,

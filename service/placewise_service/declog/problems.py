@@ -57,6 +57,10 @@ class Problems:
         return _lines(self._reports)
 
 
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".")
+
+
 def _count(rows: dict[tuple[Path, str], tuple[int, str]], path: Path, what: str, example: str, count: int) -> None:
     before, first = rows.get((path, what), (0, example))
     rows[path, what] = (before + count, first)

@@ -422,12 +422,11 @@ def _unit_columns(record: DecisionRecord) -> dict[str, Any]:
 
 
 def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
-    """Of AdmitOrWait; lists in the order of `job_ids`. A policy without queues keeps no Q, Z and repeats."""
+    """Of AdmitOrWait; lists in the order of `job_ids`. A policy without queues keeps no Q and Z."""
     if record.admit is None:
         return {}
     plan, seen = record.admit.plan, record.seen or AdmitSeen()
     queue = plan.queue if plan.queue.slot >= 0 else None
-    is_known = queue is not None and record.seen is not None
     scores = [given.drift_plus_penalty or seen.scores.get(given.job_id) for given in plan.admissions]
     shapes_of = [seen.shapes.get(given.job_id) for given in plan.admissions]
     return {
@@ -439,7 +438,7 @@ def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
         "refusals_left_out": seen.left_out,
         "first_refusal": seen.first_refusal or None,
         "job_verdicts": [given.verdict.value for given in plan.admissions],
-        "job_is_repeat": [given.job_id in seen.repeats if is_known else None for given in plan.admissions],
+        "job_is_repeat": [given.job_id in seen.repeats if record.seen else None for given in plan.admissions],
         "job_gpus": [given.gpus for given in plan.admissions],
         "job_shape_gpus": [rows and [row.gpus for row in rows] for rows in scores],
         "job_shape_scores": [rows and [row.value for row in rows] for rows in scores],
@@ -483,10 +482,13 @@ def _outcome_columns(outcome: OutcomeRecord) -> dict[str, Any]:
 def outcome_id(outcome: OutcomeRecord) -> str:
     """What makes two reports the same report: job, decision, kind, time, progress, share and subtask.
 
-    Not when they came."""
+    Not when they came: a host repeats a report whose answer was lost. Reports of progress without time and epochs are
+    the same if their speed is."""
     event = outcome.event
     unit = f"{event.share.node}/{event.share.unit}" if event.share is not None else ""
     if event.subtask is not None:
         unit = f"{event.subtask.node}/{event.subtask.unit}/{event.subtask.subtask}"
     parts = (outcome.decision_id, event.job_id, event.kind.value, f"{event.event_time_s:.6f}", f"{event.epochs_done:g}")
+    if not (event.event_time_s or event.epochs_done) and event.speed:
+        unit = f"{unit}|{event.speed:g}"
     return "|".join((*parts, unit))

@@ -314,10 +314,15 @@ class Admitting:
 
     def _log(self, command: AdmitCommand, draft: AdmitDraft, latency_ms: float, left_out: int) -> None:
         decision, before = draft.decision, draft.before
-        repeats = tuple([job.id for job in command.jobs if job.id in before.waiting or job.id in before.admitted])
+        has_asked = self.parts.asked.has_asked
+        repeats = [
+            job.id
+            for job in command.jobs
+            if job.id in before.waiting or job.id in before.admitted or has_asked(command.cluster, job.id)
+        ]
         seen = replace(
             draft.observed,
-            repeats=repeats,
+            repeats=tuple(repeats),
             left_out=left_out,
             settings=draft.settings,
             is_seeded=command.seed is not None,

@@ -1,6 +1,8 @@
 """Support of one policy in the log of another, for each pair of explorers with the nets of the shipped bundle."""
 
 import itertools
+import math
+from statistics import fmean
 
 import pytest
 
@@ -19,6 +21,15 @@ def test_an_explorer_has_support_in_the_log_of_another_policy(own: str, other: s
     assert pair.before > 0.0, "the two policies differ somewhere, and without exploration the log has one of them"
     assert min(one.support for one in pair.seen) >= RATE / 2 - 1e-12
     assert f"{pair.before:.0%}" in line_of(pair)
+
+
+@pytest.mark.parametrize(("own", "other"), [("consolidate", "load-balance"), ("load-balance", "harmony")])
+def test_the_log_holds_the_other_policys_placement_as_often_as_its_support_says(own: str, other: str) -> None:
+    """The mean weight is 1 if each of these placements is drawn with its probability, and 0 if none ever is."""
+    pair = explored(own, other, 0.5, [FIRST_SEED, FIRST_SEED + 1], jobs=100)
+    weights = [one.weight for one in pair.seen if not one.is_same]
+    assert len(weights) >= 50
+    assert abs(fmean(weights) - 1.0) <= 4.0 * math.sqrt((1.0 / 0.25 - 1.0) / len(weights))
 
 
 def test_the_effective_sample_size_is_kishs() -> None:

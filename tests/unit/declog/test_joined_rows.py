@@ -141,7 +141,7 @@ async def test_a_subtask_has_a_row_that_its_end_meets_under_either_decision(
 REPORTS = (
     Report(Key("d", "j"), "STARTED", 10.0, ("n1",), ("n1",)),
     Report(Key("d", "j"), "PROGRESS", 20.0, speed=1.0),
-    Report(Key("d", "j"), "PROGRESS", 50.0, speed=3.0, epochs_done=4.0),
+    Report(Key("d", "j"), "PROGRESS", 50.0, speed=3.0, epochs_done=100.0),
     Report(Key("d", "j"), "FINISHED", 60.0),
     Report(Key("d", "j"), "FINISHED", 61.0),  # reported again
     Report(Key("d", "j"), "STARTED", 12.0, ("n2",), ("n2",)),  # reported again, of another node
@@ -155,15 +155,35 @@ def test_reports_may_come_in_any_order(order: tuple[int, ...]) -> None:
         fate.add(REPORTS[i])
     assert (fate.start_time_s, fate.placement) == (10.0, ("n1",))
     assert (fate.end, fate.end_time_s) == ("FINISHED", 60.0)
-    assert fate.mean_speed == pytest.approx((1.0 * 10 + 3.0 * 30) / 40)
-    assert (fate.epochs_done, fate.last_heard_time_s) == (4.0, 61.0)
+    assert fate.mean_speed(0.0) == pytest.approx((1.0 * 10 + 3.0 * 30) / 40)
+    assert (fate.epochs_done(0.0), fate.last_heard_time_s) == (100.0, 61.0)
 
 
 def test_speeds_of_one_moment_count_alike() -> None:
     fate = Fate()
+    fate.add(Report(Key("d", "j"), "STARTED", 20.0))
     for speed in (1.0, 2.0):
         fate.add(Report(Key("d", "j"), "PROGRESS", 20.0, speed=speed))
-    assert fate.mean_speed == 1.5
+    assert fate.mean_speed(20.0) is None
+    assert fate.mean_speed(19.0) == 1.5
+
+
+def test_epochs_count_before_speeds() -> None:
+    """A host may report the speed of the moment: of a job that a neighbour slows down, half of the one before."""
+    fate = Fate()
+    for kind, time_s, speed, epochs in (
+        ("STARTED", 10.0, None, None), ("PROGRESS", 10.0, 1.0, None), ("PROGRESS", 110.0, 0.5, 100.0),
+        ("FINISHED", 210.0, 0.75, 150.0),
+    ):  # fmt: skip
+        fate.add(Report(Key("d", "j"), kind, time_s, speed=speed, epochs_done=epochs))
+    assert fate.mean_speed(10.0) == 0.75
+
+
+def test_without_a_start_the_mean_begins_with_the_decision() -> None:
+    fate = Fate()
+    for time_s, speed in ((20.0, 1.0), (50.0, 3.0)):
+        fate.add(Report(Key("d", "j"), "PROGRESS", time_s, speed=speed))
+    assert fate.mean_speed(0.0) == pytest.approx((1.0 * 20 + 3.0 * 30) / 50)
 
 
 async def test_a_request_of_several_jobs_has_a_row_for_each(tmp_path: Path) -> None:

@@ -349,10 +349,12 @@ async def test_an_observed_admission_answers_as_it_would_unobserved() -> None:
 async def test_a_policy_without_queues_logs_no_state_of_one() -> None:
     async with running_engine(nodes=1) as engine:
         await ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job("a"),), policy="fifo"))
-        (record,) = await placed_records(engine)
-    row = row_of(CLUSTER, "1-0", encode(record))[2]
-    assert row["queue_backlog_s"] is row["queue_slot"] is row["job_is_repeat"][0] is None
-    assert row["job_verdicts"] == ["ADMIT"]
+        await ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job("a"), make_job("b")), policy="fifo"))
+        records = await placed_records(engine)
+    first, second = (row_of(CLUSTER, "1-0", encode(record))[2] for record in records)
+    assert first["queue_backlog_s"] is first["queue_slot"] is None
+    assert (first["job_verdicts"], first["job_is_repeat"]) == (["ADMIT"], [False])
+    assert second["job_is_repeat"] == [True, False]
 
 
 async def test_the_scores_of_shapes_follow_from_the_logged_state_of_the_queue() -> None:

@@ -215,9 +215,9 @@ async def test_outcomes_meet_their_decision_even_days_later(tmp_path: Path) -> N
     assert rows(tmp_path, "joined")[0]["status"] == "OPEN"
     ring.add(
         outcome(1, JobEventKind.STARTED, NOON_S + 3, placement=(task_on("n1", 0),)),
-        outcome(1, JobEventKind.PROGRESS, NOON_S + 10, speed=1.0, epochs_done=3.0),
-        outcome(1, JobEventKind.PROGRESS, NOON_S + 20, speed=3.0, epochs_done=9.0),
-        outcome(1, JobEventKind.FINISHED, NOON_S + 2 * DAY_S, epochs_done=12.0),
+        outcome(1, JobEventKind.PROGRESS, NOON_S + 10, speed=1.0, epochs_done=7.0),
+        outcome(1, JobEventKind.PROGRESS, NOON_S + 20, speed=3.0, epochs_done=37.0),
+        outcome(1, JobEventKind.FINISHED, NOON_S + 2 * DAY_S, epochs_done=40.0),
     )
     report = await run(ring, tmp_path)
     (row,) = rows(tmp_path, "joined")
@@ -228,9 +228,9 @@ async def test_outcomes_meet_their_decision_even_days_later(tmp_path: Path) -> N
         NOON_S + 3,
         NOON_S + 2 * DAY_S,
     )
-    assert (row["predicted_speed_samples_per_s"], row["epochs_done"]) == (2.0, 12.0)
+    assert (row["predicted_speed_samples_per_s"], row["epochs_done"]) == (2.0, 40.0)
     assert (row["queueing_s"], row["jct_s"]) == (8.0, 2 * DAY_S + 5)
-    assert row["speed_epochs_per_s"] == (1.0 * 7 + 3.0 * 10) / 17, "a report tells the speed since the one before"
+    assert row["speed_epochs_per_s"] == pytest.approx(40.0 / (2 * DAY_S - 3))
     assert row["slowdown"] is None, "a job of unknown epochs has its speed predicted in samples"
 
 

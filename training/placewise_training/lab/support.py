@@ -57,10 +57,13 @@ class Exploring(PlacementPolicy):
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         usual, wanted = self._own.propose(job, view, context), self._other.propose(job, view, context)
         drawn = explore.propose(self._own, self._exploration, job, view, context)
-        if drawn is None or usual is None or wanted is None:
+        if wanted is None:
             return drawn.proposal if drawn is not None else None
+        if drawn is None:
+            self.seen.append(Weighed(0.0, 0.0, is_same=False))
+            return None
         theirs = action_of(wanted.assignments)
-        is_same = action_of(usual.assignments) == theirs
+        is_same = usual is not None and action_of(usual.assignments) == theirs
         is_theirs = action_of(drawn.proposal.assignments) == theirs
         support = explore.mixed(float(is_same), self._exploration.rate, (float(is_same), 1.0))
         self.seen.append(Weighed(is_theirs / drawn.proposal.propensity, support, is_same))

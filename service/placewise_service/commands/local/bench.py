@@ -145,13 +145,17 @@ def shadow(
     share: Annotated[float, typer.Option(min=0.01, max=0.95, help="Share of saturation.")] = 0.5,
     concurrency: ConcurrencyOption = 16,
     bundles: BundlesOption = None,
+    redis: Annotated[
+        str,
+        typer.Option(help="URL of the service's Redis; empty: the embedded one, which rewrites its file now and then."),
+    ] = "",
     is_json: JsonOption = False,
 ) -> None:
     """Place with a shadow off, on and off again by turns: at a share of saturation, and at saturation."""
     workload = Workload("bench", nodes, jobs, tasks, policy)
     workload.check()
     plan = PacedPlan(workload, "", bundle, shadow_policy, turns, seconds, share, concurrency)
-    result = asyncio.run(_shadowed(plan, bundles))
+    result = asyncio.run(_shadowed(plan, bundles, redis))
     if is_json:
         print_json(result)
     else:
@@ -240,12 +244,14 @@ async def _throughput(jobs: int, tasks: int, batch: int, rounds: int, bundles: P
     }
 
 
-async def _shadowed(plan: PacedPlan, bundles: Path | None) -> dict[str, Any]:
+async def _shadowed(plan: PacedPlan, bundles: Path | None, redis: str) -> dict[str, Any]:
     port = free_port()
     share = DecisionLogSettings().study_time_share / len(SIDES)
     environment = {"PLACEWISE_SERVER__REST_PORT": str(port), "PLACEWISE_DECLOG__STUDY_TIME_SHARE": str(share)}
     if bundles is not None:
         environment["PLACEWISE_BUNDLE_DIR"] = str(bundles)
+    if redis:
+        environment["PLACEWISE_REDIS_URL"] = redis
     async with service_process(environment) as service:
         await set_up(service.target, "Place", plan.workload)
         plan = msgspec.structs.replace(plan, target=service.target)

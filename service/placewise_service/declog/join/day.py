@@ -30,7 +30,7 @@ from placewise_service.declog.join.flatten import (
 )
 from placewise_service.declog.join.runs import REWARDED, run_row
 from placewise_service.declog.outcomes import CLOCK_S, Decided, Fates, Found
-from placewise_service.declog.problems import FileProblemError, Problems, check_schema
+from placewise_service.declog.problems import FileProblemError, Problems, check_schema, first_line
 from placewise_service.declog.tables import DECISIONS, OUTCOMES, SCHEMAS
 
 _BATCH: Final = 8192
@@ -93,7 +93,7 @@ class DayJoin:
                     for batch in file.iter_batches(_BATCH, columns=[*columns, *later]):
                         yield rows_of_batch(_complete(batch), number)
             except (pa.ArrowException, OSError) as error:
-                self.problems.add(FileProblemError(path, f"damaged: {_first_line(error)}"))
+                self.problems.add(FileProblemError(path, f"damaged: {first_line(error)}"))
 
     def _checked(self, batch: pa.RecordBatch, number: int) -> pa.Table:
         """The rows of decisions, with null for a probability that is none."""
@@ -169,14 +169,10 @@ def _rows_of_readable(paths: Sequence[Path], table: str, columns: Sequence[str],
             check_schema(path, metadata.schema.to_arrow_schema(), wanted)
             found[path] = metadata.num_rows
         except (pa.ArrowException, OSError) as error:
-            problems.add(FileProblemError(path, f"not a whole Parquet file: {_first_line(error)}"))
+            problems.add(FileProblemError(path, f"not a whole Parquet file: {first_line(error)}"))
         except FileProblemError as error:
             problems.add(error)
     return found
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".")
 
 
 def _complete(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -214,8 +210,8 @@ def _columns(found: Sequence[Found]) -> dict[str, Sequence[object]]:
         "start_time_s": [fate.start_time_s or None for fate in fates],
         "end_time_s": [fate.end_time_s or None for fate in fates],
         "end": [fate.end for fate in fates],
-        "speed_epochs_per_s": [each.since.mean_speed for each in found],
-        "epochs_done": [each.since.epochs_done or None for each in found],
+        "speed_epochs_per_s": [each.speed_epochs_per_s for each in found],
+        "epochs_done": [each.epochs_done for each in found],
         "actual_s": [fate.actual_s for fate in fates],
         "slowdown": [each.slowdown for each in found],
         "queueing_s": [each.queueing_s for each in found],

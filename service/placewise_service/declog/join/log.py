@@ -23,14 +23,14 @@ from placewise_service.declog.join.clock import LogClock
 from placewise_service.declog.join.day import DayJoin
 from placewise_service.declog.join.runs import REWARDED, Sweep
 from placewise_service.declog.outcomes import Status
-from placewise_service.declog.problems import Problems
+from placewise_service.declog.problems import FileProblemError, Problems, first_line
 from placewise_service.declog.tables import DECISIONS, OUTCOMES
 
-DERIVED: Final = (JOINED, PROGRESS, RUNS)
+DERIVED: Final = {JOINED: JOINED_SCHEMA, PROGRESS: PROGRESS_SCHEMA, RUNS: RUNS_SCHEMA}
 _INPUTS_KEY: Final = "placewise.inputs"
 _OPEN_KEY: Final = "placewise.open"  # rows that may change, and problems: not 0 if the day is joined again next time
 COUNTS_KEY: Final = "placewise.counts"  # orphans and repeated rows of the day
-_RULES: Final = "12"  # version of the join's own rules: tables of another one are built again
+_RULES: Final = "13"  # version of the join's own rules: tables of another one are built again
 _FOLDER: Final = ".join-"
 _START: Final = "start_time_s"
 _ASKED_RUNS: Final = RUNS_SCHEMA.append(pa.field("is_asked", pa.bool_()))
@@ -44,6 +44,7 @@ class LogJoin:
     def __init__(self, directory: Path, problems: Problems) -> None:
         self._directory = directory
         self._problems = problems
+        self._damaged: set[Path] = set()  # tables of runs that are named already
 
     def run(self, clock: LogClock, *, dangling_after_s: float) -> Counter[str]:
         """Rebuilds the tables of every day that changed, has open rows, malformed files, or rewards that were not known
@@ -90,7 +91,10 @@ class LogJoin:
             return True
         try:
             metadata = pq.read_metadata(self._target(JOINED, day)).metadata or {}
+            found = [pq.read_schema(self._target(table, day)).names for table in DERIVED]
         except (pa.ArrowException, OSError):
+            return True
+        if found != [schema.names for schema in DERIVED.values()]:
             return True
         return metadata.get(_INPUTS_KEY.encode()) != inputs.encode() or metadata.get(_OPEN_KEY.encode()) != b"0"
 
@@ -142,14 +146,26 @@ class LogJoin:
 
     def _near(self, own: Path, first_s: float, last_s: float) -> Iterator[pa.Table]:
         """Runs of any day that lasted into a stretch of time or began in it; those of `own` are marked."""
-        for path in sorted((self._directory / RUNS).glob("date=*/*.parquet")):
+        for path in sorted((self._directory / RUNS).glob(f"date=*/{RUNS}.parquet")):
+            for batch in self._batches(path):
+                heard = pc.max_element_wise(batch["end_time_s"], batch["last_heard_time_s"])
+                is_there = pc.or_(batch["is_open"], pc.greater_equal(heard, first_s))
+                near = batch.filter(pc.and_(is_there, pc.less_equal(batch["start_time_s"], last_s)))
+                asked = near.append_column("is_asked", pa.repeat(path == own, len(near)))
+                yield pa.Table.from_batches([asked], _ASKED_RUNS)
+
+    def _batches(self, path: Path) -> Iterator[pa.RecordBatch]:
+        """Rows of a table of runs; of a damaged one those before the damage."""
+        try:
             with pq.ParquetFile(path, pre_buffer=False) as file:  # else it reads the whole file ahead
-                for batch in file.iter_batches(_BATCH):
-                    heard = pc.max_element_wise(batch["end_time_s"], batch["last_heard_time_s"])
-                    is_there = pc.or_(batch["is_open"], pc.greater_equal(heard, first_s))
-                    near = batch.filter(pc.and_(is_there, pc.less_equal(batch["start_time_s"], last_s)))
-                    asked = near.append_column("is_asked", pa.repeat(path == own, len(near)))
-                    yield pa.Table.from_batches([asked], _ASKED_RUNS)
+                if file.schema_arrow.names != RUNS_SCHEMA.names:
+                    raise pa.ArrowInvalid("no table of runs")
+                yield from file.iter_batches(_BATCH)
+        except (pa.ArrowException, OSError) as error:
+            if path not in self._damaged:
+                self._damaged.add(path)
+                what = f"damaged: {first_line(error)}; remove it, and the next export makes it again"
+                self._problems.add(FileProblemError(path, what))
 
 
 def _in_order(slices: Buckets, count: int) -> Iterator[tuple[tuple[Any, ...], bool]]:

@@ -72,6 +72,8 @@ def test_a_job_that_failed_stays_where_it_was() -> None:
         ([(10.0, None, 2.0)], None, False, ((5.0, 0.0), (10.0, 2.0))),
         ([(20.0, 0.5, None), (10.0, 0.2, None)], None, False, ((5.0, 0.0), (10.0, 1.0), (20.0, 6.0))),
         ([(10.0, 0.2, 7.0)], None, False, ((5.0, 6.0), (10.0, 7.0))),  # from a checkpoint
+        ([(5.0, 1.0, None), (9.0, 0.5, 4.0)], None, False, ((5.0, 0.0), (9.0, 4.0))),  # slowed down since its start
+        ([(5.0, 1.0, 2.0), (9.0, 0.5, 6.0)], None, False, ((5.0, 2.0), (9.0, 6.0))),
         ([(10.0, None, 3.0), (12.0, None, 2.0)], None, False, ((5.0, 0.0), (10.0, 3.0), (12.0, 3.0))),
         ([(10.0, None, 30.0)], None, False, ((5.0, 0.0), (10.0, 10.0))),
         ([(4.0, None, 3.0), (40.0, None, 9.0)], 15.0, False, ((5.0, 3.0), (15.0, 3.0))),  # before and after the run

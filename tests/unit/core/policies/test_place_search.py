@@ -116,6 +116,7 @@ def test_a_scorer_out_of_its_depth_leaves_the_first_heuristic(limit: float, reas
     assert expected is not None
     assert proposal.assignments == expected.assignments
     assert (proposal.is_fallback, proposal.fallback_reason) == (bool(reason), reason)
+    assert proposal.info.keys() >= {"score_load-balance", "score_consolidate"}, "also of those it did not trust"
 
 
 class Claiming(ScoredPolicy):

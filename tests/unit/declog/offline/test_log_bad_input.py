@@ -1,5 +1,6 @@
 """Files and reports that are malformed: one line names each, the rest goes on, nothing is lost."""
 
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.fakes.declog import NOON_S, FakeRing, decision, decision_id, files, job_rows, outcome, run
+from tests.fakes.declog import DAY_S, NOON_S, FakeRing, decision, decision_id, files, job_rows, outcome, run, task_on
 
 from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.decision import DecisionMeta, PlaceDecision
-from placewise_log.record import CanarySeen, DecisionRecord, Draw, JobArm
+from placewise_log.record import CanarySeen, DecisionRecord, Draw, JobArm, OutcomeRecord
 from placewise_service.cli import invoke
 from placewise_service.commands.exits import Exit
 
@@ -71,6 +72,79 @@ async def test_a_file_that_cannot_be_read_is_named_and_the_rest_is_joined(
     assert "\n" not in line
     assert {row["decision_id"] for row in job_rows(tmp_path)} == {kept, decision_id(3)}
     assert bad.read_bytes() == before
+
+
+def of_other_columns(path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), path)
+
+
+@pytest.mark.parametrize("table", ["runs", "progress", "joined"])
+@pytest.mark.parametrize("damage", [truncated, not_parquet, of_other_columns])
+async def test_a_damaged_table_of_a_settled_day_is_made_again(
+    tmp_path: Path, damage: Callable[[Path], None], table: str
+) -> None:
+    ring = FakeRing(*lived(1))
+    ring.now_s = NOON_S + DAY_S
+    await run(ring, tmp_path)
+    (path,) = (tmp_path / table).glob("*/*.parquet")
+    before = pq.read_table(path)
+    damage(path)
+    ring.add(*lived(2, NOON_S + DAY_S))
+    ring.now_s = NOON_S + 2 * DAY_S
+    report = await run(ring, tmp_path)
+    assert list(report.problems) == []
+    assert pq.read_table(path).equals(before)
+    assert len({row["decision_id"] for row in job_rows(tmp_path)}) == 2
+
+
+async def test_rows_of_a_table_of_runs_that_are_damaged_are_named(tmp_path: Path) -> None:
+    ring = FakeRing(*lived(1))
+    ring.now_s = NOON_S + DAY_S
+    await run(ring, tmp_path)
+    (path,) = (tmp_path / "runs").glob("*/*.parquet")
+    path.write_bytes(path.read_bytes()[:4] + bytes(60) + path.read_bytes()[64:])
+    ring.add(*lived(2, NOON_S + DAY_S))
+    ring.now_s = NOON_S + 2 * DAY_S
+    report = await run(ring, tmp_path)
+    (line,) = report.problems
+    assert line.startswith(f"{path}: damaged: ")
+    assert line.endswith("remove it, and the next export makes it again")
+    assert len({row["decision_id"] for row in job_rows(tmp_path)}) == 2
+    path.unlink()
+    assert list((await run(ring, tmp_path)).problems) == []
+
+
+async def test_a_copy_of_a_table_of_runs_counts_no_neighbour_twice(tmp_path: Path) -> None:
+    ring = FakeRing(*lived(1), *lived(2))
+    ring.now_s = NOON_S + DAY_S
+    await run(ring, tmp_path)
+    rewards = [row["placed_reward_5min"] for row in job_rows(tmp_path)]
+    assert None not in rewards
+    (path,) = (tmp_path / "runs").glob("*/*.parquet")
+    shutil.copy(path, path.with_name("z-runs.parquet"))
+    (tmp_path / "joined" / path.parent.name / "joined.parquet").unlink()
+    await run(ring, tmp_path)
+    assert [row["placed_reward_5min"] for row in job_rows(tmp_path)] == rewards
+
+
+def lived(n: int, decided_s: float = NOON_S) -> tuple[DecisionRecord | OutcomeRecord, ...]:
+    """A job from its decision to its end, on node n0."""
+    decided = decision(n, time_s=decided_s)
+    job = replace(decided.jobs[0], total_epochs=10.0)
+    return (
+        replace(decided, jobs=(job,)),
+        outcome(n, JobEventKind.STARTED, decided_s, decided_s=decided_s, placement=(task_on("n0", n),)),
+        outcome(n, JobEventKind.FINISHED, decided_s + 600, decided_s=decided_s, epochs_done=10.0),
+    )
+
+
+async def test_reports_of_progress_without_time_and_epochs_are_two(tmp_path: Path) -> None:
+    first = outcome(1, JobEventKind.PROGRESS, NOON_S + 10, speed=1.0)
+    second = outcome(1, JobEventKind.PROGRESS, NOON_S + 20, speed=3.0)
+    timeless = [replace(each, event=replace(each.event, event_time_s=0.0)) for each in (first, second, first)]
+    await run(FakeRing(decision(1), *timeless), tmp_path)
+    table = pq.read_table(next((tmp_path / "progress").glob("*/*.parquet")))
+    assert sorted(table["speed_epochs_per_s"].to_pylist()) == [1.0, 3.0]
 
 
 def bytes_within_changed(path: Path) -> None:

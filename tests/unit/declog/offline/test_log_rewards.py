@@ -168,15 +168,15 @@ async def test_speeds_and_epochs_before_the_decision_are_no_label(tmp_path: Path
         replace(other, jobs=(replace(other.jobs[0], total_epochs=EPOCHS, single_gpu_s=60.0),)),
         outcome(2, kinds.STARTED, NOON_S - 100, placement=(task_on("n1", 0),)),
         outcome(2, kinds.PROGRESS, NOON_S - 60, speed=99.0, epochs_done=7.0),
-        outcome(2, kinds.PROGRESS, NOON_S + 30, speed=1.0),
-        outcome(2, kinds.PROGRESS, NOON_S + 40, speed=5.0, epochs_done=9.0),
+        outcome(2, kinds.PROGRESS, NOON_S + 30, speed=0.03),
+        outcome(2, kinds.PROGRESS, NOON_S + 40, speed=0.11, epochs_done=9.0),
     )
     ring.now_s = NOON_S + 3600
     await run(ring, tmp_path)
     (before,), (after,) = job_rows(tmp_path, job_id="j1"), job_rows(tmp_path, job_id="j2")
     columns = ("speed_epochs_per_s", "slowdown", "epochs_done", "start_time_s")
     assert [before[name] for name in columns] == [None, None, None, NOON_S - 100]
-    assert [after[name] for name in columns] == [2.0, 1.0, 9.0, NOON_S - 100]
+    assert [after[name] for name in columns] == pytest.approx([0.05, 40.0, 9.0, NOON_S - 100])
 
 
 async def test_a_neighbour_of_the_day_before_counts(tmp_path: Path) -> None:
