@@ -23,7 +23,7 @@ class LeftOut(enum.StrEnum):
     BUSY = "busy"  # there was no time
     CALL = "call"  # the shadow's policy is one of another call, or a bundle has nothing to say beside this answer
     FAILED = "failed"  # the shadow's policy raised an error
-    JOBS = "jobs"  # a request's jobs beyond the first few
+    JOBS = "jobs"  # of a request with more jobs than a shadow decides about
     POLICY = "policy"  # the bundle in force does not have the policy
 
 

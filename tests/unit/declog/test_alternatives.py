@@ -1,7 +1,6 @@
 """Alternatives and forecasts of Place decisions in the log, worked out after the answer."""
 
 import asyncio
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -22,7 +21,7 @@ from placewise_core.policies.studies.alternatives import Studied, studied
 from placewise_log.record import DecisionRecord, decode_entry, encode
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine
-from placewise_service.engine.place import alternatives
+from placewise_service.engine.place import alternatives, sliced_drafting
 
 EXPLORERS = ("consolidate", "load-balance", "harmony", "search", "random", "harmony-sample")
 
@@ -179,16 +178,24 @@ async def test_the_columns_show_alternatives_and_are_null_without() -> None:
     assert "alternatives" not in dry
 
 
-async def test_a_request_of_many_jobs_has_alternatives_of_the_first_ones() -> None:
-    async with running_engine(nodes=4, gpus=8, alternatives_share=1.0) as engine:
-        await ask_place(engine, place(*(make_job(f"j{i}") for i in range(9))))
-        (record,) = await records_of(engine)
-    assert [key for key, _ in itertools.groupby(record.alternatives or (), lambda each: each.job_id)] == [
-        "j0",
-        "j1",
-        "j2",
-        "j3",
-    ]
+@pytest.mark.parametrize("is_sliced", [False, True])
+async def test_a_request_of_many_jobs_has_alternatives_of_four_that_are_drawn(
+    is_sliced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sliced_drafting, "_MOST_LOOKS", 0 if is_sliced else 10**9)
+    drawn: Counter[str] = Counter()
+    async with running_engine(nodes=40, gpus=8, alternatives_share=1.0) as engine:
+        for n in range(40):
+            await ask_place(engine, place(*(make_job(f"{i}-{n}") for i in range(8)), policy="load-balance"))
+            assert await logged(engine)
+            engine._studying._rests_until_s = 0.0
+        records = await records_of(engine)
+    for record in records:
+        studied_jobs = {each.job_id for each in record.alternatives or ()}
+        assert len(studied_jobs) == 4
+        drawn.update(job.partition("-")[0] for job in studied_jobs)
+    assert len(records) == 40
+    assert all(5 <= drawn[str(i)] <= 35 for i in range(8)), "outside once in a million runs"
 
 
 class Reading:

@@ -10,7 +10,7 @@ from placewise_log.record import CanarySeen, DecisionRecord, JobArm
 from placewise_service.engine.canary.arming import Arming
 from placewise_service.telemetry import Telemetry
 
-BUSY, JOBS = "busy", "jobs beyond the first few"  # why a mixture is unknown
+BUSY, JOBS = "busy", "more jobs than are worked out"  # why a mixture is unknown
 
 
 class MixtureStudy:

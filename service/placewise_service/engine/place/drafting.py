@@ -5,9 +5,9 @@ that would take too long for that are decided in slices (sliced_drafting.py).
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from random import random
+from random import random, sample
 from time import monotonic
 from types import MappingProxyType
 
@@ -42,7 +42,7 @@ from placewise_service.state.holdings import SeenNode, seen_nodes
 
 log = structlog.get_logger(__name__)
 
-MOST_STUDIED = 4  # jobs of one request that are studied after the answer, the first ones
+MOST_STUDIED = 4  # jobs of one request that are studied after the answer, drawn from all
 NONE_SETTLED: Mapping[JobId, JobDecision] = MappingProxyType({})
 
 
@@ -78,19 +78,17 @@ class Draft:
     studies: list[Study] = field(default_factory=list)
     decided: int = 0  # jobs, without those that were answered before
     held_before: int = 0  # gangs that an earlier part of the draft holds
-    studied_before: int = 0  # jobs whose inputs an earlier part of the draft has copied
+    sample: Collection[JobId] = ()  # jobs that may be studied after the answer
     reads: list[Noted] = field(default_factory=list)
     settled: tuple[str, ...] = ()
     conflicts: tuple[tuple[str, str], ...] = ()  # node and reason of earlier attempts
     guards: dict[str, str] = field(default_factory=dict)  # verdicts for jobs that found no place
     arming: Arming | None = None  # of a cluster with a canary
 
-    @property
-    def takes_copies(self) -> bool:
-        """Whether the inputs of the next job are copied, for its alternatives, its shadow or its other arm."""
+    def takes_copy(self, job: JobId) -> bool:
+        """Whether the inputs of the job are copied, for its alternatives, its shadow or its other arm."""
         is_mixed = self.arming is not None and not self.arming.is_tried
-        copied = self.studied_before + len(self.studies)
-        return (self.is_studied or self.is_shadowed or is_mixed) and copied < MOST_STUDIED
+        return (self.is_studied or self.is_shadowed or is_mixed) and job in self.sample
 
     def take_over(self, part: "Draft") -> None:
         """Adds decisions that were made apart."""
@@ -197,12 +195,14 @@ class Placer:
 
     def exploration(self, command: PlaceCommand, view: ClusterView, draft: Draft) -> explore.Exploration:
         """How jobs of the command are explored, by the explorers that the bundle in force allows. Draws whether the
-        draft is logged as it was seen."""
+        draft is logged as it was seen, and which of its jobs may be studied: before anything is decided."""
         draft.is_seeded = command.seed is not None
         found = explore.NONE if command.is_dry_run else explore.exploration_of(view.settings, self.explorers)
         drawn = 1.0 if command.is_dry_run else random()
         draft.is_observed = found.rate > 0 or drawn < self.observe_share
         draft.is_studied = drawn < self.alternatives_share
+        jobs = [job.id for job in command.jobs]
+        draft.sample = jobs if len(jobs) <= MOST_STUDIED else frozenset(sample(jobs, MOST_STUDIED))
         return found
 
     def check_deadline(self, draft: Draft, command: PlaceCommand, context: PlaceContext) -> None:
@@ -231,7 +231,7 @@ class Placer:
             side = draft.arming.take(job.id)
             policy, exploration, context.interference = side.policy, side.exploration, side.interference
         context.barred = barred(view, job, job.gpus, context.now_s) if view.heads else None
-        context.is_recording = draft.is_studied and draft.takes_copies
+        context.is_recording = draft.is_studied and draft.takes_copy(job.id)
         context.given = {} if context.is_recording else None
         seed = None
         if (exploration.rate > 0 or policy.is_drawing) and not draft.is_seeded:
@@ -241,7 +241,7 @@ class Placer:
         drawn = self._propose(job, view, policy, context, exploration, draft)
         context.slices.pause()
         draft.decided += 1
-        if draft.takes_copies:
+        if draft.takes_copy(job.id):
             draft.studies.append(self._study(job, view, policy, context, exploration, drawn, seed))
         if drawn is None:
             if draft.is_observed:

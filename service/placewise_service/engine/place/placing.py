@@ -213,7 +213,7 @@ class Placing:
                 self.parts.telemetry.conflict(command.cluster)
                 conflicts += ((result.node, result.reason),)
                 settled = {**attempt.settled, **{job.id: held(job) for job in result.running}}
-                if not result.running:  # else the store has said all there is to know
+                if not result.running:  # else the store's answer has all there is to know
                     await self.parts.catch_up(live, asked.deadline_s)
             else:
                 self._note(asked, attempt.draft, attempt.seed, attempt.decision)

@@ -180,7 +180,8 @@ class _Work:
             part = Draft(self.draft.decision_id, interference=self.draft.interference)
             part.held_before, part.is_observed = len(self.draft.holds), self.draft.is_observed
             part.is_seeded, part.arming = self.draft.is_seeded, self.draft.arming
-            part.is_studied, part.studied_before = self.draft.takes_copies, len(self.draft.studies)
+            part.is_studied, part.is_shadowed = self.draft.is_studied, self.draft.is_shadowed
+            part.sample = self.draft.sample
             view = live.view.fork()
             part.reads += self.parts.read(live, context.now_s, job.id)
             self.placer.decide(job, view, self.policy, context, exploration, part)

@@ -260,7 +260,7 @@ async def test_a_mixture_that_nobody_knows_is_unknown(store: MemoryStore, pair: 
     unknown = {arm.job_id: arm.unknown for arm in found}
     assert unknown[arms[Arm.CANARY]] == "harmony: harmony: RuntimeError"
     assert unknown[arms[Arm.INCUMBENT]] == "RuntimeError"
-    assert [unknown[job.id] for job in many] == [""] * 4 + ["jobs beyond the first few"] * 2
+    assert sorted(unknown[job.id] for job in many) == [""] * 4 + ["more jobs than are worked out"] * 2
     assert unknown["late"] == "busy"
     assert all((arm.mixed_propensity is None) == bool(arm.unknown) for arm in found)
     text = one._parts.telemetry.render().decode()
