@@ -1,6 +1,6 @@
 """Completes missing subtask metrics with the bundle's net on ONNX Runtime. Trains nothing and never fails a decision.
 
-Implements place.completed_metrics.MetricCompleter: from the known metrics of one subtask to all of them.
+Implements subtasks.completed_metrics.MetricCompleter: from the known metrics of one subtask to all of them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from tests.fakes.servers.redis_server import RedisServer
 from placewise_models.bundle import MANIFEST
 
 ROOT = Path(__file__).parents[2]
-RELEASES = {"0.1.0": "0ce0bd2", "the day before the moves": "1050272"}
+RELEASES = {"0.1.0": "0ce0bd2", "the day before the moves": "8e808999"}
 CLUSTER = "shared"
 _PATIENCE_S = 20.0
 

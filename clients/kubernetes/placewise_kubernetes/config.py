@@ -37,7 +37,7 @@ class ServiceConfig:
     certificate_path: str = ""
     key_path: str = ""
     allow_plaintext_token: bool = False
-    """Sends the token to another machine without TLS, for who has the network between them guarded otherwise."""
+    """Sends the token to another machine without TLS, if the network between them is protected in another way."""
 
 
 @dataclass(frozen=True, slots=True)

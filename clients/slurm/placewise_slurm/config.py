@@ -29,7 +29,7 @@ class ServiceConfig:
     cert_file: str = ""
     key_file: str = ""
     allow_plaintext_token: bool = False
-    """Sends the token to another machine without TLS, for who has the network between them guarded otherwise."""
+    """Sends the token to another machine without TLS, if the network between them is protected in another way."""
 
     def target(self) -> Target:
         paths = (Path(name) if name else None for name in (self.ca_file, self.cert_file, self.key_file))
@@ -57,7 +57,7 @@ class SlurmConfig:
     ca_file: str = ""
     """CA of an https:// address; empty: the system's."""
     allow_plaintext_token: bool = False
-    """Sends the token to another machine without TLS, for who has the network between them guarded otherwise."""
+    """Sends the token to another machine without TLS, if the network between them is protected in another way."""
     timeout_s: float = 5.0
     at_once: int = MOST_AT_ONCE
     """Requests under way side by side. Fewer after some got no answer."""

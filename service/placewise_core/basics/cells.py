@@ -10,7 +10,8 @@ def number_of(data: bytes) -> int:
 
 
 def digest_of(row: str, cells: Mapping[str, float]) -> int:
-    """64 bits over the cells of a row. That of several rows is their exclusive or, so that cells come and go."""
+    """64 bits over the cells of a row. The exclusive or of several rows' digests is the table's: cells are added and
+    removed one by one."""
     found = 0
     for name, value in cells.items():
         found ^= number_of(f"{row}\n{name}\n{float(value)!r}".encode())

@@ -1,4 +1,4 @@
-"""Which units may not take a share now, and how that is said. Decides nothing about those that may."""
+"""Names the units that may not take a share now, with reasons. Decides nothing about the others."""
 
 from dataclasses import dataclass, field
 

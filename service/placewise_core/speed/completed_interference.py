@@ -1,4 +1,5 @@
-"""Slowdowns with some pairs measured by a site: those as measured, others of their models by all that was measured.
+"""Slowdowns of pairs. A pair that the site has measured keeps its value; other pairs of these models are completed from
+all measurements.
 
 Knows no net: a completion is handed in. Without measurements the packaged table answers.
 """

@@ -31,7 +31,8 @@ class Renewal:
         self._fresh.digest()  # whose first time takes long
 
     def show(self) -> ClusterView:
-        """The view with the report, and with the old one's changes meanwhile: itself, or another in its place."""
+        """Gives the view with the report applied: the old view, or a new one that has taken over the old one's later
+        changes."""
         old, fresh = self._view, self._fresh
         if fresh is None:
             assert self._columns is not None

@@ -25,10 +25,10 @@ class Exit(enum.IntEnum):
     FAILED = 1  # a defect, or something this table has no word for
     USAGE = 2  # the command line makes no sense (Typer's own code)
     UNREACHABLE = 3  # the service, Redis or Ray does not answer
-    REFUSED = 4  # the service understood and said no: invalid, not found, not allowed
+    REFUSED = 4  # the service refused: invalid, not found, not allowed
     NEGATIVE = 5  # it worked, and the answer is no: does not fit, check failed, limit missed
     BAD_INPUT = 6  # an input file is malformed
-    INTERRUPTED = 130  # Ctrl-C, or the user said no
+    INTERRUPTED = 130  # Ctrl-C, or the user declined
 
 
 class CommandError(OutcomeError):

@@ -32,7 +32,7 @@ EVERY_ADAPTER = {
         "",
         "Job events lost: too many waited, or the service refused it",
     ),
-    "placewise_adapter_overrides": ("counter", "", "Jobs that did not start where the service said"),
+    "placewise_adapter_overrides": ("counter", "", "Jobs that did not start where the service placed them"),
     "placewise_adapter_shares": ("counter", "result", "Shares of finished divisible jobs, by what came of their time"),
     "placewise_adapter_host_errors": ("counter", "", "Looks at the host that failed"),
     "placewise_adapter_passes": ("counter", "", "Passes of the loop"),

@@ -45,7 +45,7 @@ def test_the_page_is_well_formed_and_escapes_names(found: Evaluation) -> None:
     text = page(found)
     root = ElementTree.fromstring(text.partition("\n")[2].replace('<meta charset="utf-8">', ""))
     titles = [element.text for element in root.iter("h2")]
-    assert titles == ["<b>new</b>", "unexplored", "Not said here"]
+    assert titles == ["<b>new</b>", "unexplored", "Outside this report"]
     assert "a & b" in [element.text for element in root.iter("td")]
     assert len(list(root.iter("{http://www.w3.org/2000/svg}svg"))) == 1
     assert page(found) == text

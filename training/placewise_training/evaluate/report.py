@@ -104,7 +104,7 @@ def body(found: Evaluation) -> str:
         facts = {**asdict(one.support), "detectable_gain": one.detectable_gain, "adjusted_p": one.adjusted_p}
         parts.append(_facts({name: value for name, value in facts.items() if value is not None}))
     limits = "".join(f"<li>{html.escape(line)}</li>" for line in CANNOT_SAY)
-    return "\n".join([*parts, f"<h2>Not said here</h2><ul>{limits}</ul>"])
+    return "\n".join([*parts, f"<h2>Outside this report</h2><ul>{limits}</ul>"])
 
 
 _PAGE = """<!DOCTYPE html>

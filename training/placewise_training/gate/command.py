@@ -37,10 +37,15 @@ def gate_command(
     out: Annotated[Path | None, typer.Option(help="Folder for the report; keeps count of candidates judged.")] = None,
     recorded: Annotated[
         Path | None,
-        typer.Option("--record", help="A new bundle: the candidate with the verdict, which promotion reads."),
+        typer.Option(
+            "--record", help="Write the candidate and its verdict to this new bundle; promotion reads the verdict."
+        ),
     ] = None,
     is_brief: Annotated[
-        bool, typer.Option("--brief", help="No simulation if a check of the log has failed: the verdict stands then.")
+        bool,
+        typer.Option(
+            "--brief", help="Skip the simulation if a check of the log has failed: the candidate is refused anyway."
+        ),
     ] = False,
     processes: Annotated[int, typer.Option(min=0, help=PROCESSES_HELP)] = 0,
     ray: Annotated[str | None, typer.Option(metavar=METAVAR, help=HELP)] = None,

@@ -161,7 +161,7 @@ class SiteSimulation:
         return found
 
     def _window(self, seed: int) -> tuple[list[SimJob], float]:
-        """Jobs of as many drawn blocks as the stretch and its warm-up have, and the end of the warm-up."""
+        """Draws blocks of jobs for the warm-up and the stretch. Gives the end of the warm-up as well."""
         rng = np.random.default_rng((seed, 71))
         first_s, last_s = self._span
         block_s = max((last_s - first_s) / 24.0, 1.0)
@@ -177,8 +177,8 @@ class SiteSimulation:
         return sorted(jobs, key=lambda job: job.submit_time_s), 24.0 * _WARM_UP * block_s
 
     def _sim_job(self, one: SiteJob, number: int, submit_s: float, seed: int) -> SimJob:
-        """A copy with a name of its own. Work is as declared; of a job that failed, or declares none, as much as the
-        fit does while it ran."""
+        """A copy with a name of its own. It keeps the declared work. A job that failed, or declares none, has the work
+        that the fitted speed does in its run time."""
         work_s = one.work_s
         if one.at is not None and (not work_s or (one.has_ended and not one.has_finished)):
             noise = self._fit.residual(one.job.model, np.random.default_rng((seed, number, 0)))

@@ -48,8 +48,8 @@ CREATE INDEX ends_on_node ON stays (cluster, node, end);
 
 
 class Logged(NamedTuple):
-    """A run and how it ended: FINISHED, FAILED, CANCELLED, or "" while nobody said. `known_s` is the latest time for
-    which it is known whether it still ran: its end, else the log's end, or its host's last word if it dangles."""
+    """A run and how it ended: FINISHED, FAILED, CANCELLED, or "" while no end is reported. `known_s` is the latest time
+    for which it is known whether it still ran: its end, else the log's end, or its host's last word if it dangles."""
 
     decision_id: str
     run: Run

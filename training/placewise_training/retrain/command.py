@@ -141,7 +141,7 @@ def _translate_errors(args: RetrainArgs) -> Iterator[None]:
         Console(stderr=True).print("stopped; the same command goes on where it was")
         raise typer.Exit(INTERRUPTED) from None
     except (LostItemError, RayUnreachableError) as error:
-        raise type(error)(f"{error}; the same command goes on. {args.out} was not written") from error
+        raise type(error)(f"{error}; {args.out} was not written. Run the same command again to go on") from error
     except (NeverAskedError, NeedsBundleError) as error:
         raise UsageError(str(error)) from error
     except (BundleError, BundleKeyError) as error:

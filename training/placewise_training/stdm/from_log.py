@@ -87,7 +87,7 @@ def completion_report(where: str, log: LogMetrics, before: Completed, after: Com
     is_enough = (~np.isnan(cells)).sum(axis=1) >= LEAST_KNOWN
     kept = [entry for entry, is_kept in zip(asked, is_enough, strict=True) if is_kept]
     if not kept:
-        raise ValueError("no later entry is of a kind of which two other metrics are known")
+        raise ValueError("no later entry can be judged: its kind needs two other metrics that are known")
     at = (np.arange(len(kept)), columns[is_enough])
     return _report(where, log, kept, *(completed(cells[is_enough])[at] for completed in (before, after)))
 

@@ -36,7 +36,7 @@ class AdapterMetrics:
         self.events_dropped = self._counter(
             "events_dropped", "Job events lost: too many waited, or the service refused it"
         )
-        self.overrides = self._counter("overrides", "Jobs that did not start where the service said")
+        self.overrides = self._counter("overrides", "Jobs that did not start where the service placed them")
         self.shares = self._counter("shares", "Shares of finished divisible jobs, by what came of their time", "result")
         self.host_errors = self._counter("host_errors", "Looks at the host that failed")
         self.passes = self._counter("passes", "Passes of the loop")

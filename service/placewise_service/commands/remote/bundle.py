@@ -191,7 +191,10 @@ def list_(
 
 @app.command()
 def activate(
-    name: Annotated[str, typer.Argument(help="Bundle name; empty with --cluster: that of all clusters again.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(help="Bundle name. Empty with --cluster: the cluster goes back to the bundle of all clusters."),
+    ] = "",
     cluster: trials.ClusterOption = "",
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",

@@ -272,7 +272,7 @@ class EmbeddedRedis:
     def _last_words(self) -> str:
         log = (self._directory / "redis.log").read_text(errors="replace").strip().splitlines()
         lines = [line for line in log if "# WARNING" not in line]  # advice on the machine that every start repeats
-        last = lines[-1] if lines else "it said nothing"
+        last = lines[-1] if lines else "its log is empty"
         if "append only file" in last:
             damaged = damaged_in(self._directory) or self._directory
             last = (

@@ -122,7 +122,8 @@ class GateOpener:
 
 
 def restore(gang: Gang, rules: GangRules) -> bool:
-    """Takes up the decision of an earlier run that a pod has lost its gate for: the others' notes name their nodes.
+    """Goes on with the decision of an earlier run if that run has removed a pod's gate: annotations on the other pods
+        name their nodes.
 
     False if none has, or if the gang is not complete: then the service is asked for its decision.
     """

@@ -113,7 +113,7 @@ public final class BrokerTest {
   }
 
   @Test
-  public void aGangThatWasIncompleteForLongIsAskedBeforeItIsLetGo() {
+  public void aGangThatWasIncompleteForLongIsAskedBeforeItIsReleased() {
     broker = new Broker(settings, reporter, metrics, () -> now, () -> {});
     AppFacts app = new AppFacts(Fakes.app(Collections.singletonMap("placewise.gang", "4")));
     for (int number = 2; number <= 3; number++) {

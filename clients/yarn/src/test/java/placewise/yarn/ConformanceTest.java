@@ -141,7 +141,7 @@ public final class ConformanceTest extends WholeAdapter {
   }
 
   @Test
-  public void aGangThatWasLetGoIsNotAskedAboutAgain() throws Exception {
+  public void aGangThatWasReleasedIsNotAskedAboutAgain() throws Exception {
     service.spoilNext("error");
     start();
     Ask gone = submit(1, 2);
