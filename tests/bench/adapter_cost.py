@@ -1,10 +1,11 @@
 """Cost of an adapter's decision in two source trees, in one sitting, over HTTP and gRPC.
 
-    python -m tests.bench.adapter_cost --before TREE [--now TREE] [--rounds 5] [--calls 200] [--json FILE]
+    python -m tests.bench.adapter_cost --before TREE [--now TREE] [--rounds 5] [--calls 200] [--pause S] [--json FILE]
 
 Each round starts, for either tree, one service and one client process with that tree's own SDK. The client asks as an
 adapter does: its `Decider` decides one gang of four GPUs on 16 nodes, then the reservation is given back by an event.
 Both trees decide by the same policies, fifo and consolidate, as their defaults differ.
+An adapter asks now and then: a pause is between two gangs. The longer it is, the colder are the caches of the processor.
 The two clients take turns of ten gangs, AdmitOrWait with Place in one call first, then Place alone. A figure is the
 median of a round in milliseconds; the difference has the standard error of its mean over the rounds. The program ends
 with 1 if this tree's mean is above the earlier one's by more than 5 % and by more than 0.2 ms.
@@ -38,7 +39,6 @@ CARRIERS: Final = ("http", "grpc")
 CALLS: Final = ("AdmitOrWait", "Place")
 _TURN, _WARM_UP = 10, 3
 _PLACE_POLICY: Final = "consolidate"
-_PAUSE_S = 0.002  # an adapter asks now and then
 _MOST_RATIO, _MOST_MS = 1.05, 0.2
 
 
@@ -48,17 +48,18 @@ def main() -> int:
     parser.add_argument("--now", default=str(ROOT))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--pause", type=float, default=0.002, help="seconds between two gangs")
     parser.add_argument("--json", default="")
     parser.add_argument("--client", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.client:
-        asyncio.run(_serve_turns(args.client))
+        asyncio.run(_serve_turns(args.client, args.pause))
         return 0
     trees = [Source(Path(args.before).resolve(), "before"), Source(Path(args.now).resolve(), "now")]
     figures: dict[str, dict[str, list[float]]] = {}
     for index in range(args.rounds):
         for carrier in CARRIERS:
-            found = uvloop.run(_round(carrier, trees if index % 2 else trees[::-1], args.calls))
+            found = uvloop.run(_round(carrier, trees if index % 2 else trees[::-1], args.calls, args.pause))
             for call in CALLS:
                 before, now = (statistics.median(found[tree][call]) for tree in ("before", "now"))
                 of_call = figures.setdefault(f"{call} over {carrier}", {"before": [], "now": []})
@@ -70,7 +71,7 @@ def main() -> int:
     return _verdict(figures)
 
 
-async def _round(carrier: str, trees: list[Source], calls: int) -> dict[str, dict[str, list[float]]]:
+async def _round(carrier: str, trees: list[Source], calls: int, pause_s: float) -> dict[str, dict[str, list[float]]]:
     """Milliseconds of each gang by tree and call, all on new processes."""
     async with AsyncExitStack() as stack:
         clients = {}
@@ -80,7 +81,7 @@ async def _round(carrier: str, trees: list[Source], calls: int) -> dict[str, dic
             settings = path | {"PLACEWISE_SERVER__REST_PORT": str(rest)}
             service = await stack.enter_async_context(service_process(settings))
             target = service.target if carrier == "grpc" else f"http://127.0.0.1:{rest}"
-            clients[tree.name] = _client(target, path)
+            clients[tree.name] = _client(target, path, pause_s)
             stack.callback(stop, clients[tree.name])
         found: dict[str, dict[str, list[float]]] = {name: {call: [] for call in CALLS} for name in clients}
         for call in CALLS:
@@ -91,8 +92,8 @@ async def _round(carrier: str, trees: list[Source], calls: int) -> dict[str, dic
         return found
 
 
-def _client(target: str, path: dict[str, str]) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, str(Path(__file__)), "--client", target]
+def _client(target: str, path: dict[str, str], pause_s: float) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, str(Path(__file__)), "--client", target, "--pause", str(pause_s)]
     return subprocess.Popen(command, env={**os.environ, **path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
@@ -106,7 +107,7 @@ def _ask(client: "subprocess.Popen[bytes]", call: str) -> list[float]:
     return times_ms
 
 
-async def _serve_turns(target: str) -> None:
+async def _serve_turns(target: str, pause_s: float) -> None:
     """The client: reads the name of a call, and writes the milliseconds of one turn."""
     async with AsyncClient(target) as client:
         gpus = [cluster_pb2.Gpu(index=index, model="V100") for index in range(8)]
@@ -121,7 +122,7 @@ async def _serve_turns(target: str) -> None:
             times_ms = []
             for name in itertools.islice(names, _TURN):
                 times_ms.append(await _decide(client, decider, name))
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(pause_s)
             print(json.dumps(times_ms), flush=True)
 
 
