@@ -5,7 +5,7 @@
 Each round starts, for either tree, one service and one client process with that tree's own SDK. The client asks as an
 adapter does: its `Decider` decides one gang of four GPUs on 16 nodes, then the reservation is given back by an event.
 Both trees decide by the same policies, fifo and consolidate, as their defaults differ.
-An adapter asks now and then: a pause is between two gangs. The longer it is, the colder are the caches of the processor.
+An adapter asks now and then: a pause is between two gangs. A longer one leaves the processor's caches colder.
 The two clients take turns of ten gangs, AdmitOrWait with Place in one call first, then Place alone. A figure is the
 median of a round in milliseconds; the difference has the standard error of its mean over the rounds. The program ends
 with 1 if this tree's mean is above the earlier one's by more than 5 % and by more than 0.2 ms.

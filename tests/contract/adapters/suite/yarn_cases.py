@@ -64,7 +64,7 @@ SHOWN: Mapping[str, str] = {
     ),
     "test_a_lost_answer_for_a_job_less_is_another_question": f"{ASKER}::aLostAnswerForAGangLessIsAskedForWithoutIt",
     "test_a_lost_question_is_not_asked_again_for_a_job_that_was_let_go": (
-        f"{ASKER}::aGangThatWasLetGoIsNotAskedAboutAgain"
+        f"{ASKER}::aGangThatWasReleasedIsNotAskedAboutAgain"
     ),
     "test_a_job_the_service_cannot_read_holds_up_no_other": f"{ASKER}::aGangThatTheServiceCannotReadHoldsUpNoOther",
     "test_an_event_the_service_cannot_read_loses_no_other": f"{ASKER}::anEventThatTheServiceCannotReadLosesNoOther",
