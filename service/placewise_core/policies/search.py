@@ -92,7 +92,7 @@ class Judged:
 
 @frozen
 class Judgement:
-    """What a search found of the placements proposed to it; `rows` are those of `judged`, by placement."""
+    """A search's forecasts of the placements proposed to it; `rows` are those of `judged`, by placement."""
 
     rows: Mapping[_Key, int]
     judged: Judged
@@ -189,7 +189,7 @@ class BestOfK(PlacementPolicy):
         return self._proposers[: self._most_asked]
 
     def _info_of(self, view: ClusterView) -> dict[str, float]:
-        """What else the choice rests on, by name."""
+        """Other numbers behind the choice, by name."""
         return {}
 
     def _foreseen(self, judged: Judged, proposals: Sequence[Proposal], view: ClusterView) -> Scores:

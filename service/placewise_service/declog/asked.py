@@ -71,7 +71,7 @@ class Linking(Protocol):
 
 
 async def linked(store: Linking, cluster: str, entries: Sequence[Entry]) -> list[Entry]:
-    """The entries of a cluster in their order, with what the store knows of their jobs, which learns of them."""
+    """The entries of a cluster in their order, with the store's links of their jobs. The store learns these jobs."""
     asked = [_questions(entry) for entry in entries]
     questions = [question for of_entry in asked for question in of_entry]
     if not questions:

@@ -42,7 +42,7 @@ class Weighed:
 
 
 class Exploring(PlacementPolicy):
-    """`own` in force while it and `other` explore. Keeps what the other policy could learn of its decisions."""
+    """`own` in force while it and `other` explore. Keeps each decision as the other policy would weigh it."""
 
     name = "exploring"
 
