@@ -25,12 +25,16 @@ class _Late(BaseException):
 
 
 class Slicing:
-    """Shares one event loop between long pieces of work, and with all others."""
+    """Shares one event loop between long pieces of work, and with all others.
+
+    After each slice it rests `rest` times as long, for one round of the loop at least.
+    """
 
     def __init__(self, monotonic_s: Callable[[], float], slice_s: float = SLICE_S) -> None:
         self._monotonic_s = monotonic_s
         self._slice_s = slice_s
         self._turn = asyncio.Lock()
+        self.rest = 0.0
 
     async def run(self, work: Callable[[Slices], T], deadline_s: float = math.inf) -> T:
         """The result of `work`, which calls `pause` between its steps.
@@ -43,20 +47,22 @@ class Slicing:
         worker.gr_context = contextvars.copy_context()
         asked: Any = None  # a step to be done aside, or the result
         given: Any = None
+        began_s = ended_s = self._monotonic_s()
         while True:
             try:
                 given = None if asked is None else await asyncio.to_thread(asked)
                 async with self._turn:
-                    await asyncio.sleep(0)  # a round for the others
+                    await asyncio.sleep(self.rest * (ended_s - began_s))  # a round for the others
                     if self._monotonic_s() >= deadline_s:
                         raise _Late
-                    slices.begin()
+                    began_s = slices.begin()
                     asked = worker.switch(given)
             except BaseException as error:
                 if not worker:  # not begun, or over: then the error is its own
                     raise _shown(error) from None
-                slices.begin()
+                began_s = slices.begin()
                 asked = _thrown(worker, error)
+            ended_s = self._monotonic_s()
             if worker.dead:
                 return asked  # type: ignore[no-any-return]
 
@@ -83,8 +89,11 @@ class _Running:
         self._loop = getcurrent()
         self._until_s = 0.0
 
-    def begin(self) -> None:
-        self._until_s = self._monotonic_s() + self._slice_s
+    def begin(self) -> float:
+        """Begins a slice. Returns the time."""
+        began_s = self._monotonic_s()
+        self._until_s = began_s + self._slice_s
+        return began_s
 
     def pause(self) -> None:
         if self._monotonic_s() >= self._until_s:

@@ -362,9 +362,9 @@ async def test_studies_are_shed_first_and_every_record_is_logged() -> None:
     assert "placewise_alternatives_shed_total 12.0" in text
 
 
-@pytest.mark.parametrize(("time_share", "studied_of_three"), [(0.01, [True, False, True]), (1.0, [True, True, True])])
-async def test_after_a_study_follows_a_rest_in_which_others_are_shed(
-    time_share: float, studied_of_three: list[bool], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("time_share", "is_studied"), [(0.01, [True] * 8 + [False, True]), (1.0, [True] * 10)])
+async def test_studies_that_have_used_up_their_time_are_shed_until_some_has_come_back(
+    time_share: float, is_studied: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock(1_000_000.0)
 
@@ -373,14 +373,14 @@ async def test_after_a_study_follows_a_rest_in_which_others_are_shed(
         return studied(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(alternatives, "studied", lasting)
-    found = []
+    found: list[bool] = []
     shares = {"alternatives_share": 1.0, "study_time_share": time_share}
     async with running_engine(nodes=4, clock=clock, **shares) as engine:
-        for pause_s in (0.0, 1.0, 1.0):
+        for pause_s in (0.0,) * 9 + (2.0,):
             clock.advance(pause_s)
             await ask_place(engine, place(make_job(f"j{len(found)}")))
             found = [record.alternatives is not None for record in await records_of(engine)]
-    assert found == studied_of_three
+    assert found == is_studied
 
 
 async def test_a_study_that_fails_leaves_its_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,21 @@
 """Work on decisions that were answered, for the log: behind everything else, and shed first.
 
-One study at a time, in short slices, and for no more than a given share of the time: a rest follows each. Studies that
-come in it, or find the queue full, are shed. Never fails a decision, and keeps a study waiting no longer than a few
-others take.
+One study at a time, in short slices, and for no more than a given share of the time. A rest follows each slice, so that
+a call meets few of them. Each study uses up time that comes back at the given share. Studies that come while none is
+left, or find the queue full, are shed. Never fails a decision.
 """
 
 import asyncio
+import math
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
 
 from placewise_core.basics.clock import Clock
 from placewise_core.basics.slices import Slices
+from placewise_core.policies.studies.shadow import Stopwatch
 from placewise_service.background import cancel_and_wait
 from placewise_service.engine.slicing import Slicing
 
@@ -20,6 +23,7 @@ log = structlog.get_logger(__name__)
 
 _MOST_QUEUED: Final = 8  # each keeps copies of a view
 _SLICE_S: Final = 0.0005  # calls that came meanwhile wait for no more than one step of a policy
+_LONGEST_REST: Final = 9.0  # of a slice, in its own length: a study works for a tenth of the time until it is done
 
 
 class Deferred(Protocol):
@@ -44,20 +48,26 @@ class Deferred(Protocol):
 
 
 class Studying:
-    """Studies in turn, at most `most` waiting, for at most `time_share` of the time. One event loop owns it."""
+    """Studies in turn, at most `most` waiting, for at most `time_share` of the time. One event loop owns it.
+
+    After a quiet time as many as may wait come in one go; under load one comes whenever the time for it has come back.
+    """
 
     def __init__(self, clock: Clock, time_share: float, most: int = _MOST_QUEUED) -> None:
         self._rest, self._most = 1.0 / time_share - 1.0, most
         self._slicing = Slicing(clock.monotonic_s, _SLICE_S)
+        self._slicing.rest = min(self._rest, _LONGEST_REST)
         self._clock = clock
-        self._rests_until_s = 0.0
+        self._rests_until_s = -math.inf
+        self._study_s = 0.0  # the work of the latest study
         self._queue: deque[Deferred] = deque()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def has_room(self) -> bool:
         """Whether a study offered now would be done."""
-        return len(self._queue) < self._most and self._clock.monotonic_s() >= self._rests_until_s
+        due_s = self._rests_until_s + self._rest * self._study_s * len(self._queue)
+        return len(self._queue) < self._most and self._clock.monotonic_s() >= due_s
 
     def offer(self, study: Deferred) -> None:
         """Takes over a study, or sheds it at once if there is no time."""
@@ -69,9 +79,11 @@ class Studying:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="studies")
 
     async def finish(self) -> None:
-        """Works out everything that waits."""
+        """Works out everything that waits, without a rest."""
         if self._task is not None:
+            rest, self._slicing.rest = self._slicing.rest, 0.0
             await self._task
+            self._slicing.rest = rest
 
     async def close(self) -> None:
         """Ends the work; what still waits is shed."""
@@ -82,12 +94,22 @@ class Studying:
 
     async def _run(self) -> None:
         while self._queue:
-            began_s = self._clock.monotonic_s()
             study = self._queue[0]
             try:
-                await self._slicing.run(study.study)
+                await self._slicing.run(self._timed(study))
             except Exception:  # of no consequence for any answer
                 log.exception("a study of a decision failed", decision_id=study.decision_id)
             self._queue.popleft().finish()
-            now_s = self._clock.monotonic_s()
-            self._rests_until_s = max(now_s, self._rests_until_s) + self._rest * (now_s - began_s)
+            rest_s = self._rest * self._study_s
+            earliest_s = self._clock.monotonic_s() - rest_s * (self._most - 1)
+            self._rests_until_s = max(earliest_s, self._rests_until_s) + rest_s
+
+    def _timed(self, study: Deferred) -> Callable[[Slices], None]:
+        def work(slices: Slices) -> None:
+            watch = Stopwatch(slices, self._clock.monotonic_s)
+            try:
+                study.study(watch)
+            finally:
+                self._study_s = watch.stopped()
+
+        return work
