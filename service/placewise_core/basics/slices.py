@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 _BETWEEN_PAUSES = 64
+_MOST_TOKENS = 128  # a net reads as many in a millisecond or less; to hand them to another thread takes half of one
 
 
 class Slices(Protocol):
@@ -33,6 +34,11 @@ class _OneSlice:
 
 
 ONE_SLICE: Slices = _OneSlice()
+
+
+def ask_net(net: Callable[[], T], tokens: int, slices: Slices) -> T:
+    """A net's answer about so many tokens: aside if that takes long."""
+    return net() if tokens <= _MOST_TOKENS else slices.aside(net)
 
 
 def spaced(items: Iterable[T], slices: Slices, between: int = _BETWEEN_PAUSES) -> Iterable[T]:

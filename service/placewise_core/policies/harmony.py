@@ -19,7 +19,7 @@ import numpy as np
 
 from placewise_core.basics.arrays import BoolArray, Float32, FloatArray, IntArray
 from placewise_core.basics.frozen import frozen
-from placewise_core.basics.slices import ONE_SLICE, Slices
+from placewise_core.basics.slices import ONE_SLICE, Slices, ask_net
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.decision import Candidate
 from placewise_core.domain.job import Job, JobId
@@ -277,7 +277,8 @@ class Harmony(PlacementPolicy):
         if looked is None or not looked.is_still(view, rows, now_s, running):
             looked = _ClusterEncoding(view, rows, now_s, running)
             seen = self._encoder.encode(view, (), now_s, rows=chosen, running=running)
-            looked.state, looked.free = slices.aside(lambda: self._net.look(seen)), free_of(seen.nodes)
+            tokens = len(seen.nodes) + len(seen.jobs)
+            looked.state, looked.free = ask_net(lambda: self._net.look(seen), tokens, slices), free_of(seen.nodes)
             view.notes[self] = looked
         return looked
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from placewise_core.basics.arrays import Float32, FloatArray
 from placewise_core.basics.frozen import frozen
-from placewise_core.basics.slices import Slices
+from placewise_core.basics.slices import Slices, ask_net
 from placewise_core.domain.job import Job, Role
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
@@ -222,10 +222,12 @@ class BestOfK(PlacementPolicy):
     def _predicted(self, job: Job, proposals: Sequence[Proposal], tokens: PartTokens, slices: Slices) -> Scores:
         spread: FloatArray
         if self.has_spread:
-            predicted, spreads = slices.aside(partial(self._scorer.speeds_and_spread, tokens))
+            forecast = partial(self._scorer.speeds_and_spread, tokens)
+            predicted, spreads = ask_net(forecast, tokens.job.size, slices)
             spread = np.maximum.reduce(spreads, axis=1, where=tokens.job == 0, initial=0.0)
         else:
-            predicted, spread = slices.aside(partial(self._speeds, job, proposals, tokens)), np.zeros(len(proposals))
+            speeds_alone = partial(self._speeds, job, proposals, tokens)
+            predicted, spread = ask_net(speeds_alone, tokens.job.size, slices), np.zeros(len(proposals))
         speeds = np.asarray(predicted, dtype=np.float64)
         if speeds.shape != tokens.job.shape or not np.isfinite(speeds).all():
             raise ScoreError(f"speeds of shape {speeds.shape} for tokens of shape {tokens.job.shape}")

@@ -35,6 +35,7 @@ class Slicing:
         self._slice_s = slice_s
         self._turn = asyncio.Lock()
         self.rest = 0.0
+        self.rested_s = 0.0  # in all
 
     async def run(self, work: Callable[[Slices], T], deadline_s: float = math.inf) -> T:
         """The result of `work`, which calls `pause` between its steps.
@@ -47,12 +48,13 @@ class Slicing:
         worker.gr_context = contextvars.copy_context()
         asked: Any = None  # a step to be done aside, or the result
         given: Any = None
-        began_s = ended_s = self._monotonic_s()
+        rest_s = 0.0
         while True:
             try:
                 given = None if asked is None else await asyncio.to_thread(asked)
                 async with self._turn:
-                    await asyncio.sleep(self.rest * (ended_s - began_s))  # a round for the others
+                    await asyncio.sleep(rest_s)  # a round for the others
+                    self.rested_s += rest_s
                     if self._monotonic_s() >= deadline_s:
                         raise _Late
                     began_s = slices.begin()
@@ -62,7 +64,7 @@ class Slicing:
                     raise _shown(error) from None
                 began_s = slices.begin()
                 asked = _thrown(worker, error)
-            ended_s = self._monotonic_s()
+            rest_s = self.rest * (self._monotonic_s() - began_s)
             if worker.dead:
                 return asked  # type: ignore[no-any-return]
 

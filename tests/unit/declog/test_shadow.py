@@ -15,6 +15,7 @@ from placewise_core.domain.decision import Outcome, PlaceDecision
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.job import Job
 from placewise_core.policies.load_balance import LoadBalance
+from placewise_core.policies.search import BestOfK
 from placewise_core.policies.studies.shadow import Shadowed, shadowed
 from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord, decode_entry, encode
@@ -90,6 +91,21 @@ async def test_its_record_has_its_own_policy_propensity_forecast_and_latency(mon
     labels = f'bundle="{record.meta.bundle}",policy="load-balance"'
     assert f'placewise_shadow_decisions_total{{agreement="other",{labels}}} 1.0' in text
     assert f"placewise_shadow_seconds_sum{{{labels}}} 0.004" in text
+
+
+async def test_a_shadow_of_the_bundle_in_force_asks_its_reward_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, judge = [], BestOfK.judge
+
+    def noting(self: BestOfK, job: Job, *given: object) -> object:
+        asked.append(job.id)
+        return judge(self, job, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BestOfK, "judge", noting)
+    async with running_engine(nodes=4, gpus=4) as engine:
+        await engine.bundles.set_shadow("", policy="load-balance")
+        await ask_place(engine, place(make_job("a", workers=2), policy="consolidate"))
+        assert len(await shadows_of(engine)) == 1
+    assert asked == ["a"]
 
 
 async def test_both_reward_models_score_both_placements() -> None:

@@ -159,6 +159,19 @@ async def test_a_small_request_pays_for_no_slices() -> None:
 @pytest.mark.parametrize("policy", ["consolidate", "tetris", "load-balance", "lif-linear", "harmony", "search"])
 @pytest.mark.parametrize("change", [{}, {"max_per_node": 1}])
 def test_a_policy_may_be_interrupted_at_every_task(policy: str, change: dict[str, int]) -> None:
+    job = large("a")
+    slices = proposing(policy, replace(job, groups=(replace(job.groups[0], **change),)), LARGE)
+    assert slices.pauses >= LARGE - 1, "steps of several tasks"
+    assert bool(slices.asides) is (policy in ("harmony", "search"))
+
+
+@pytest.mark.parametrize("policy", ["harmony", "search"])
+def test_a_net_that_answers_within_a_millisecond_is_not_asked_in_another_thread(policy: str) -> None:
+    assert proposing(policy, make_job("a", 4), nodes=8).asides == 0
+
+
+def proposing(policy: str, job: Job, nodes: int) -> Counting:
+    """The slices of one proposal on empty nodes."""
     from tests.fakes.place_cases import view_of
 
     from placewise_service.engine.build import build_engine
@@ -168,13 +181,10 @@ def test_a_policy_may_be_interrupted_at_every_task(policy: str, change: dict[str
 
     clock, slices = ticking(), Counting()
     engine = build_engine(MemoryStore(clock), clock, Telemetry(), EngineOptions())
-    view = view_of([make_node(f"n{i}", 1) for i in range(LARGE)])
-    job = large("a")
-    job = replace(job, groups=(replace(job.groups[0], **change),))
+    view = view_of([make_node(f"n{i}", 1) for i in range(nodes)])
     context = PlaceContext(1_000_000.0, 7, slices=slices)
     assert engine._placing.placer.policies[policy].propose(job, view, context) is not None
-    assert slices.pauses >= LARGE - 1, "steps of several tasks"
-    assert bool(slices.asides) is (policy in ("harmony", "search"))
+    return slices
 
 
 async def test_the_next_job_sees_what_others_took_in_between() -> None:

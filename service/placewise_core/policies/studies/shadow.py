@@ -120,7 +120,9 @@ def _predicted(
 def _compared(study: Study, proposal: Proposal | None, inputs: ShadowInputs, slices: Slices) -> Compared:
     answer = study.drawn.proposal if study.drawn is not None else None
     is_same = _counts(answer) == _counts(proposal)
-    by_active, by_shadow = (_forecasts(study, answer, proposal, each, slices) for each in (inputs.active, inputs.own))
+    by_active = by_shadow = _forecasts(study, answer, proposal, inputs.active, slices)
+    if inputs.own is not inputs.active:
+        by_shadow = _forecasts(study, answer, proposal, inputs.own, slices)
     explorer = study.drawn.explorer if study.drawn is not None else ""
     return Compared(study.job.id, is_same, _nodes(answer), _nodes(proposal), explorer, by_active, by_shadow)
 

@@ -8,14 +8,12 @@ left, or find the queue full, are shed. Never fails a decision.
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable
 from typing import Final, Protocol
 
 import structlog
 
 from placewise_core.basics.clock import Clock
 from placewise_core.basics.slices import Slices
-from placewise_core.policies.studies.shadow import Stopwatch
 from placewise_service.background import cancel_and_wait
 from placewise_service.engine.slicing import Slicing
 
@@ -59,7 +57,7 @@ class Studying:
         self._slicing.rest = min(self._rest, _LONGEST_REST)
         self._clock = clock
         self._rests_until_s = -math.inf
-        self._study_s = 0.0  # the work of the latest study
+        self._study_s = 0.0  # of the latest study without its rests: longer under load, as calls come between
         self._queue: deque[Deferred] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -95,21 +93,13 @@ class Studying:
     async def _run(self) -> None:
         while self._queue:
             study = self._queue[0]
+            began_s, rested_s = self._clock.monotonic_s(), self._slicing.rested_s
             try:
-                await self._slicing.run(self._timed(study))
+                await self._slicing.run(study.study)
             except Exception:  # of no consequence for any answer
                 log.exception("a study of a decision failed", decision_id=study.decision_id)
             self._queue.popleft().finish()
+            now_s = self._clock.monotonic_s()
+            self._study_s = now_s - began_s - (self._slicing.rested_s - rested_s)
             rest_s = self._rest * self._study_s
-            earliest_s = self._clock.monotonic_s() - rest_s * (self._most - 1)
-            self._rests_until_s = max(earliest_s, self._rests_until_s) + rest_s
-
-    def _timed(self, study: Deferred) -> Callable[[Slices], None]:
-        def work(slices: Slices) -> None:
-            watch = Stopwatch(slices, self._clock.monotonic_s)
-            try:
-                study.study(watch)
-            finally:
-                self._study_s = watch.stopped()
-
-        return work
+            self._rests_until_s = max(now_s - rest_s * (self._most - 1), self._rests_until_s) + rest_s
