@@ -24,11 +24,11 @@ from placewise_models.ncf import NCF_MODEL, NCF_REPORT, NcfMatrix
 from placewise_models.policy import POLICY_GRAPHS, POLICY_REPORT, PolicyRuntime
 from placewise_models.printed.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT, HarmonyPaperRuntime
 from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT, LdwpPaperRuntime
+from placewise_models.public_key import SIGNATURES, PublicKey
 from placewise_models.reward import REWARD_MODEL, REWARD_REPORT, RewardRuntime
 from placewise_models.session import ModelError, open_session, schema_of_net
 from placewise_models.sharing import SHARING_MODEL, SHARING_REPORT, SharingRuntime
 from placewise_models.shipped import SHIPPED
-from placewise_models.signing import SIGNATURES, PublicKey, signer
 from placewise_models.stdm import STDM_MODEL, STDM_REPORT, StdmRuntime
 
 Net = TypeVar("Net")
@@ -273,6 +273,8 @@ def _signer(directory: Path, manifest: bytes, digest: str, keys: Sequence[Public
     if digest in SHIPPED.values():
         return RELEASE
     signatures = _read(directory, SIGNATURES).decode("ascii", "replace") if (directory / SIGNATURES).exists() else ""
+    from placewise_models.signing import signer  # noqa: PLC0415 - cryptography, for services with keys alone
+
     key_id = signer(manifest, signatures, keys)
     if not key_id:
         found = "was made by another key than those configured" if signatures else "is missing"

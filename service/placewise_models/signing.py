@@ -22,9 +22,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from placewise_core.basics.frozen import frozen
+from placewise_models.public_key import PublicKey
 
-SIGNATURES = "manifest.sig"
 _ALGORITHM = "ed25519"
 # A signature of ours means nothing elsewhere, and none made elsewhere means anything here.
 _CONTEXT = b"placewise bundle manifest\n"
@@ -35,18 +34,6 @@ class BundleKeyError(ValueError):
     """The file holds no key of the kind wanted; the message names it."""
 
 
-@frozen
-class PublicKey:
-    """A key that bundles may be signed with; `id` are the first digits of its SHA-256."""
-
-    id: str
-    key: Ed25519PublicKey
-
-    @staticmethod
-    def of(key: Ed25519PublicKey) -> "PublicKey":
-        return PublicKey(hashlib.sha256(key.public_bytes_raw()).hexdigest()[:_ID_DIGITS], key)
-
-
 def generate(private: Path, public: Path) -> PublicKey:
     """Writes a new pair of keys as PEM, the private one readable by its owner alone. Raises OSError if a file exists:
     a key is never overwritten."""
@@ -54,7 +41,7 @@ def generate(private: Path, public: Path) -> PublicKey:
     _write_new(private, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
     made = key.public_key()
     _write_new(public, made.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), 0o644)
-    return PublicKey.of(made)
+    return _public(made)
 
 
 def read_private(path: Path) -> Ed25519PrivateKey:
@@ -76,12 +63,12 @@ def read_public(path: Path) -> PublicKey:
         raise BundleKeyError(f"{path}: cannot read a public key: {error}") from None
     if not isinstance(key, Ed25519PublicKey):
         raise BundleKeyError(f"{path} must hold an ed25519 public key: make one with `placewise bundle keygen`")
-    return PublicKey.of(key)
+    return _public(key)
 
 
 def signed(manifest: bytes, key: Ed25519PrivateKey, signatures: str = "") -> tuple[str, str]:
     """The file of signatures with one more by this key, in place of an earlier one; and the key's id."""
-    key_id = PublicKey.of(key.public_key()).id
+    key_id = _public(key.public_key()).id
     others = [line for line in signatures.splitlines() if line.split()[:2] != [_ALGORITHM, key_id]]
     made = base64.b64encode(key.sign(_CONTEXT + manifest)).decode()
     return "".join(f"{line}\n" for line in (*others, f"{_ALGORITHM} {key_id} {made}")), key_id
@@ -89,12 +76,17 @@ def signed(manifest: bytes, key: Ed25519PrivateKey, signatures: str = "") -> tup
 
 def signer(manifest: bytes, signatures: str, keys: Sequence[PublicKey]) -> str:
     """Id of a key of `keys` that signed the manifest; "" if none did."""
-    by_id = {key.id: key.key for key in keys}
+    by_id = {key.id: Ed25519PublicKey.from_public_bytes(key.raw) for key in keys}
     for line in signatures.splitlines():
         match line.split():
             case [_, key_id, text] if key_id in by_id and _is_good(by_id[key_id], text, manifest):
                 return key_id
     return ""
+
+
+def _public(key: Ed25519PublicKey) -> PublicKey:
+    raw = key.public_bytes_raw()
+    return PublicKey(hashlib.sha256(raw).hexdigest()[:_ID_DIGITS], raw)
 
 
 def _is_good(key: Ed25519PublicKey, text: str, manifest: bytes) -> bool:

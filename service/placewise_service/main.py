@@ -25,7 +25,7 @@ from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import QueueSettings
 from placewise_core.domain.errors import PlacewiseError, StateUnavailableError
 from placewise_log.audit import AuditError
-from placewise_models.signing import read_public
+from placewise_models.public_key import PublicKey
 from placewise_service.api.calls.call_audit import CallAudit
 from placewise_service.api.calls.gateway import Gateway
 from placewise_service.api.calls.rpcs import RPCS
@@ -240,10 +240,20 @@ def make_engine(
         queue_series=settings.limits.queue_series,
         queue=QueueSettings(admit.v, admit.epsilon_s, admit.tau_s, admit.slot_s, admit.wait_bound_s),
     )
-    keys = [read_public(path) for path in settings.bundles.public_keys]
     root = settings.bundle_dir or PACKAGED_BUNDLES
     further = PACKAGED_BUNDLES if settings.bundle_dir else None
-    return build_engine(store, clock, telemetry, options, root, keys=keys, audit=audit, further_bundles=further)
+    return build_engine(
+        store, clock, telemetry, options, root, keys=_bundle_keys(settings), audit=audit, further_bundles=further
+    )
+
+
+def _bundle_keys(settings: Settings) -> Sequence[PublicKey]:
+    """Raises BundleKeyError."""
+    if not settings.bundles.public_keys:
+        return ()
+    from placewise_models.signing import read_public  # noqa: PLC0415 - cryptography, for services with keys alone
+
+    return [read_public(path) for path in settings.bundles.public_keys]
 
 
 async def _prepared(

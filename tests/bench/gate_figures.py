@@ -22,7 +22,7 @@ from tests.unit.gate.sites import shuffled, site
 from placewise_log.store import LogStore
 from placewise_models.bundle import MANIFEST, Bundle, Manifest, load, write_manifest
 from placewise_models.folder import shipped_bundle
-from placewise_models.signing import SIGNATURES
+from placewise_models.public_key import SIGNATURES
 from placewise_training.evaluate.again import CandidatePolicy
 from placewise_training.evaluate.evaluation import stretches_for
 from placewise_training.evaluate.logged import Usable

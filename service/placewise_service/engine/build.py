@@ -33,7 +33,7 @@ from placewise_models.learned import (
     printed_without_nets,
 )
 from placewise_models.ncf import NCF_MODEL
-from placewise_models.signing import PublicKey
+from placewise_models.public_key import PublicKey
 from placewise_service.audit import AuditSink, NoAudit
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.engine import Engine

@@ -12,7 +12,7 @@ from placewise_core.domain.errors import InvalidRequestError, NotFoundError
 from placewise_core.policies.trial.arms import Arms
 from placewise_models.bundle import MANIFEST, Bundle, BundleError, load
 from placewise_models.folder import bundle_folder, is_alias, root_of
-from placewise_models.signing import PublicKey
+from placewise_models.public_key import PublicKey
 from placewise_service.engine.shadows import PolicySet, Shadows
 
 log = structlog.get_logger(__name__)

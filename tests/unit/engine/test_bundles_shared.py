@@ -14,7 +14,8 @@ from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.commands import PlaceCommand
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError, StateUnavailableError
 from placewise_models.bundle import load
-from placewise_models.signing import PublicKey, read_public
+from placewise_models.public_key import PublicKey
+from placewise_models.signing import read_public
 from placewise_service.cli import invoke
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine

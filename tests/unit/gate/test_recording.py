@@ -6,7 +6,7 @@ import pytest
 from tests.fakes.bundles import copy_bundle
 
 from placewise_models.bundle import BundleError, load
-from placewise_models.signing import SIGNATURES
+from placewise_models.public_key import SIGNATURES
 from placewise_training.gate.checks import Check
 from placewise_training.gate.gate import GateVerdict
 from placewise_training.gate.report import record

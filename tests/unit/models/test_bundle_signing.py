@@ -14,8 +14,9 @@ from tests.fakes.bundles import copy_bundle, forge, no_shadows, rewrite
 from placewise_core.domain.errors import InvalidRequestError, NotFoundError
 from placewise_models.bundle import MANIFEST, RELEASE, BundleError, load
 from placewise_models.folder import bundle_folder, shipped_bundle, shipped_bundles
+from placewise_models.public_key import SIGNATURES, PublicKey
 from placewise_models.shipped import SHIPPED
-from placewise_models.signing import SIGNATURES, BundleKeyError, PublicKey, read_public
+from placewise_models.signing import BundleKeyError, read_public
 from placewise_service.cli import invoke
 from placewise_service.commands.exits import Exit
 from placewise_service.engine.registry import BundleRegistry, BundleState

@@ -114,6 +114,19 @@ def test_numpy_is_not_imported_before_a_command_asks_for_it() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
 
 
+@pytest.mark.process
+def test_a_service_without_keys_certificates_and_web_tokens_loads_no_cryptography() -> None:
+    """It would be a sixteenth of the memory of a small service."""
+    lines = (
+        "import sys, placewise_service.main",
+        "from placewise_models.bundle import load",
+        "from placewise_models.folder import shipped_bundle",
+        "load(shipped_bundle())",
+        "sys.exit(any(name.startswith(('cryptography.hazmat', 'jwt')) for name in sys.modules))",
+    )
+    assert subprocess.run([sys.executable, "-c", "; ".join(lines)], check=False, timeout=60).returncode == 0
+
+
 async def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert await call("--version") == 0
     assert capsys.readouterr().out == f"placewise {version('placewise')}\n"

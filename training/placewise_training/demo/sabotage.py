@@ -11,9 +11,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from placewise_models.bundle import MANIFEST, Manifest, schema_of, write_manifest
+from placewise_models.public_key import SIGNATURES
 from placewise_models.reward import REWARD_MODEL, REWARD_REPORT
 from placewise_models.session import open_session
-from placewise_models.signing import SIGNATURES
 
 
 def flipped(start: Path, folder: Path) -> Path:

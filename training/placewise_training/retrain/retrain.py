@@ -24,7 +24,7 @@ from placewise_log.auditing import audited
 from placewise_log.manifest import LogManifest, ManifestError
 from placewise_log.store import LogError
 from placewise_models.bundle import MANIFEST, Manifest, load, schema_in, write_manifest
-from placewise_models.signing import SIGNATURES
+from placewise_models.public_key import SIGNATURES
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.stretches import Stretches
 from placewise_training.gate.gate import GateArgs, GateVerdict, gate

@@ -24,7 +24,8 @@ from placewise_client.target import Target, TargetError, Tls
 from placewise_log.store import LogStore
 from placewise_models.bundle import MANIFEST
 from placewise_models.folder import bundle_folder, shipped_bundles
-from placewise_models.signing import SIGNATURES, read_private, signed
+from placewise_models.public_key import SIGNATURES
+from placewise_models.signing import read_private, signed
 from placewise_training.retrain.retrain import RetrainArgs, manifest_digest
 from placewise_training.retrain.rounds import NoRoundError
 

@@ -15,8 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
 from pydantic import BaseModel, ConfigDict, Field
 
 from placewise_core.basics.clock import Clock
@@ -63,22 +61,24 @@ class CertificateFile:
 @lru_cache(_KEPT)
 def subjects_of_der(certificate: bytes) -> tuple[str, ...]:
     """The names in a certificate, as the certificates file writes them; () for one that cannot be read."""
-    try:
-        return _subjects(x509.load_der_x509_certificate(certificate))
-    except ValueError:
-        return ()
+    return _subjects(certificate, is_pem=False)
 
 
 @lru_cache(_KEPT)
 def subjects_of_pem(certificate: bytes) -> tuple[str, ...]:
     """As subjects_of_der."""
+    return _subjects(certificate, is_pem=True)
+
+
+def _subjects(encoded: bytes, *, is_pem: bool) -> tuple[str, ...]:
+    # A service that asks for no client certificates needs none of its 9 MB.
+    from cryptography import x509  # noqa: PLC0415
+    from cryptography.x509.oid import NameOID  # noqa: PLC0415
+
     try:
-        return _subjects(x509.load_pem_x509_certificate(certificate))
+        certificate = (x509.load_pem_x509_certificate if is_pem else x509.load_der_x509_certificate)(encoded)
     except ValueError:
         return ()
-
-
-def _subjects(certificate: x509.Certificate) -> tuple[str, ...]:
     names = [f"cn:{_text(name.value)}" for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)

@@ -4,6 +4,7 @@ A token decides alone: if it is refused, a certificate beside it does not help.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -12,8 +13,10 @@ from placewise_core.domain.errors import UnauthenticatedError
 from placewise_service.api.identity.auth import Authenticator, Credentials, Open, Principal
 from placewise_service.api.identity.certificates import CertificateFile
 from placewise_service.api.identity.tokens import TokenFile
-from placewise_service.api.identity.web_tokens import WebTokenRules, WebTokens
 from placewise_service.settings import AuthSettings
+
+if TYPE_CHECKING:
+    from placewise_service.api.identity.web_tokens import WebTokens
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +30,7 @@ class Identity:
         self,
         clock: Clock,
         tokens: TokenFile | None = None,
-        web_tokens: WebTokens | None = None,
+        web_tokens: "WebTokens | None" = None,
         certificates: CertificateFile | None = None,
     ) -> None:
         self._tokens, self._web_tokens, self._certificates = tokens, web_tokens, certificates
@@ -98,6 +101,8 @@ def authenticator(
     if settings.tokens_file is not None:
         tokens = TokenFile(settings.tokens_file, clock, keep_s, on_stale)
     if settings.jwks_file is not None:
+        from placewise_service.api.identity.web_tokens import WebTokenRules, WebTokens  # noqa: PLC0415 - cryptography
+
         rules = WebTokenRules(
             settings.jwt_issuer,
             settings.jwt_audience,

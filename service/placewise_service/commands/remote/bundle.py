@@ -24,9 +24,10 @@ from placewise_models.ncf import NCF_REPORT
 from placewise_models.policy import POLICY_REPORT
 from placewise_models.printed.harmony_paper import HARMONY_PAPER_REPORT
 from placewise_models.printed.ldwp_paper import LDWP_PAPER_REPORT
+from placewise_models.public_key import SIGNATURES
 from placewise_models.reward import REWARD_REPORT
 from placewise_models.sharing import SHARING_REPORT
-from placewise_models.signing import SIGNATURES, BundleKeyError, generate, read_private, read_public, signed
+from placewise_models.signing import BundleKeyError, generate, read_private, read_public, signed
 from placewise_models.stdm import STDM_REPORT
 from placewise_service.commands.commit import checked_out
 from placewise_service.commands.connection import (

@@ -16,7 +16,8 @@ from placewise_log.auditing import audited
 from placewise_models.bundle import MANIFEST, Manifest, write_manifest
 from placewise_models.folder import bundle_folder, shipped_bundle
 from placewise_models.printed.ldwp_paper import LDWP_PAPER_MODEL, LDWP_PAPER_REPORT
-from placewise_models.signing import SIGNATURES, read_private, signed
+from placewise_models.public_key import SIGNATURES
+from placewise_models.signing import read_private, signed
 from placewise_training.lab.export import OPSET
 from placewise_training.lab.origin import origin
 from placewise_training.ldwp.printed.export import export_ldwp_paper
