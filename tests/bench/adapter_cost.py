@@ -4,7 +4,9 @@
 
 Each round starts, for either tree, one service and one client process with that tree's own SDK. The client asks as an
 adapter does: its `Decider` decides one gang of four GPUs on 16 nodes, then the reservation is given back by an event.
-Both trees decide by the same policies, fifo and consolidate, as their defaults differ.
+Both trees decide by the same policies, whatever their defaults are. `consolidate` is the services' own, as a service
+works ahead for its default policy. Admission is first in, first out without backfill, which is `fifo` up to 1da29792
+and `fifo-strict` since then.
 An adapter asks now and then: a pause is between two gangs. A longer one leaves the processor's caches colder.
 The two clients take turns of ten gangs, AdmitOrWait with Place in one call first, then Place alone. A figure is the
 median of a round in milliseconds; the difference has the standard error of its mean over the rounds. The program ends
@@ -39,6 +41,7 @@ CARRIERS: Final = ("http", "grpc")
 CALLS: Final = ("AdmitOrWait", "Place")
 _TURN, _WARM_UP = 10, 3
 _PLACE_POLICY: Final = "consolidate"
+_ADMIT_POLICY: Final = {"before": "fifo", "now": "fifo-strict"}
 _MOST_RATIO, _MOST_MS = 1.05, 0.2
 
 
@@ -51,9 +54,10 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=0.002, help="seconds between two gangs")
     parser.add_argument("--json", default="")
     parser.add_argument("--client", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--admit-policy", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.client:
-        asyncio.run(_serve_turns(args.client, args.pause))
+        asyncio.run(_serve_turns(args.client, args.pause, args.admit_policy))
         return 0
     trees = [Source(Path(args.before).resolve(), "before"), Source(Path(args.now).resolve(), "now")]
     figures: dict[str, dict[str, list[float]]] = {}
@@ -78,10 +82,10 @@ async def _round(carrier: str, trees: list[Source], calls: int, pause_s: float) 
         for tree in trees:
             rest = free_port()
             path = {"PYTHONPATH": tree.environment()["PYTHONPATH"]}
-            settings = path | {"PLACEWISE_SERVER__REST_PORT": str(rest)}
+            settings = path | {"PLACEWISE_SERVER__REST_PORT": str(rest), "PLACEWISE_PLACE__POLICY": _PLACE_POLICY}
             service = await stack.enter_async_context(service_process(settings))
             target = service.target if carrier == "grpc" else f"http://127.0.0.1:{rest}"
-            clients[tree.name] = _client(target, path, pause_s)
+            clients[tree.name] = _client(target, path, pause_s, _ADMIT_POLICY[tree.name])
             stack.callback(stop, clients[tree.name])
         found: dict[str, dict[str, list[float]]] = {name: {call: [] for call in CALLS} for name in clients}
         for call in CALLS:
@@ -92,8 +96,9 @@ async def _round(carrier: str, trees: list[Source], calls: int, pause_s: float) 
         return found
 
 
-def _client(target: str, path: dict[str, str], pause_s: float) -> "subprocess.Popen[bytes]":
+def _client(target: str, path: dict[str, str], pause_s: float, admit_policy: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, str(Path(__file__)), "--client", target, "--pause", str(pause_s)]
+    command += ["--admit-policy", admit_policy]
     return subprocess.Popen(command, env={**os.environ, **path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
@@ -107,7 +112,7 @@ def _ask(client: "subprocess.Popen[bytes]", call: str) -> list[float]:
     return times_ms
 
 
-async def _serve_turns(target: str, pause_s: float) -> None:
+async def _serve_turns(target: str, pause_s: float, admit_policy: str) -> None:
     """The client: reads the name of a call, and writes the milliseconds of one turn."""
     async with AsyncClient(target) as client:
         gpus = [cluster_pb2.Gpu(index=index, model="V100") for index in range(8)]
@@ -117,7 +122,9 @@ async def _serve_turns(target: str, pause_s: float) -> None:
         loop, names = asyncio.get_running_loop(), (f"job-{number}" for number in itertools.count(1))
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             is_asking = line.strip() == "AdmitOrWait"
-            settings = AdapterSettings(cluster="c", place_policy=_PLACE_POLICY, ask_admission=is_asking)
+            settings = AdapterSettings(
+                cluster="c", place_policy=_PLACE_POLICY, ask_admission=is_asking, admit_policy=admit_policy
+            )
             decider = Decider(client, settings)
             times_ms = []
             for name in itertools.islice(names, _TURN):
