@@ -376,7 +376,7 @@ async def test_studies_that_have_used_up_their_time_are_shed_until_some_has_come
     found: list[bool] = []
     shares = {"alternatives_share": 1.0, "study_time_share": time_share}
     async with running_engine(nodes=4, clock=clock, **shares) as engine:
-        for pause_s in (0.0,) * 9 + (2.0,):
+        for pause_s in (0.0,) * 9 + (6.0,):
             clock.advance(pause_s)
             await ask_place(engine, place(make_job(f"j{len(found)}")))
             found = [record.alternatives is not None for record in await records_of(engine)]

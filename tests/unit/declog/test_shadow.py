@@ -211,7 +211,7 @@ async def test_once_shadows_have_used_up_their_time_no_copy_is_made_for_a_while(
         fork = ClusterView.fork
         monkeypatch.setattr(ClusterView, "fork", lambda view: copies.append(clock.now_s()) or fork(view))
         await engine.bundles.set_shadow("", policy="load-balance")
-        for pause_s in (0.0,) * 9 + (2.0,):
+        for pause_s in (0.0,) * 9 + (6.0,):
             clock.advance(pause_s)
             await ask_place(engine, place(make_job(f"j{len(found)}")))
             await logged(engine)

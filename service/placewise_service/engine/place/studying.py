@@ -48,11 +48,12 @@ class Deferred(Protocol):
 class Studying:
     """Studies in turn, at most `most` waiting, for at most `time_share` of the time. One event loop owns it.
 
+    Each counts `costs` times: with cold caches and a wait for each slice, calls pay more than a study's own time.
     After a quiet time as many as may wait come in one go; under load one comes whenever the time for it has come back.
     """
 
-    def __init__(self, clock: Clock, time_share: float, most: int = _MOST_QUEUED) -> None:
-        self._rest, self._most = 1.0 / time_share - 1.0, most
+    def __init__(self, clock: Clock, time_share: float, most: int = _MOST_QUEUED, costs: float = 1.0) -> None:
+        self._rest, self._most = costs * (1.0 / time_share - 1.0), most
         self._slicing = Slicing(clock.monotonic_s, _SLICE_S)
         self._slicing.rest = min(self._rest, _LONGEST_REST)
         self._clock = clock

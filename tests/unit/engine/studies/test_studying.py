@@ -45,16 +45,19 @@ async def offered(studying: Studying, clock: ManualClock, count: int) -> int:
     return sum(study.is_finished for study in studies)
 
 
-async def test_under_load_studies_come_one_by_one_within_their_share_of_the_time() -> None:
+@pytest.mark.parametrize(("costs", "fewest", "most"), [(1.0, 18, 21), (3.0, 5, 7)])
+async def test_under_load_studies_come_one_by_one_within_their_share_of_the_time(
+    costs: float, fewest: int, most: int
+) -> None:
     clock = ManualClock(1_000_000.0)
-    studying = Studying(clock, TIME_SHARE, MOST)
+    studying = Studying(clock, TIME_SHARE, MOST, costs)
     assert await offered(studying, clock, MOST + 1) == MOST, "the first ones, after a quiet time"
     began_s, done = clock.monotonic_s(), []
     while clock.monotonic_s() < began_s + 20 * EACH_S:
         clock.advance(0.01)
         done.append(await offered(studying, clock, AT_ONCE))
     assert max(done) == 1, "several at once would hold up the calls beside them for long"
-    assert 18 <= sum(done) <= 21
+    assert fewest <= sum(done) <= most
 
 
 async def test_after_a_quiet_time_as_many_as_may_wait_are_taken_at_once_or_one_after_another() -> None:
