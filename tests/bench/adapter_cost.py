@@ -4,7 +4,7 @@
 
 Each round starts, for either tree, one service and one client process with that tree's own SDK. The client asks as an
 adapter does: its `Decider` decides one gang of four GPUs on 16 nodes, then the reservation is given back by an event.
-Both trees decide by the same policies, whatever their defaults are. `consolidate` is the services' own, as a service
+Both trees decide by the same policies instead of their defaults. `consolidate` is the services' own, as a service
 works ahead for its default policy. Admission is first in, first out without backfill, which is `fifo` up to 1da29792
 and `fifo-strict` since then.
 An adapter asks now and then: a pause is between two gangs. A longer one leaves the processor's caches colder.

@@ -81,8 +81,10 @@ class Studying:
         """Works out everything that waits, without a rest."""
         if self._task is not None:
             rest, self._slicing.rest = self._slicing.rest, 0.0
-            await self._task
-            self._slicing.rest = rest
+            try:
+                await self._task
+            finally:
+                self._slicing.rest = rest
 
     async def close(self) -> None:
         """Ends the work; what still waits is shed."""
