@@ -187,3 +187,19 @@ def test_the_cost_grows_linearly_and_a_resync_takes_a_second_at_most(version: st
         print(f"\n{line}", end="")
         assert max(growths) <= MOST_GROWTH
     assert max(max(costs_s[1:]) for costs_s, _ in found.values()) <= MOST_RESYNC_S
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_resync_of_10_000_jobs_reads_their_states_alone(record_property: Note) -> None:
+    async def sent_mb() -> tuple[float, float]:
+        bridge = Bridge("v0.0.45", 1_000, 10_000)
+        await bridge.resync_s()
+        first = bridge.slurm.sent_bytes
+        await bridge.resync_s()
+        return first / 1e6, (bridge.slurm.sent_bytes - first) / 1e6
+
+    first, later = asyncio.run(sent_mb())
+    line = f"v0.0.45, 1,000 nodes, 10,000 waiting: first look {first:.0f} MB, a resync {later:.1f} MB"
+    record_property("scale", line)
+    print(f"\n{line}", end="")
+    assert later < first / 100

@@ -56,6 +56,7 @@ _BOUND = f"{_MODES}test_every_gang_pod_is_bound_exactly_as_decided"
 _ROLES = f"{_DECIDED}test_mixed_gangs_run_as_decided"
 _GATED = f"{_GATES}test_gangs_are_bound_where_they_were_decided"
 _OPEN = f"{_MODES}test_without_the_service_gangs_are_bound_all_the_same"
+_DIES = f"{_MODES}test_nothing_is_lost_or_given_twice_when_a_part_dies_in_a_burst"
 _TAKEN_UP = f"{_MODES}test_a_killed_adapter_takes_up_what_it_had_decided"
 
 SUITES: Mapping[str, str] = {
@@ -69,11 +70,17 @@ SUITES: Mapping[str, str] = {
 """How the names of the suites begin that run a real scheduler."""
 FIGURES_OF: Mapping[str, tuple[str, ...]] = {
     SLURM: ("e2e.slurm.", "bench.test_slurm_scale."),
-    EXTENDER: (f"{_ROLES}[extender", f"{_DECIDED}test_a_dry_run_agrees_seldom", _LATENCY),
-    OWN: (f"{_ROLES}[own", _LATENCY),
+    EXTENDER: (
+        f"{_ROLES}[extender",
+        f"{_DECIDED}test_a_dry_run_agrees_seldom",
+        _LATENCY,
+        f"{_DIES}[service-extender",
+        f"{_DIES}[adapter-extender",
+    ),
+    OWN: (f"{_ROLES}[own", _LATENCY, f"{_DIES}[service-own", f"{_DIES}[adapter-own"),
     GATES: ("e2e.kubernetes.gates.",),
     VOLCANO: (),
-    YARN: ("e2e.yarn.",),
+    YARN: ("e2e.yarn.", "bench.test_yarn_scale."),
 }
 """How the names of the tests begin whose figures are of an adapter."""
 

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.callers.features import FEATURES, FIGURES_OF, SUITES, WAYS, Cell
+from tests.callers.features import FEATURES, FIGURES_OF, SUITES, VOLCANO, WAYS, Cell
 from tests.callers.record import FAILED, PASSED, other_commits, outcome_of, skipped_of
 from tests.callers.record import PATH as RECORD
+from tests.callers.suites import COMMANDS
 
 PATH = Path(__file__).parents[2] / "docs" / "callers.md"
 NOT_RUN, NO_FIGURE = "not run", "no figure"
+_ALL_SUITES = (*COMMANDS, SUITES[VOLCANO])
 _THREE_TIMES = "3 times"
 
 _HEAD = """\
@@ -86,7 +88,7 @@ def _runs(record: Mapping[str, Any]) -> list[str]:
         priority = f", at nice {suite['nice']}" if suite.get("nice") else ""
         load = f"{suite['load_average']} on {suite['cores']} cores, {suite['stolen_pct']} % stolen{priority}"
         rows.append((name, ", ".join(suite["versions"]), ran, suite["date"], f"`{suite['commit']}`", load))
-    absent = dict.fromkeys(suite for way, suite in SUITES.items() if not _suites_of(record, way))
+    absent = [suite for suite in _ALL_SUITES if suite not in record["suites"]]
     rows += [(suite, "", NOT_RUN, "", "", "") for suite in absent]
     head = ("suite", "version", "passed / failed / skipped", "date", "commit", "load")
     return ["## The last run\n", _table(head, rows), *_troubles(record)]

@@ -16,24 +16,10 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from tests.callers import page, record
+from tests.callers.suites import COMMANDS
 from tests.e2e.machine import processor_times, stolen_pct
 
 ROOT = Path(__file__).parents[2]
-_PYTEST = [sys.executable, "-m", "pytest", "-q"]
-_OTHER_HADOOPS = {
-    f"yarn-{release}": [f"PLACEWISE_TEST_HADOOP={release}", "YARN_TESTS=-k 'twenty or manager_killed'"]
-    for release in ("3.4.2", "3.4.3")
-}
-OF_SOME_TESTS = {*_OTHER_HADOOPS, "yarn-scale"}
-SUITES = {
-    "contract": [*_PYTEST, "tests/contract/adapters"],
-    "scale": [*_PYTEST, "-m", "e2e_heavy", "tests/bench/test_slurm_scale.py"],
-    **{f"slurm-{release}": ["make", "e2e-slurm", f"SLURM={release}"] for release in ("22.05", "24.11", "26.05")},
-    "kubernetes": ["make", "e2e-kubernetes"],
-    "yarn": ["make", "e2e-yarn"],
-    **{name: ["make", "e2e-yarn", *variables] for name, variables in _OTHER_HADOOPS.items()},
-    "yarn-scale": [*_PYTEST, "-m", "e2e_heavy", "tests/bench/test_yarn_scale.py"],
-}
 
 
 def run(name: str) -> record.Json:
@@ -43,11 +29,11 @@ def run(name: str) -> record.Json:
         options = f"{os.environ.get('PYTEST_ADDOPTS', '')} -o junit_family=xunit1 --junitxml={path}"
         before = processor_times()
         environment = {**os.environ, "PYTEST_ADDOPTS": options}
-        code = subprocess.run(SUITES[name], cwd=ROOT, env=environment, check=False).returncode
+        code = subprocess.run(COMMANDS[name], cwd=ROOT, env=environment, check=False).returncode
         machine = {
             "commit": _git("rev-parse", "--short=8", "HEAD")
             + ("+changes" if _git("status", "--porcelain", "--", ".", ":!docs/callers.*") else ""),
-            "command": " ".join(Path(word).name if word == sys.executable else word for word in SUITES[name]),
+            "command": " ".join(Path(word).name if word == sys.executable else word for word in COMMANDS[name]),
             "exit_code": code,
             "cores": os.cpu_count(),
             "nice": os.getpriority(os.PRIO_PROCESS, 0),
@@ -68,11 +54,11 @@ def _git(*words: str) -> str:
 def main(names: list[str]) -> int:
     """Returns 1 if a suite failed."""
     known = json.loads(record.PATH.read_text()) if record.PATH.exists() else {"suites": {}}
-    for name in names or SUITES:
+    for name in names or COMMANDS:
         known["suites"][name] = run(name)
         record.PATH.write_text(json.dumps(known, indent=1) + "\n")
         page.PATH.write_text(page.text(known))
-    return int(any(known["suites"][name]["exit_code"] for name in names or SUITES))
+    return int(any(known["suites"][name]["exit_code"] for name in names or COMMANDS))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from tests.callers import page, record
-from tests.callers.features import EXTENDER, FEATURES, GATES, OWN, VOLCANO, WAYS
-from tests.callers.run_all import OF_SOME_TESTS
+from tests.callers.features import EXTENDER, FEATURES, FIGURES_OF, GATES, OWN, VOLCANO, WAYS
+from tests.callers.suites import COMMANDS, OF_SOME_TESTS
+from tests.e2e.slurm import slurm_tree
 
 TESTS = Path(__file__).parents[1]
 CELLS = [(feature, way, cell) for feature, cells in FEATURES.items() for way, cell in cells.items()]
@@ -116,9 +117,20 @@ def section(text: str, heading: str) -> str:
 
 def test_a_scheduler_that_was_not_run_has_its_row() -> None:
     text = page.text({"suites": {"slurm-24.11": suite_of()}})
-    for name in ("kubernetes", "volcano", "yarn"):
+    for name in ("kubernetes", "volcano", "yarn", "yarn-scale", "slurm-22.05"):
         assert f"| {name} |  | not run |  |  |  |" in section(text, "The last run")
-    assert "| slurm |" not in text
+    assert "| slurm-24.11 |  | not run" not in text
+
+
+def test_each_release_of_slurm_has_a_suite() -> None:
+    assert {f"slurm-{release}" for release in slurm_tree.SUITES} == {name for name in COMMANDS if "slurm" in name}
+
+
+def test_each_figure_is_of_an_adapter() -> None:
+    suites = json.loads(record.PATH.read_text())["suites"].values()
+    beginnings = tuple(beginning for of in FIGURES_OF.values() for beginning in of)
+    tests = {entry["test"] for suite in suites for entry in suite["figures"]}
+    assert {test for test in tests if not test.startswith(beginnings)} == set()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,17 @@ from placewise_slurm.pokes import Hints, PokeListener
 from placewise_slurm.records import SlurmJob, SlurmNode
 from placewise_slurm.rest import NoVersionError, RefusedError, SlurmRest
 from placewise_slurm.rest.known import KnownJobs
-from placewise_slurm.translate import SiteNames, gpus_per_node, gpus_per_task, key, stage, to_job, to_native, to_node
+from placewise_slurm.translate import (
+    SiteNames,
+    gpus_per_node,
+    gpus_per_task,
+    is_outranked,
+    key,
+    stage,
+    to_job,
+    to_native,
+    to_node,
+)
 from placewise_slurm.versions import Update
 
 log = logging.getLogger(__name__)
@@ -51,6 +61,8 @@ _READ_AT_ONCE = 4
 _COMPLETING_WAIT_S = 0.05
 # How soon a released job that has not started is looked at: Slurm has said by then if it would not start it.
 _UNSTARTED_WAITS = Backoff(2.0, 30.0)
+# Slurm's reason for a job may be of before its last look. The third look of ours comes six seconds after the release.
+_LOOKS_UNTIL_OUTRANKED = 3
 
 
 class Preparation(Protocol):
@@ -141,12 +153,12 @@ class SlurmScheduler:
     async def _look_at_all(self, is_complete: bool, *, are_announced: bool) -> HostState:
         jobs, fresh = await self._known.look(afresh=not self._has_looked)
         self._expect_late(sum(job.id > self._last_id and _is_ours(job) for job in jobs), are_announced)
+        self._others = _waiting_others(jobs)
         if not is_complete:
             return self._state(jobs, fresh)
         nodes = await self._nodes()
         self._has_looked = True
         self._left_to_slurm &= {job.id for job in jobs}
-        self._others = _waiting_others(jobs)
         state = self._state(jobs, fresh)
         self._natives = {job.id: self._natives[job.id] for job in jobs if job.id in self._natives}
         if self.preparation is not None:
@@ -255,6 +267,11 @@ class SlurmScheduler:
         elif at_s <= now_s or not looks:
             self._unstarted[job.id] = now_s + _UNSTARTED_WAITS.pause_s(looks + 1), looks + 1
 
+    def _is_outranked(self, job: SlurmJob) -> bool:
+        """Whether Slurm has had time to look at the job, and does not start it for others' sake."""
+        looks = self._unstarted.get(job.id, (0.0, 0))[1]
+        return looks >= _LOOKS_UNTIL_OUTRANKED and is_outranked(job, self._others.get(job.partition, -1))
+
     def _late(self) -> list[NativeJob]:
         """Divisible jobs whose shares' times have become known."""
         settled = self.preparation.take() if self.preparation is not None else []
@@ -275,10 +292,8 @@ class SlurmScheduler:
                 log.exception("job %d is passed over", job.id)
                 native = None
             self._natives[job.id] = job, native
-        if native is not None and native.is_outranked and self._others.get(job.partition, -1) < job.priority:
-            native = replace(
-                native, is_outranked=False
-            )  # Slurm has not looked at it yet, or other jobs of ours come first
+        if native is not None and native.stage is Stage.APPLIED and self._is_outranked(job):
+            native = replace(native, is_outranked=True)
         if native is not None and native.stage is Stage.WAITING and job.id in self._left_to_slurm:
             native = replace(native, stage=Stage.RELEASED)
         if native is not None and native.end is End.FINISHED and self.preparation is not None:

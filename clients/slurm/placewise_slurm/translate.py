@@ -38,7 +38,6 @@ _LIMITS = re.compile(
     r"(QOS|Assoc|Account|InvalidQOS|InvalidAccount|Licenses|Reservation|Partition\w+Limit|Max\w+PerAccount|DeadLine)\w*"
 )
 _RESERVED = "Reserved for maintenance"
-# Others come first. Slurm gives this reason to a job that it has not looked at yet, too.
 _OUTRANKED = "Priority"
 _MAY_BE_RESERVED = "May be reserved for other job"
 
@@ -194,7 +193,6 @@ def to_native(job: SlurmJob, names: SiteNames, types: Sequence[str] = ()) -> Nat
         end_time_s=job.end_time_s if now is Stage.ENDED else 0.0,
         end_reason=f"{job.state}, exit code {job.exit_code}" if now is Stage.ENDED else "",
         blocked_by=blocked_by(job) if now is Stage.APPLIED else "",
-        is_outranked=now is Stage.APPLIED and (job.reason == _OUTRANKED or _MAY_BE_RESERVED in job.reason_text),
     )
 
 
@@ -203,6 +201,15 @@ def blocked_by(job: SlurmJob) -> str:
     if _LIMITS.fullmatch(job.reason):
         return job.reason
     return job.reason_text if _RESERVED in job.reason_text else ""
+
+
+def is_outranked(job: SlurmJob, others: int) -> bool:
+    """Whether Slurm keeps the nodes of a pending job for others, or for a reservation that is to come.
+
+    `others` is the highest priority of the other jobs that wait in its partition. Slurm gives the reason "Priority" to
+    a job that it has not looked at yet, too.
+    """
+    return _MAY_BE_RESERVED in job.reason_text or (job.reason == _OUTRANKED and others >= job.priority)
 
 
 def _names_indices(job: SlurmJob, types: Sequence[str]) -> bool:

@@ -16,6 +16,7 @@ from tests.unit.slurm.test_shares import FakeClient
 
 from placewise.v1.cluster_pb2 import JobEvent
 from placewise_client.adapter.native import Applied, End, HostUnreachableError, Stage
+from placewise_client.backoff import Backoff
 from placewise_slurm import scheduler
 from placewise_slurm.http import JsonHttp
 from placewise_slurm.rest import SlurmAccounting
@@ -391,23 +392,27 @@ class SlurmConformance(AdapterConformance):
         assert world.oracle.held == {}
 
     @pytest.mark.parametrize("is_behind", [True, False])
-    async def test_a_job_that_slurm_puts_behind_others_is_left_to_it_in_the_end(
-        self, world: World, host: FakeSlurm, is_behind: bool
+    async def test_nothing_stays_reserved_for_a_job_that_slurm_puts_behind_others(
+        self, world: World, host: FakeSlurm, monkeypatch: pytest.MonkeyPatch, is_behind: bool
     ) -> None:
-        """Slurm says "Priority" of jobs that it has not looked at, too: behind no other, the job is decided again."""
+        """Slurm says "Priority" of jobs that it has not looked at, too: two looks later it means it."""
+        monkeypatch.setattr(scheduler, "_UNSTARTED_WAITS", Backoff(0.05, 0.05))
         key = await host.submit(1, 8)
         if is_behind:
             await host.submit(4, 8, is_managed=False)
         await world.loop.run_pass(full=True)
         host.jobs[1].reason = "Priority"
-        await world.loop.run_pass(full=True)
+        await world.loop.run_pass(full=False)
         assert host.changes == [("apply", key)]
-        world.clock.advance(SETTINGS.start_timeout_s + 1)
-        await world.loop.run_pass(full=True)
-        assert host.changes[:2] == [("apply", key), ("withdraw", key)]
-        await world.loop.run_pass(full=True)
-        assert host.changes[2:] == [("release" if is_behind else "apply", key)]
+        for _ in range(4):
+            await host.native.wait(timeout_s=1)
+            await world.loop.run_pass(full=False)
+        assert host.changes[1:] == ([("withdraw", key), ("release", key)] if is_behind else [])
         assert (key in world.oracle.held) is not is_behind
+        world.clock.advance(SETTINGS.start_timeout_s + 1)
+        for _ in range(2):
+            await world.loop.run_pass(full=True)
+        assert host.changes[1:] == [("withdraw", key), ("release" if is_behind else "apply", key)]
 
     async def test_a_burst_is_read_once_and_all_of_it_runs(self, world: World, host: FakeSlurm) -> None:
         await world.loop.run_pass(full=True)

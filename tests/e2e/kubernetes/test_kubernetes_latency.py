@@ -15,7 +15,7 @@ import itertools
 import json
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from tests.e2e.kubernetes.cpu_requests import are_kept
@@ -64,35 +64,41 @@ async def test_added_latency_per_pod(
     target = placewise.target if CARRIER == "grpc" else placewise.http_target
     adapter.start(target, cluster=asks.replace(" ", "-").lower(), adapter=settings)
     await adapter.ready()
-    figures: dict[str, list[float]] = {way: [] for way in WAYS}
-    of_gangs: dict[str, list[float]] = {way: [] for way in WAYS}
-    await _round(watched)  # warms every process up; not counted
     before = processor_times()
-    for _ in range(ROUNDS):
-        for way, names in (await _round(watched)).items():
-            figures[way] += watched.latencies_ms(names)
-            of_gangs[way] += watched.gang_latencies_ms(names)
-        await asyncio.to_thread(remove_pods, plane)
-        await asyncio.sleep(0.3)
+    figures, of_gangs = await latencies_ms(plane, watched, WAYS)
     decided_ms = 1e3 * adapter.metric("placewise_adapter_decide_seconds_sum")
     decisions = adapter.metric("placewise_adapter_decide_seconds_count")
     adapter.stop()
     others = {"decide_mean_ms": round(decided_ms / decisions, 2), "stolen_pct": round(stolen_pct(before), 1)}
     others |= {"carrier": CARRIER, "cpu_requests": are_kept()}
-    summary = _summary(figures)
-    added = ", ".join(f"{way} {summary[f'{way}_added_p50_ms']:+.1f}" for way in WAYS if way != "alone")
-    record_property(
-        "added time",
-        f"{asks}: creation to binding, p50 in ms against {PLAIN} alone: {added} (n {len(figures['alone'])})",
-    )
+    summary = summary_of(figures)
+    record_property("added time", f"{asks}: {in_words(summary, PLAIN)}")
     print(json.dumps({"asks": asks} | summary | _last_pods(of_gangs) | others))
     assert all(len(values) == ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG for values in figures.values())
 
 
-async def _round(watched: Watched) -> dict[str, list[str]]:
-    made: dict[str, list[str]] = {way: [] for way in WAYS}
+Ways = Mapping[str, str]
+Figures = dict[str, list[float]]
+
+
+async def latencies_ms(plane: ControlPlane, watched: Watched, ways: Ways) -> tuple[Figures, Figures]:
+    """Of each pod by way, and of each gang. `ways` have their schedulers; "alone" has no adapter."""
+    figures: Figures = {way: [] for way in ways}
+    of_gangs: Figures = {way: [] for way in ways}
+    await _round(watched, ways)  # warms every process up; not counted
+    for _ in range(ROUNDS):
+        for way, names in (await _round(watched, ways)).items():
+            figures[way] += watched.latencies_ms(names)
+            of_gangs[way] += watched.gang_latencies_ms(names)
+        await asyncio.to_thread(remove_pods, plane)
+        await asyncio.sleep(0.3)
+    return figures, of_gangs
+
+
+async def _round(watched: Watched, ways: Ways) -> dict[str, list[str]]:
+    made: dict[str, list[str]] = {way: [] for way in ways}
     for _ in range(GANGS_PER_ROUND):
-        for way, scheduler in WAYS.items():
+        for way, scheduler in ways.items():
             name = f"{way.replace('_', '-')}-{next(NUMBERS)}"
             pods = gang(name, PODS_PER_GANG, scheduler=scheduler)
             if way == "alone":
@@ -107,7 +113,15 @@ async def _round(watched: Watched) -> dict[str, list[str]]:
     return made
 
 
-def _summary(figures: dict[str, list[float]]) -> dict[str, float]:
+def in_words(summary: dict[str, float], alone: str) -> str:
+    """What each way adds to the time of the scheduler `alone`."""
+    ways = [key.removesuffix("_added_p50_ms") for key in summary if key.endswith("_added_p50_ms")]
+    added = ", ".join(f"{way} {summary[f'{way}_added_p50_ms']:+.1f}" for way in ways)
+    pods = ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG
+    return f"creation to binding, p50 in ms against {alone} alone: {added} (n {pods})"
+
+
+def summary_of(figures: Figures) -> dict[str, float]:
     p50 = {way: statistics.median(values) for way, values in figures.items()}
     p95 = {way: statistics.quantiles(values, n=20)[-1] for way, values in figures.items()}
     return {
@@ -117,6 +131,6 @@ def _summary(figures: dict[str, list[float]]) -> dict[str, float]:
     }
 
 
-def _last_pods(of_gangs: dict[str, list[float]]) -> dict[str, float]:
+def _last_pods(of_gangs: Figures) -> dict[str, float]:
     p50 = {way: statistics.median(values) for way, values in of_gangs.items()}
     return {f"{way}_last_pod_p50_ms": round(value, 2) for way, value in p50.items()}

@@ -6,7 +6,7 @@ import asyncio
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -339,7 +339,14 @@ async def test_a_killed_adapter_takes_up_what_it_had_decided(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fault", ["service", "adapter"])
 async def test_nothing_is_lost_or_given_twice_when_a_part_dies_in_a_burst(
-    mode: str, fault: str, adapter: AdapterProcess, watched: Watched, recorder: Recorder, service: Service, cluster: str
+    mode: str,
+    fault: str,
+    adapter: AdapterProcess,
+    watched: Watched,
+    recorder: Recorder,
+    service: Service,
+    cluster: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
     options: dict[str, Any] = {"cluster": cluster, "fail_open_s": 0.1, "adapter": {"decide_budget_s": 0.08}}
     adapter.start(recorder.target, **options)
@@ -362,6 +369,9 @@ async def test_nothing_is_lost_or_given_twice_when_a_part_dies_in_a_burst(
         assert {job.split("/")[1]: nodes for job, nodes in known.items()} == {
             name: watched.on_nodes(name) for name in gangs
         }
+        doubled = sum(count * 2 > GPUS_PER_NODE for count in used.values())
+        faced = f"{len(gangs) - len(known)} lost, {doubled} nodes with more than their GPUs"
+        record_property("fault", f"{mode}: {fault} killed once in a burst of {len(gangs)} gangs: {faced}")
     finally:
         adapter.stop()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -45,6 +46,8 @@ SERVED = {
     "24.11": ["v0.0.40", "v0.0.41", "v0.0.42"],
     "26.05": ["v0.0.42", "v0.0.43", "v0.0.44", "v0.0.45"],
 }
+# The first versions that list the states of jobs, and the GPUs of each job.
+FIRST_STATES, FIRST_LAYOUTS = "v0.0.40", "v0.0.44"
 
 
 def test_every_version_that_slurmrestd_serves_reads_and_places_a_job() -> None:
@@ -52,6 +55,8 @@ def test_every_version_that_slurmrestd_serves_reads_and_places_a_job() -> None:
     with running(SlurmCluster(root, nodes=2)) as slurm:
         served = [name for name in VERSIONS if asyncio.run(is_served(slurm, name))]
         assert served == SERVED[slurm.release.series]
+        auth = re.findall(r"AuthType\s*= (\S+)", slurm.run("scontrol", "show", "config"))
+        assert auth == ["auth/slurm" if slurm.release.series >= "26.05" else "auth/none"]
         for name in served:
             job_id = slurm.submit("sleep 60", "-N2", "--gres=gpu:2", "--hold")
             print(f"\n{name}: {asyncio.run(place_and_read(slurm, name, job_id))}", end="")
@@ -74,6 +79,7 @@ async def place_and_read(slurm: SlurmCluster, name: str, job_id: int) -> str:
     """The job is held. Returns the paths that not every version serves."""
     rest = SlurmRest(JsonHttp(slurm.rest.rest, slurm.rest.headers), wanted=name)
     await rest.agree()
+    assert (rest.has_states, rest.has_layouts) == (name >= FIRST_STATES, name >= FIRST_LAYOUTS)
     known = KnownJobs(rest)
     assert [node.name for node in await rest.nodes()] == ["n1", "n2"]
     assert [(job.is_held, job.is_pending) for job in (await known.look(afresh=True))[0] if job.id == job_id] == [
@@ -149,11 +155,11 @@ def rules_world() -> Iterator[tuple[SlurmWorld, Client]]:
         yield world, client
 
 
-def check_left(world: SlurmWorld, client: Client, job_id: int, reason: str) -> None:
+def check_left(world: SlurmWorld, client: Client, job_id: int, reason: str, *, why: str = "blocked") -> None:
     """Slurm has the job, says why it waits, and nothing is reserved for it."""
     SlurmCluster.wait_for(lambda: job_id in world.left_to_slurm(), f"job {job_id} to be left to Slurm", 20)
-    assert world.left_to_slurm()[job_id] == "blocked"
-    SlurmCluster.wait_for(lambda: not world.cluster(client).jobs, "nothing to be reserved", 5)
+    assert world.left_to_slurm()[job_id] == why
+    SlurmCluster.wait_for(lambda: not reserved(world, client), "nothing to be reserved", 5)
     job = world.slurm.jobs()[job_id]
     assert (job["JobState"], job["ReqNodeList"]) == ("PENDING", "(null)")
     SlurmCluster.wait_for(lambda: reason in world.slurm.jobs()[job_id]["Reason"], f"Slurm to say {reason}", 10)
@@ -167,12 +173,35 @@ def test_nothing_is_reserved_for_a_job_that_a_partition_or_a_reservation_keeps_w
         long = slurm.submit("true", "-N1", "--gres=gpu:8", "-p", "short", "-t", "10", "--comment=placewise")
         check_left(world, client, long, "PartitionTimeLimit")
         slurm.run("scontrol", "update", "partitionname=short", "maxtime=30")
-        coming = ["starttime=now+120", "duration=60", "nodes=ALL", "flags=maint", f"users={slurm.user}"]
-        slurm.run("scontrol", "create", "reservation", "reservationname=works", *coming)
+        coming = ["starttime=now+120", "duration=60", "nodes=ALL", f"users={slurm.user}"]
+        slurm.run("scontrol", "create", "reservation", "reservationname=works", "flags=maint", *coming)
         through = slurm.submit("true", "-N2", "--gres=gpu:8", "-t", "10")
         check_left(world, client, through, "Reserved")
         slurm.run("scontrol", "delete", "reservationname=works")
-        jobs = world.wait_until_done([long, through], 90)
+        slurm.run("scontrol", "create", "reservation", "reservationname=course", *coming)
+        across = slurm.submit("true", "-N2", "--gres=gpu:8", "-t", "10")
+        check_left(world, client, across, "Reserved")  # "for maintenance", says Slurm
+        slurm.run("scontrol", "delete", "reservationname=course")
+        jobs = world.wait_until_done([long, through, across], 90)
+        assert {job["JobState"] for job in jobs.values()} == {"COMPLETED"}
+
+
+def reserved(world: SlurmWorld, client: Client) -> set[str]:
+    """Jobs that have a place and do not run there yet."""
+    return {job.job_id for job in world.cluster(client).jobs if job.state != RunningJob.RUNNING}
+
+
+def test_nothing_is_reserved_for_a_job_that_slurm_puts_behind_others() -> None:
+    """The other job waits for both nodes, and one is free: a job without a time limit may not pass it."""
+    with rules_world() as (world, client):
+        slurm = world.slurm
+        first = slurm.submit("sleep 30", "-N1", "--gres=gpu:8", "-p", "plain", "-t", "2")
+        SlurmCluster.wait_for(lambda: slurm.jobs()[first]["JobState"] == "RUNNING", "the first job", 30)
+        other = slurm.submit("true", "-N2", "--gres=gpu:8", "-p", "plain", "-t", "2")
+        behind = slurm.submit("true", "-N1", "--gres=gpu:8", "-p", "plain", "-t", "10", "--comment=placewise")
+        check_left(world, client, behind, "Priority", why="outranked")
+        assert f"job {behind} did not start in time" not in world.bridge_log()
+        jobs = world.wait_until_done([first, other, behind], 90)
         assert {job["JobState"] for job in jobs.values()} == {"COMPLETED"}
 
 

@@ -108,7 +108,7 @@ def test_a_dry_run_holds_nothing_and_agrees_seldom(record_property: Note) -> Non
         assert placed >= 15
         assert (found.as_decided, len(found.released)) == (0, 60)
         assert world.yarn.log("rm").count("gang appattempt_") == len(world.released())  # one line for each
-        assert agreed < 18
+        assert agreed < 0.3 * placed
 
 
 def ran_as_logged(world: YarnWorld, application: str) -> bool:

@@ -14,7 +14,16 @@ from placewise.v1.job_pb2 import Job
 from placewise_client.adapter.native import End, Stage
 from placewise_slurm.records import SlurmJob
 from placewise_slurm.shares import divisible_task
-from placewise_slurm.translate import SiteNames, is_elastic, stage, to_job, to_native, to_node
+from placewise_slurm.translate import (
+    SiteNames,
+    blocked_by,
+    is_elastic,
+    is_outranked,
+    stage,
+    to_job,
+    to_native,
+    to_node,
+)
 from placewise_slurm.versions import VERSIONS, Update
 
 CASES = Path(__file__).parents[2] / "cases" / "slurm"
@@ -226,3 +235,52 @@ def test_a_gpu_type_is_a_model_unless_the_site_types_every_gpu() -> None:
 def test_divisible_jobs(comment: str, scales: tuple[float, float, str] | None) -> None:
     task = divisible_task(dataclasses.replace(HELD, comment=comment))
     assert (task and (task.parallel_scale, task.serial_scale, task.kind)) == scales
+
+
+@pytest.mark.parametrize(
+    ("reason", "text", "wanted"),
+    [
+        ("QOSMaxJobsPerUserLimit", "QOSMaxJobsPerUserLimit", "QOSMaxJobsPerUserLimit"),
+        ("QOSGrpGRES", "QOSGrpGRES", "QOSGrpGRES"),
+        ("InvalidQOS", "InvalidQOS", "InvalidQOS"),
+        ("AssocGrpCpuLimit", "AssocGrpCpuLimit", "AssocGrpCpuLimit"),
+        ("AssociationJobLimit", "AssociationJobLimit", "AssociationJobLimit"),
+        ("MaxGRESPerAccount", "MaxGRESPerAccount", "MaxGRESPerAccount"),
+        ("AccountNotAllowed", "AccountNotAllowed", "AccountNotAllowed"),
+        ("Licenses", "Licenses", "Licenses"),
+        ("Reservation", "Reservation", "Reservation"),
+        ("ReservationDeleted", "ReservationDeleted", "ReservationDeleted"),
+        ("PartitionTimeLimit", "PartitionTimeLimit", "PartitionTimeLimit"),
+        ("PartitionNodeLimit", "PartitionNodeLimit", "PartitionNodeLimit"),
+        ("DeadLine", "DeadLine", "DeadLine"),
+        (
+            "ReqNodeNotAvail",
+            "ReqNodeNotAvail, Reserved for maintenance",
+            "ReqNodeNotAvail, Reserved for maintenance",
+        ),
+        ("Resources", "Resources", ""),
+        ("Priority", "Priority", ""),
+        ("ReqNodeNotAvail", "ReqNodeNotAvail, UnavailableNodes:n1", ""),
+        ("None", "None", ""),
+    ],
+)
+def test_what_keeps_a_job_from_starting_is_a_rule_or_a_place(reason: str, text: str, wanted: str) -> None:
+    assert blocked_by(dataclasses.replace(HELD, reason=reason, reason_text=text)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("reason", "text", "others", "wanted"),
+    [
+        ("Priority", "Priority", 5, True),
+        ("Priority", "Priority", 7, True),
+        ("Priority", "Priority", 4, False),
+        ("Priority", "Priority", -1, False),
+        ("Resources", "Resources", 7, False),
+        ("ReqNodeNotAvail", "ReqNodeNotAvail, May be reserved for other job", -1, True),
+        ("ReqNodeNotAvail", "ReqNodeNotAvail, UnavailableNodes:n1", 7, False),
+    ],
+)
+def test_a_job_is_outranked_by_others_that_wait_and_by_what_its_nodes_are_kept_for(
+    reason: str, text: str, others: int, wanted: bool
+) -> None:
+    assert is_outranked(dataclasses.replace(HELD, reason=reason, reason_text=text, priority=5), others) is wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,21 @@ def test_where_no_tree_can_be_made_that_is_said(
 def test_an_unknown_release_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("make", "25.05") == 2
     assert "22.05, 24.11, 26.05" in capsys.readouterr().err
+
+
+def test_names_are_looked_up_in_the_tree_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """slurmctld asks who each caller is: a name server that answers late leaves requests unanswered."""
+    root = tmp_path / "24.11.partial"
+
+    def debootstrap(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        (root / "etc").mkdir(parents=True)
+        (root / "etc" / "nsswitch.conf").write_text("passwd: files\nhosts:  files dns\nnetworks: files\n")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/sbin/debootstrap")
+    monkeypatch.setattr(slurm_tree, "_mirror", lambda: "archive")
+    monkeypatch.setattr("subprocess.run", debootstrap)
+    slurm_tree._fill(root, "trixie")
+    assert (root / "etc" / "hosts").read_text() == "127.0.0.1 localhost\n"
+    assert (root / "etc" / "nsswitch.conf").read_text() == "passwd: files\nhosts: files\nnetworks: files\n"

@@ -176,8 +176,8 @@ class Book:
         return [record for _, record in self._applied() if record.decided is None]
 
     def blocked(self) -> list[Record]:
-        """Applied placements that a rule of the host's own keeps from starting."""
-        return [record for _, record in self._applied() if record.job.blocked_by]
+        """Applied placements that a rule of the host's own, or jobs that it prefers, keep from starting."""
+        return [record for _, record in self._applied() if record.job.blocked_by or record.job.is_outranked]
 
     def next_overdue_s(self, start_timeout_s: float) -> float:
         """When the first of the applied placements will be overdue; infinity if there is none."""

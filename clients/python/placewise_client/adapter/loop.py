@@ -323,8 +323,6 @@ class AdapterLoop:
                 self.metrics.withdrawn.inc()
                 self._drop_decision(record, "it did not start in time")
                 record.mark_withdrawn()
-                if record.job.is_outranked:
-                    await self._release(record, "outranked")
 
     async def _take_back_undecided(self) -> None:
         """Slurm queues a job again with the nodes of its last run. Before recovery the adapter knows no decisions."""
@@ -338,10 +336,11 @@ class AdapterLoop:
         """The host tells its user why the job waits; nothing stays reserved for it meanwhile."""
         for record in self.book.blocked():
             rule = record.job.blocked_by
+            reason = "blocked" if rule else "outranked"
             if await self.native.withdraw(record.job) is Applied.DONE:
-                self._drop_decision(record, f"blocked ({rule})")
+                self._drop_decision(record, f"blocked ({rule})" if rule else "others come first")
                 record.mark_withdrawn()
-                await self._release(record, "blocked", rule)
+                await self._release(record, reason, rule)
 
 
 def describe(verdict: Verdict) -> str:

@@ -63,8 +63,7 @@ class NativeJob:
     `shares` is known for a divisible job that has finished, as far as the host measures its shares and knows them then.
     `blocked_by`: the host's own rule (a quota, a reservation) for which it would not start an APPLIED job now, in its
     word. The job is left to the host at once, so that nothing is reserved for it; "" if only resources are missing.
-    `is_outranked`: the host puts others before an APPLIED job. If it has not started in time it is left to the host,
-    too, instead of being decided again.
+    `is_outranked`: the host has looked at an APPLIED job and starts others first. It is left to the host at once, too.
     Times are seconds since the epoch, 0 where unknown.
     """
 

@@ -1,6 +1,6 @@
 """Mistakes of the host and of the service: a part of the adapters' conformance suite.
 
-After each the service holds the same resources as the host: none twice, none for ever.
+Nothing is held twice by them, and nothing for ever.
 """
 
 from __future__ import annotations

@@ -132,7 +132,13 @@ async def test_without_the_service_gangs_stay_gated(
 
 @pytest.mark.parametrize("bound", [0, 1, 5])
 async def test_an_adapter_killed_between_its_writes_finishes_the_gang(
-    bound: int, adapter: AdapterProcess, plane: ControlPlane, watched: Watched, recorder: Recorder, cluster: str
+    bound: int,
+    adapter: AdapterProcess,
+    plane: ControlPlane,
+    watched: Watched,
+    recorder: Recorder,
+    cluster: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
     """It is stopped when a pod is nominated and so many are bound; then it is killed."""
     for attempt in range(3):
@@ -154,6 +160,7 @@ async def test_an_adapter_killed_between_its_writes_finishes_the_gang(
     await until(lambda: key in recorder.started)  # while all of its pods exist
     assert recorder.started[key].decision_id
     assert recorder.started[key].reason == ""  # as decided
+    record_property("fault", f"adapter killed with {left} of {CUT} pods gated: all bound where they were decided")
 
 
 CUT = 200
