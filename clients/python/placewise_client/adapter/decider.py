@@ -71,9 +71,12 @@ class Decider:
         """One verdict per job of `waiting`, by key. Takes about `decide_budget_s` at most when the service is away."""
         async with self._asking:
             gangs = [self.book.put(job, self.clock()) for job in waiting]
-            due = [gang for gang in gangs if self._is_due(gang)]
-            for queue in dict.fromkeys(gang.job.job.queue for gang in due):
-                await self._ask_queue(queue, [gang for gang in due if gang.job.job.queue == queue])
+            by_queue: dict[str, list[Record]] = {}
+            for gang in gangs:
+                if self._is_due(gang):
+                    by_queue.setdefault(gang.job.job.queue, []).append(gang)
+            for queue, due in by_queue.items():
+                await self._ask_queue(queue, due)
             return {gang.key: gang.verdict or Undecided("not asked yet") for gang in gangs}
 
     def _is_expired(self, gang: Record) -> bool:
