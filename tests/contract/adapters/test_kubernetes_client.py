@@ -75,13 +75,20 @@ class FakeApi:
 
 
 class Seen:
-    """A sink that remembers."""
+    """A sink that remembers, and how often the API had been asked when it read an object."""
 
-    def __init__(self) -> None:
+    def __init__(self, api: FakeApi) -> None:
         self.printed: list[tuple[str, list[str]]] = []
+        self.read_at: dict[str, int] = {}
+        self._api = api
 
-    def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
-        self.printed.append(("replace", [entry["metadata"]["name"] for entry in items]))
+    def read(self, entry: Mapping[str, Any]) -> str:
+        name: str = entry["metadata"]["name"]
+        self.read_at[name] = len(self._api.asked)
+        return name
+
+    def replace(self, items: Iterable[str]) -> None:
+        self.printed.append(("replace", list(items)))
 
     def change(self, entry: Mapping[str, Any]) -> None:
         self.printed.append(("change", [entry["metadata"]["name"]]))
@@ -116,7 +123,7 @@ async def client(url: str) -> AsyncIterator[KubeClient]:
 
 async def follow(client: KubeClient, api: FakeApi) -> Seen:
     """Runs a reflector until the server has nothing more to say."""
-    seen = Seen()
+    seen = Seen(api)
     task = asyncio.ensure_future(Reflector(client, PODS, seen).run())
     await asyncio.wait_for(api.more.wait(), 10)
     task.cancel()
@@ -126,6 +133,13 @@ async def follow(client: KubeClient, api: FakeApi) -> Seen:
 async def test_lists_are_read_page_by_page(client: KubeClient) -> None:
     items, version = await client.list_all(PODS)
     assert ([entry["metadata"]["name"] for entry in items], version) == (["p0", "p1", "p2", "p3", "p4"], "100")
+
+
+async def test_objects_are_read_before_the_next_page_is_asked_for(client: KubeClient, api: FakeApi) -> None:
+    """All pages of a large cluster together fill gigabytes."""
+    seen = await follow(client, api)
+    assert seen.read_at == {"p0": 1, "p1": 1, "p2": 2, "p3": 2, "p4": 3}
+    assert seen.printed == [("replace", ["p0", "p1", "p2", "p3", "p4"])]
 
 
 async def test_a_watch_tells_changes_and_goes_on_from_the_last_one(client: KubeClient, api: FakeApi) -> None:

@@ -390,7 +390,7 @@ async def test_what_was_let_through_is_forgotten_when_the_pod_is_bound_gone_or_t
     guarded.kube.remove_pod("/api/v1/namespaces/default/pods/gone")
     await guarded.kube.seen()
     assert remembered(guarded, documents) == ["unlisted", "reported"]
-    guarded.host.pods.replace([documents[3]])
+    guarded.host.pods.replace([guarded.host.pods.read(documents[3])])
     assert remembered(guarded, documents) == ["reported"]
     (waiting,) = gang("g", 1)
     metadata = documents[3]["metadata"] | {key: waiting["metadata"][key] for key in ("labels", "annotations")}

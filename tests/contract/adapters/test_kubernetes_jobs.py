@@ -294,10 +294,10 @@ async def test_where_jobs_may_not_be_read_pods_are_decided_all_the_same(
 ) -> None:
     listing = world.host.kube.list_all
 
-    async def refused(path: str, **params: str) -> Any:
+    async def refused(path: str, *read: Any) -> Any:
         if path == JOBS:
             raise KubeError(403, "Forbidden", "jobs")
-        return await listing(path, **params)
+        return await listing(path, *read)
 
     monkeypatch.setattr(world.host.kube, "list_all", refused)
     world.start_adapter()

@@ -386,10 +386,10 @@ async def test_groups_that_are_not_served_are_said_once_and_looked_for_again(
 
 
 async def test_what_may_not_be_listed_is_read_by_name(world: KubernetesWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(path: str, **_: str) -> Any:
+    async def refuse(path: str, *read: Any) -> Any:
         if path in world.host.kube.served:
             raise KubeError(403, "Forbidden", path)
-        return await listed(path)
+        return await listed(path, *read)
 
     listed = world.host.kube.list_all
     monkeypatch.setattr(world.host.kube, "list_all", refuse)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from placewise_kubernetes.kube import names
@@ -54,14 +54,16 @@ class FakeKube:
         self._check()
         return self._found(path)
 
-    async def list_all(self, path: str, **_: str) -> tuple[list[Document], str]:
+    async def list_all(
+        self, path: str, read: Callable[[Document], Any] = lambda item: item, **_: str
+    ) -> tuple[list[Any], str]:
         self._check()
         store = {PODS: self.pods, NODES: self.nodes, JOBS: self.jobs}.get(path)
         if store is None:
             if path not in self.served:
                 raise KubeError(404, "NotFound", "the server could not find the requested resource")
             store = {name: document for name, document in self.groups.items() if _collection(name) == path}
-        return copy.deepcopy(list(store.values())), str(next(self._version))
+        return [read(copy.deepcopy(document)) for document in store.values()], str(next(self._version))
 
     async def watch(self, path: str, version: str) -> AsyncIterator[tuple[str, Document]]:
         self._check()

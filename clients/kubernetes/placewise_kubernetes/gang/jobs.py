@@ -37,8 +37,12 @@ class JobMirror:
         self._clock = clock
         self._gangs: dict[str, Gang | None] = {}
 
-    def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
-        listed = {item["metadata"]["uid"] for item in items if _will_make_pods(item)}
+    def read(self, item: Mapping[str, Any]) -> str:
+        """The uid of a Job that will make pods; "" of any other."""
+        return str(item["metadata"]["uid"]) if _will_make_pods(item) else ""
+
+    def replace(self, items: Iterable[str]) -> None:
+        listed = set(filter(None, items))
         for uid in self._gangs.keys() - listed:
             self._give_up(uid)
         self._gangs = dict.fromkeys(listed) | self._gangs

@@ -43,14 +43,22 @@ class NodeMirror:
         self._has_changed = True
         self.nodes: dict[str, Node] = {}
 
-    def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
+    def read(self, item: Mapping[str, Any]) -> tuple[Node, Taints] | None:
+        """The node and its taints; None if the object cannot be read."""
+        try:
+            return self._reader.read(item), (item.get("spec") or {}).get("taints") or ()
+        except (ValueError, KeyError) as error:
+            log.warning("a node is ignored, its object cannot be read: %s", error)
+            return None
+
+    def replace(self, items: Iterable[tuple[Node, Taints] | None]) -> None:
         self.nodes.clear()
         for item in items:
             self._put(item)
         self._note_change()
 
     def change(self, item: Mapping[str, Any]) -> None:
-        if self._put(item):
+        if self._put(self.read(item)):
             self._note_change()
 
     def remove(self, item: Mapping[str, Any]) -> None:
@@ -73,14 +81,11 @@ class NodeMirror:
         """Has all nodes reported again: their labels of our own have changed."""
         self._has_changed = True
 
-    def _put(self, item: Mapping[str, Any]) -> bool:
+    def _put(self, item: tuple[Node, Taints] | None) -> bool:
         """Whether the node has changed (a heartbeat is no change)."""
-        try:
-            node = self._reader.read(item)
-        except (ValueError, KeyError) as error:
-            log.warning("a node is ignored, its object cannot be read: %s", error)
+        if item is None:
             return False
-        taints = (item.get("spec") or {}).get("taints") or ()
+        node, taints = item
         is_new = self.nodes.get(node.id) != node or self._taints.get(node.id) != taints
         self.nodes[node.id], self._taints[node.id] = node, taints
         return is_new
@@ -117,8 +122,8 @@ class PodMirror:
         self._on_node: dict[str, dict[str, Pod]] = {}
         self._node_of: dict[str, str] = {}
 
-    def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
-        pods = [pod for item in items if (pod := self._parsed(item)) is not None]
+    def replace(self, items: Iterable[Pod | None]) -> None:
+        pods = [pod for pod in items if pod is not None]
         seen = {pod.uid for pod in pods}
         known = set(self.others) | {uid for gang in self.book.gangs.values() for uid in gang.pods}
         for uid in known - seen:
@@ -130,12 +135,13 @@ class PodMirror:
         self._notify()
 
     def change(self, item: Mapping[str, Any]) -> None:
-        pod = self._parsed(item)
+        pod = self.read(item)
         if pod is not None:
             self.put(pod)
             self._notify_if_news(pod)
 
-    def _parsed(self, item: Mapping[str, Any]) -> Pod | None:
+    def read(self, item: Mapping[str, Any]) -> Pod | None:
+        """The pod; None if the object cannot be read."""
         try:
             return self._read(item)
         except (ValueError, KeyError) as error:

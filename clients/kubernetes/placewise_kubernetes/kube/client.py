@@ -7,7 +7,7 @@ import binascii
 import ssl
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,13 +187,15 @@ class KubeClient:
         """PATCHes an object. Raises KubeError, KubeUnreachableError."""
         return await self._call("PATCH", path, body=body, content_type=content_type)
 
-    async def list_all(self, path: str, **params: str) -> tuple[list[dict[str, Any]], str]:
-        """(items, resource version), read page by page. Raises KubeError, KubeUnreachableError."""
-        items: list[dict[str, Any]] = []
+    async def list_all(
+        self, path: str, read: Callable[[dict[str, Any]], Any] = lambda item: item, **params: str
+    ) -> tuple[list[Any], str]:
+        """(what `read` makes of each item, resource version), page by page. Raises KubeError, KubeUnreachableError."""
+        items: list[Any] = []
         query = {"limit": str(LIST_PAGE), **params}
         while True:
             page = await self._call("GET", path, params=query)
-            items.extend(page.get("items") or ())
+            items.extend(map(read, page.get("items") or ()))
             metadata = page.get("metadata") or {}
             if not metadata.get("continue"):
                 return items, metadata.get("resourceVersion", "")

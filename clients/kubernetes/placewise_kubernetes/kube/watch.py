@@ -25,8 +25,11 @@ ABSENT_S = 60.0
 class Sink(Protocol):
     """The receiver of changes. Methods are called from one coroutine and must not block or raise."""
 
-    def replace(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """The complete list; objects that are not in it are gone."""
+    def read(self, item: Mapping[str, Any]) -> Any:
+        """The part of a listed object that `replace` needs. The objects of a large cluster together fill gigabytes."""
+
+    def replace(self, items: Iterable[Any]) -> None:
+        """The complete list, as `read` has given it; objects that are not in it are gone."""
 
     def change(self, item: Mapping[str, Any]) -> None:
         """Added or modified."""
@@ -76,7 +79,7 @@ class Reflector:
         return self.synced.is_set() and not self.is_broken
 
     async def _list(self) -> None:
-        items, version = await self._client.list_all(self._path)
+        items, version = await self._client.list_all(self._path, self._sink.read)
         self._sink.replace(items)
         self._version = version
         self._note_recovery()

@@ -285,20 +285,15 @@ class OutcomeReporter:
             log.warning("node %s is left out, the service refuses it: %s", node.id, error)
 
     async def _report_nodes(self, nodes: Sequence[Node], full: bool) -> None:
-        request = ReportNodesRequest(cluster=self.settings.cluster, nodes=self._observed(nodes), full=full)
+        request = ReportNodesRequest(cluster=self.settings.cluster, full=full)
+        now = timestamp(self.now())
+        for node in nodes:
+            observed = request.nodes.add()
+            observed.CopyFrom(node)
+            if not observed.telemetry.HasField("observe_time"):  # the time of this look, unless the host gives one
+                observed.telemetry.observe_time.CopyFrom(now)
         timeout_s = _TIMEOUT_S + _TIMEOUT_S_PER_NODE * len(nodes)
         await self.client.report_nodes(request, timeout_s=timeout_s, retry=None)
-
-    def _observed(self, nodes: Iterable[Node]) -> list[Node]:
-        """Copies with the time of this look, unless the host gives one."""
-        copies = []
-        for node in nodes:
-            copy = Node()
-            copy.CopyFrom(node)
-            if not copy.telemetry.HasField("observe_time"):
-                copy.telemetry.observe_time.CopyFrom(timestamp(self.now()))
-            copies.append(copy)
-        return copies
 
     def _time(self, seconds: float) -> Timestamp:
         return timestamp(seconds or self.now())
