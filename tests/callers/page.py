@@ -41,7 +41,7 @@ _FIGURES = {
         "by two decisions.",
     ),
     "added time": ("Added time", "Of Placewise, beside the scheduler alone."),
-    "scale": ("Scale", "Cost at 1,000 and 10,000 nodes, with 500 and 5,000 waiting jobs."),
+    "scale": ("Scale", "Cost at 1,000 and 10,000 nodes, with 500 and 5,000 waiting jobs or gangs."),
 }
 
 

@@ -12,7 +12,7 @@ _OTHER_HADOOPS = {
 OF_SOME_TESTS = {*_OTHER_HADOOPS, "yarn-scale"}
 COMMANDS = {
     "contract": [*_PYTEST, "tests/contract/adapters"],
-    "scale": [*_PYTEST, "-m", "e2e_heavy", "tests/bench/test_slurm_scale.py"],
+    "scale": [*_PYTEST, "-m", "e2e_heavy", "tests/bench/test_slurm_scale.py", "tests/bench/test_kubernetes_scale.py"],
     **{f"slurm-{release}": ["make", "e2e-slurm", f"SLURM={release}"] for release in ("22.05", "24.11", "26.05")},
     "kubernetes": ["make", "e2e-kubernetes"],
     "yarn": ["make", "e2e-yarn"],
