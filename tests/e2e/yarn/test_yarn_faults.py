@@ -94,7 +94,15 @@ def test_a_wrong_answer_releases_the_new_gangs_alone(record_property: Note) -> N
         rest = account(world, held.results(120))
         assert rest.as_decided == 3
         check_end(world)
+        check_left_say_why(world)
         record_property("fault", f"answers by fault {dict(way.hits)}; held before: {first}; while they came: {rest}")
+
+
+def check_left_say_why(world: YarnWorld) -> None:
+    """So does the log, of each container of theirs. One that is over before the adapter looks at it is not reported."""
+    whys = {job: why for job, (_, why) in world.log().starts.items() if job.startswith("container_")}
+    assert len(world.released()) / 2 < len(whys) <= len(world.released())
+    assert all(why.startswith("left to the host: no decision: ") for why in whys.values()), whys
 
 
 def spoil(world: YarnWorld, way: FaultyWay, fault: str, gpus: int) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import redis
+from tests.e2e.hosts.decision_log import DecisionLog, read_log
 from tests.e2e.slurm.slurm_cluster import free_ports
 from tests.e2e.yarn.yarn_artefacts import HADOOP, JAR, SHELL, missing
 from tests.e2e.yarn.yarn_cluster import YarnCluster, wait_for
@@ -73,17 +74,20 @@ class YarnWorld:
 
     # --- the service --------------------------------------------------------------------------------------------------
 
-    def start_service(self) -> None:
+    @property
+    def service_environment(self) -> dict[str, str]:
         paths = os.pathsep.join(str(ROOT / folder) for folder in ("service", "clients/python"))
-        environment = {
+        return {
             **os.environ,
             "PYTHONPATH": paths,
             "PLACEWISE_STATE_DIR": str(self.state_dir),
             "PLACEWISE_SERVER__GRPC_PORT": str(self.grpc_port),
             "PLACEWISE_SERVER__REST_PORT": str(self.rest_port),
         }
+
+    def start_service(self) -> None:
         with (self.root / "service.log").open("ab") as log:
-            options = {"env": environment, "cwd": self.root, "start_new_session": True}
+            options = {"env": self.service_environment, "cwd": self.root, "start_new_session": True}
             self.service = [subprocess.Popen([PLACEWISE, "serve"], stdout=log, stderr=log, **options)]
         wait_for(lambda: self.ask("readyz") is not None, "the service", 60)
 
@@ -126,6 +130,10 @@ class YarnWorld:
         return len([node for node in self.cluster().get("nodes", []) if node.get("state") == "READY"])
 
     # --- decisions and what became of them ----------------------------------------------------------------------------
+
+    def log(self) -> DecisionLog:
+        """The decision log as it is now."""
+        return read_log(self.root / "export", CLUSTER, self.service_environment)
 
     def decisions(self) -> dict[str, list[tuple[str, str]]]:
         """By application, each gang with the id of its decision, in order; none that was left to YARN later."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 E2E, FAULTS, LIMITS = (f"tests/e2e/yarn/test_yarn_{name}.py" for name in ("e2e", "faults", "limits"))
 _JARS = "clients/yarn/src/test/java/placewise/yarn"
 BROKER = f"{_JARS}/BrokerTest.java"
+BOOKS = f"{_JARS}/BooksTest.java"
 ASKER = f"{_JARS}/ConformanceTest.java"
 _UNDER_CONTENTION = f"{E2E}::test_mixed_gangs_run_as_decided_under_contention"
 _KILLED = f"{E2E}::test_twenty_gangs_and_service_killed"
@@ -27,10 +28,7 @@ _INSIDE = "the adapter is part of the ResourceManager: it neither loses sight of
 _NO_UPDATE = "the adapter changes nothing at YARN: it refuses nodes, and a call in the same process is not lost"
 _GATE = "the gate lets a container of a decided gang go to its decided node alone"
 
-_SINGLY = (
-    "a gang that is left to YARN becomes containers of their own, which are reported one by one; the reason stands "
-    "in the ResourceManager's log"
-)
+_SINGLY = "a dry run decides each gang and lets it go: those that start later say so one by one"
 
 SHOWN: Mapping[str, str] = {
     "test_a_gang_runs_exactly_where_the_service_said": _UNDER_CONTENTION,
@@ -58,6 +56,7 @@ SHOWN: Mapping[str, str] = {
     "test_every_job_has_its_user": f"{BROKER}::aQuestionNamesTheUserOfTheApplication",
     "test_what_others_run_is_told_with_its_resources": _KILLED,
     "test_a_placement_that_is_taken_back_says_why": f"{BROKER}::aWithdrawnGangSaysWhy",
+    "test_a_gang_that_is_left_to_the_host_says_why": f"{BOOKS}::containersOfAGangThatWasLeftToYarnSayWhy",
     "test_what_can_never_fit_is_left_to_the_host": f"{ASKER}::whatCanNeverFitIsLeftToYarn",
     "test_a_lost_answer_is_heard_again_and_not_decided_again": (
         f"{ASKER}::aLostAnswerForAGangThatIsHeldIsAskedForAgainByTheSameName"
@@ -102,6 +101,5 @@ NOT_HERE: Mapping[str, str] = {
     ),
     "test_a_change_that_the_host_refuses_is_decided_again": _NO_UPDATE,
     "test_a_change_whose_answer_is_lost_is_made_once": _NO_UPDATE,
-    "test_a_gang_that_is_left_to_the_host_says_why": _SINGLY,
     "test_a_gang_of_a_dry_run_is_told_as_the_host_ran_it": _SINGLY,
 }

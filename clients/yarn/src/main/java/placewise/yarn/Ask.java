@@ -28,6 +28,7 @@ final class Ask {
   private int granted;
   private int open;
   private int early;
+  private String openedFor = "";
   private volatile String reason = "asking Placewise";
 
   /** In a dry run no node is refused. */
@@ -100,11 +101,17 @@ final class Ask {
     return withdrawn;
   }
 
-  /** YARN may place this many containers on any node. */
-  synchronized void open(int count) {
+  /** YARN may place this many containers on any node, for this reason. */
+  synchronized void open(int count, String why) {
+    openedFor = why;
     int placed = Math.min(early, count);
     early -= placed;
     open += count - placed;
+  }
+
+  /** Why YARN may place containers freely that no gang holds; "" if it may not. */
+  synchronized String openedFor() {
+    return openedFor;
   }
 
   synchronized void shut() {

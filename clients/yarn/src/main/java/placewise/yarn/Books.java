@@ -84,11 +84,8 @@ final class Books {
     SchedulerApplicationAttempt attempt = scheduler().getApplicationAttempt(container.getApplicationAttemptId());
     ObjectNode job = Questions.single(id.toString(), text(attempt == null ? null : attempt.getUser()),
         text(container.getQueueName()), container.getAllocatedResource());
-    ObjectNode event = Questions.event(id.toString(), "STARTED", System.currentTimeMillis());
-    ObjectNode task = event.putArray("placement").addObject().put("task", "worker-0").put("role", "WORKER");
-    task.put("node", node).set("demand", Questions.resources(container.getAllocatedResource()));
-    event.set("job", job);
-    placewise.reporter.add(event);
+    String why = ask == null ? "" : ask.openedFor();
+    placewise.reporter.startedAlone(job, node, Questions.resources(container.getAllocatedResource()), why);
   }
 
   private static String text(String given) {

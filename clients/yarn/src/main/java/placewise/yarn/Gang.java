@@ -209,7 +209,7 @@ final class Gang {
     stage = Stage.RELEASED;
     counts.forEach((ask, count) -> {
       ask.addAsked(-count);
-      ask.open(count);
+      ask.open(count, why);
     });
     explain("left to YARN: " + why);
   }

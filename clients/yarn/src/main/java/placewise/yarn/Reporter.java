@@ -42,6 +42,15 @@ final class Reporter {
         gang.reservationId));
   }
 
+  /** A container that no decision placed runs on this node. `why`: its gang was left to YARN; "" if it had none. */
+  void startedAlone(ObjectNode job, String node, ObjectNode demand, String why) {
+    ObjectNode event = Questions.event(job.path("id").asText(), "STARTED", System.currentTimeMillis());
+    ObjectNode task = event.putArray("placement").addObject().put("task", "worker-0").put("role", "WORKER");
+    task.put("node", node).set("demand", demand);
+    event.set("job", job);
+    add(why.isEmpty() ? event : event.put("reason", shortened("left to the host: " + why)));
+  }
+
   void ended(Gang gang, End end, String why) {
     ObjectNode event = Questions.event(gang.id(), end.name(), System.currentTimeMillis());
     add(decided(event, gang.decisionId, gang.reservationId).put("reason", shortened(why)));

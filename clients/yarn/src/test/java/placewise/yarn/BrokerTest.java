@@ -249,7 +249,7 @@ public final class BrokerTest {
     dry.take("n1");
     assertEquals(0, dry.need());
     dry.addAsked(-3);
-    dry.open(3);
+    dry.open(3, "");
     dry.take("n2");
     dry.take("n3");
     assertEquals(0, dry.need());
