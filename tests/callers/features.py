@@ -77,6 +77,7 @@ FIGURES_OF: Mapping[str, tuple[str, ...]] = {
         _LATENCY,
         f"{_DIES}[service-extender",
         f"{_DIES}[adapter-extender",
+        f"{_SCALE}[own",  # nothing is bound there, and else the two do the same
     ),
     OWN: (f"{_ROLES}[own", _LATENCY, f"{_DIES}[service-own", f"{_DIES}[adapter-own", f"{_SCALE}[own"),
     GATES: ("e2e.kubernetes.gates.", f"{_SCALE}[gates"),
