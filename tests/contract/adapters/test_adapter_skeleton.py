@@ -14,7 +14,8 @@ from tests.contract.adapters.suite.adapter_world import SETTINGS, Clock, World
 from tests.fakes.schedulers.memory_host import MemoryHost
 from tests.fakes.servers.oracle import OracleServer, SmallService
 
-from placewise_client.adapter.native import NativeJob, Stage
+from placewise.v1.cluster_pb2 import JobEvent, Node
+from placewise_client.adapter.native import End, NativeJob, Stage
 
 
 class TestMemoryHost(AdapterConformance):
@@ -23,6 +24,31 @@ class TestMemoryHost(AdapterConformance):
     @pytest.fixture
     async def host(self) -> MemoryHost:
         return MemoryHost()
+
+    @pytest.mark.parametrize("stage", [Stage.APPLIED, Stage.WAITING])
+    async def test_a_start_that_the_host_has_lost_is_over_and_the_next_one_is_told(
+        self, world: World, host: MemoryHost, stage: Stage
+    ) -> None:
+        """slurmctld loses a job's launch if it is killed then: the job waits again, under the same name."""
+        key = await host.submit(1, 8)
+        await world.step()
+        first = await host.where(key)
+        await host.set_node_state(first[0], Node.DRAINING)
+        placement = host.jobs[key].placement if stage is Stage.APPLIED else ()
+        host.jobs[key] = dataclasses.replace(host.jobs[key], stage=stage, placement=placement)
+        await world.loop.run_pass(full=True)
+        assert host.jobs[key].stage is not Stage.RUNNING
+        for _ in range(3):
+            world.clock.advance(2)
+            await world.step()
+        assert await host.where(key) == world.decided_nodes(key) != first
+        await host.end(key, End.FINISHED)
+        await world.step()
+        told = [(event.kind, event.decision_id) for event in world.oracle.reported if event.job_id == key]
+        kinds = [kind for kind, _ in told if kind != JobEvent.SUBMITTED]
+        assert kinds == [JobEvent.STARTED, JobEvent.CANCELLED, JobEvent.STARTED, JobEvent.FINISHED]
+        assert len({decision for kind, decision in told if kind == JobEvent.STARTED}) == 2
+        assert world.oracle.held == {}
 
 
 class HostWithNews(MemoryHost):

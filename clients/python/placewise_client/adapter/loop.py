@@ -154,6 +154,9 @@ class AdapterLoop:
             record = item.record
             if record.stage is Stage.RUNNING:
                 self._note_start(record)
+            elif item.before is Stage.RUNNING and record.stage is not Stage.ENDED:
+                self._note_lost_start(record)
+                has_freed = True
             elif record.stage is Stage.APPLIED:
                 self._take_over(record)
             elif record.stage is Stage.WAITING and item.before is Stage.APPLIED:
@@ -169,6 +172,14 @@ class AdapterLoop:
     def _note_start(self, record: Record) -> None:
         self._take_over(record)
         self.reporter.report_started(record.job, record.decided, left_because=record.left_because)
+
+    def _note_lost_start(self, record: Record) -> None:
+        """The host lets a job wait again that it has started, under the same name. It is decided again."""
+        log.warning("job %s was started, and the host lets it wait again", record.key)
+        ended = dataclasses.replace(record.job, end=End.CANCELLED, end_reason="put back into the host's queue")
+        self.reporter.report_ended(ended, record.decided)
+        self.reporter.forget([record.key])
+        record.decided = None
 
     def _take_over(self, record: Record) -> None:
         """The host shows that a verdict was carried out, although its answer may have been lost."""
