@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.hosts.faulty_way import FaultyWay
 from tests.e2e.slurm.slurm_cluster import free_ports
 from tests.e2e.yarn.yarn_cluster import YarnCluster, wait_for
-from tests.e2e.yarn.yarn_gangs import Driver, Spec, account, mixed
+from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account, mixed
 from tests.e2e.yarn.yarn_ha import RMS, ElectedCluster, PairedCluster
 from tests.e2e.yarn.yarn_world import MARKS, YarnWorld, yarn_world
 
@@ -65,10 +65,13 @@ def check_books(world: YarnWorld, gpus: int) -> None:
     wait_for(is_equal, f"the service and YARN to agree on {gpus} GPUs", 60)
 
 
-def check_end(world: YarnWorld) -> None:
+def check_end(world: YarnWorld) -> str:
+    """Returns what was lost and doubled, in words."""
     wait_for(world.is_quiet, "the service to hear that all containers are over", 30)
     assert world.agrees()
     assert world.started_twice() == []
+    assert world.log().doubled() == []
+    return f"{_TIMES} times each: 0 lost, 0 doubled"
 
 
 # The budget is longer than an answer takes on a busy machine, and shorter than a slow one.
@@ -93,9 +96,9 @@ def test_a_wrong_answer_releases_the_new_gangs_alone(record_property: Note) -> N
         way.fault = ""
         rest = account(world, held.results(120))
         assert rest.as_decided == 3
-        check_end(world)
+        faced = f"wrong answers, {check_end(world)}; hits {dict(way.hits)}"
         check_left_say_why(world)
-        record_property("fault", f"answers by fault {dict(way.hits)}; held before: {first}; while they came: {rest}")
+        record_property("fault", f"{faced}; held before: {first}; while they came: {rest}")
 
 
 def check_left_say_why(world: YarnWorld) -> None:
@@ -117,13 +120,14 @@ def spoil(world: YarnWorld, way: FaultyWay, fault: str, gpus: int) -> None:
     check_books(world, gpus)
 
 
-def test_the_resource_manager_killed_between_decision_and_allocation() -> None:
+def test_the_resource_manager_killed_between_decision_and_allocation(record_property: Note) -> None:
     """It dies while a decision is on its way to it, and earlier gangs run."""
     with spoilt_world(_PATIENT) as (world, way):
-        kill_resource_manager(world, way)
+        found = kill_resource_manager(world, way)
+        record_property("fault", f"ResourceManager killed, {check_end(world)}; {found}")
 
 
-def kill_resource_manager(world: YarnWorld, way: FaultyWay) -> None:
+def kill_resource_manager(world: YarnWorld, way: FaultyWay) -> Account:
     gangs = Driver(world).start([gang(f"gang-{n}", 2 + n % 3, 3, 12, 4000 * n) for n in range(8)])
     for _ in range(_TIMES):
         way.placed = lambda: world.yarn.signal("rm", signal.SIGKILL)
@@ -134,15 +138,19 @@ def kill_resource_manager(world: YarnWorld, way: FaultyWay) -> None:
         wait_for(world.agrees, "the service to count what YARN counts", 60)
     results = gangs.results(240)
     assert [result.get("error") for result in results] == [None] * 8
-    check_ran_where_some_decision_said(world, results)
-    check_end(world)
+    return check_ran_where_some_decision_said(world, results)
 
 
-def check_ran_where_some_decision_said(world: YarnWorld, results: Sequence[Spec]) -> None:
-    """A restarted ResourceManager asks for the rest of a half-allocated gang: then two decisions make its places."""
+def check_ran_where_some_decision_said(world: YarnWorld, results: Sequence[Spec]) -> Account:
     found = account(world, results)
     print(f"{found}; {found.elsewhere}")
     assert (found.released, found.never_decided, found.unwritten) == ([], [], [])
+    check_each_container_was_decided(world, results)
+    return found
+
+
+def check_each_container_was_decided(world: YarnWorld, results: Sequence[Spec]) -> None:
+    """A gang may run by two decisions: the rest of it is asked about after a restart, or after the loss of a node."""
     for result in results:
         ran = Counter(container["node"] for wave in result["waves"] for container in wave["containers"])
         pairs = world.decisions()[result["application"]]
@@ -150,7 +158,7 @@ def check_ran_where_some_decision_said(world: YarnWorld, results: Sequence[Spec]
         assert ran <= sum((nodes or Counter() for nodes in decided), Counter()), result
 
 
-def test_two_resource_managers_take_turns() -> None:
+def test_two_resource_managers_take_turns(record_property: Note) -> None:
     """Each is active twice. No event is reported twice, and no thread is left of an earlier turn."""
     with spoilt_world(_PATIENT, PairedCluster) as (world, way):
         pair = world.yarn
@@ -166,13 +174,13 @@ def test_two_resource_managers_take_turns() -> None:
                 assert (counts["placewise-asker"], counts["placewise-clock"]) == (1, 1), rm
         results = gangs.results(240)
         assert [result.get("error") for result in results] == [None] * 12
-        check_ran_where_some_decision_said(world, results)
-        check_end(world)
+        found = check_ran_where_some_decision_said(world, results)
+        record_property("fault", f"the other ResourceManager made active, {check_end(world)}; {found}")
         assert len([job for job, kind in way.events if kind == "STARTED" and "/w" in job]) >= 12
         assert [event for event, count in way.events.items() if count > 1] == []
 
 
-def test_zookeeper_makes_the_other_resource_manager_active() -> None:
+def test_zookeeper_makes_the_other_resource_manager_active(record_property: Note) -> None:
     with spoilt_world(_PATIENT, ElectedCluster) as (world, _):
         pair = world.yarn
         assert isinstance(pair, ElectedCluster)
@@ -184,11 +192,11 @@ def test_zookeeper_makes_the_other_resource_manager_active() -> None:
             wait_for(world.agrees, "the service to count what YARN counts", 60)
         results = gangs.results(240)
         assert [result.get("error") for result in results] == [None] * 12
-        check_ran_where_some_decision_said(world, results)
-        check_end(world)
+        found = check_ran_where_some_decision_said(world, results)
+        record_property("fault", f"the active ResourceManager killed, {check_end(world)}; {found}")
 
 
-def test_node_lost_while_gangs_run_and_wait(world: YarnWorld) -> None:
+def test_node_lost_while_gangs_run_and_wait(world: YarnWorld, record_property: Note) -> None:
     gangs = Driver(world).start(mixed(45, random.Random(3), longest_s=4.0, every_ms=2200))
     for node in ("n2", "n3", "n4"):
         wait_for(lambda node=node: world.yarn.used()[node][0] > 0, f"containers on {node}", 60)
@@ -198,16 +206,22 @@ def test_node_lost_while_gangs_run_and_wait(world: YarnWorld) -> None:
         wait_for(world.agrees, "the service to count what YARN counts", 60)
         world.yarn.start_node(node)
         wait_for(lambda: world.known_nodes() == 4, f"{node} to return", 60)
+    record_property("fault", f"node lost, {nodes_faced(world, gangs)}")
+
+
+def nodes_faced(world: YarnWorld, gangs: Driver) -> str:
+    """Each application gets all its containers: a container that cannot be launched is asked for again."""
     results = gangs.results(240)
-    # An unmanaged master gives up if it cannot launch a container that it has on the dead node.
-    whole = [result for result in results if "error" not in result]
-    print(f"{len(whole)} of {len(results)} applications ended well, {len(world.as_decided())} gangs ran as decided")
-    assert len(results) == 45
-    assert len(whole) >= 35
-    wait_for(world.agrees, "the service to count what YARN counts", 60)
+    assert [result.get("error") for result in results] == [None] * 45
+    assert world.released() == {}
+    check_each_container_was_decided(world, results)
+    again = sum(wave.get("again", 0) for result in results for wave in result["waves"])
+    withdrawn = world.yarn.log("rm").count(" is withdrawn: ")
+    ran = f"{len(world.as_decided())} gangs of {len(results)} applications ran as decided"
+    return f"{check_end(world)}; {ran}; {withdrawn} decisions withdrawn, {again} containers not launched"
 
 
-def test_node_decommissioned_while_gangs_run_and_wait() -> None:
+def test_node_decommissioned_while_gangs_run_and_wait(record_property: Note) -> None:
     with yarn_world(_PATIENT) as world:
         gangs = Driver(world).start(mixed(45, random.Random(5), longest_s=4.0, every_ms=1500))
         for node in ("n2", "n3", "n4"):
@@ -219,12 +233,7 @@ def test_node_decommissioned_while_gangs_run_and_wait() -> None:
             world.yarn.kill(node)
             world.yarn.start_node(node)
             wait_for(lambda: world.known_nodes() == 4, f"{node} to return", 60)
-        results = gangs.results(240)
-        whole = [result for result in results if "error" not in result]
-        print(f"{len(whole)} of {len(results)} applications ended well, {len(world.as_decided())} gangs ran as decided")
-        assert len(results) == 45
-        assert len(whole) >= 35  # as for lost nodes
-        wait_for(world.agrees, "the service to count what YARN counts", 60)
+        record_property("fault", f"node decommissioned, {nodes_faced(world, gangs)}")
 
 
 def test_service_that_hangs_three_times_releases_no_held_gang(record_property: Note) -> None:
@@ -243,11 +252,10 @@ def test_service_that_hangs_three_times_releases_no_held_gang(record_property: N
             check_books(world, gpus=24)
         first, rest = account(world, long.results(150)), account(world, held.results(120))
         assert (first.as_decided, rest.as_decided) == (1, 3)
-        check_end(world)
-        record_property("fault", f"service hung, {_TIMES} times; held before: {first}; while it hung: {rest}")
+        record_property("fault", f"service hung, {check_end(world)}; held before: {first}; while it hung: {rest}")
 
 
-def test_application_master_killed(world: YarnWorld) -> None:
+def test_application_master_killed(world: YarnWorld, record_property: Note) -> None:
     """A second attempt asks again, and the first one's containers are free."""
     for number in range(_TIMES):
         shell = world.submit_shell(containers=3, gpus=2, command="sleep 4")
@@ -255,10 +263,11 @@ def test_application_master_killed(world: YarnWorld) -> None:
         world.yarn.kill_master()
         assert shell.wait(timeout=120) == 0
         assert len(world.as_decided()) == 2 * number + 2
-        check_end(world)
+        faced = check_end(world)
+    record_property("fault", f"ApplicationMaster killed, {faced}")
 
 
-def test_application_killed_while_held(world: YarnWorld) -> None:
+def test_application_killed_while_held(world: YarnWorld, record_property: Note) -> None:
     long = Driver(world, "long").start([gang("long", 4, 8, 30)])
     wait_for(lambda: len(world.as_decided()) == 1, "the long gang to run", 60)
     held = Driver(world, "held").start([gang(f"held-{n}", 4, 8, 0.5) for n in range(_TIMES + 1)])
@@ -278,7 +287,7 @@ def test_application_killed_while_held(world: YarnWorld) -> None:
     assert sorted(result["name"] for result in results if "error" not in result) == [f"held-{_TIMES}"]
     assert account(world, long.results(60)).as_decided == 1
     assert len(world.as_decided()) == 2
-    check_end(world)
+    record_property("fault", f"application killed while held, {check_end(world)}")
 
 
 def activities(world: YarnWorld, application: str) -> str:

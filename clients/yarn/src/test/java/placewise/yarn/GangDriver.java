@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Paths;
@@ -38,6 +39,7 @@ import org.apache.hadoop.yarn.client.api.NMTokenCache;
 import org.apache.hadoop.yarn.client.api.YarnClient;
 import org.apache.hadoop.yarn.client.api.YarnClientApplication;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.exceptions.YarnException;
 
 /**
  * Many unmanaged ApplicationMasters in one JVM, on YARN's ordinary clients. Reads a JSON array of applications, prints one
@@ -61,6 +63,8 @@ public final class GangDriver {
 
   private GangDriver(JsonNode spec) {
     this.spec = spec;
+    configuration.setLong(YarnConfiguration.CLIENT_NM_CONNECT_MAX_WAIT_MS, 2_000);
+    configuration.setLong(YarnConfiguration.CLIENT_NM_CONNECT_RETRY_INTERVAL_MS, 500);
   }
 
   public static void main(String[] arguments) throws Exception {
@@ -178,14 +182,21 @@ public final class GangDriver {
         List<ContainerRequest> open = wanted.get(container.getPriority().getPriority());
         if (open == null || open.isEmpty()) { // YARN may allocate one more than was asked for
           scheduler.releaseAssignedContainer(container.getId());
+          outcome.put("surplus", outcome.path("surplus").asInt() + 1);
           continue;
         }
         ContainerRequest served = open.remove(0);
         if (served != null) {
           scheduler.removeContainerRequest(served);
         }
+        if (!isLaunched(container) && served != null) { // its node is dead: another container takes its place
+          scheduler.releaseAssignedContainer(container.getId());
+          scheduler.addContainerRequest(served);
+          open.add(served);
+          outcome.put("again", outcome.path("again").asInt() + 1);
+          continue;
+        }
         containers.addObject().put("id", container.getId().toString()).put("node", container.getNodeId().getHost());
-        launch(container);
         left--;
       }
     }
@@ -223,7 +234,16 @@ public final class GangDriver {
     return response.getAllocatedContainers();
   }
 
-  private void launch(Container container) throws Exception {
+  private boolean isLaunched(Container container) throws InterruptedException {
+    try {
+      launch(container);
+      return true;
+    } catch (IOException | YarnException error) {
+      return false;
+    }
+  }
+
+  private void launch(Container container) throws IOException, YarnException {
     String command = "sleep " + spec.path("seconds").asText("1");
     Map<String, String> environment = new HashMap<>();
     if (spec.path("showsTags").asBoolean()) {

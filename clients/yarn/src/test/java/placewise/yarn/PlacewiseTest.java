@@ -1,6 +1,7 @@
 package placewise.yarn;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
 import java.util.Collections;
@@ -44,6 +45,22 @@ public final class PlacewiseTest {
     hasBegun.await();
     Placewise.start(Fakes.context(configuration, Collections.emptyMap(), () -> null), configuration);
     assertTrue(isOver.get());
+  }
+
+  @Test
+  public void aTagDecidesForOrAgainstPlacewiseWhateverTheQueue() {
+    Configuration configuration = Fakes.configuration(NOBODY);
+    for (String queues : new String[] {"", "root.gpu"}) {
+      configuration.set("placewise.queues", queues);
+      Placewise placewise = Placewise.start(Fakes.context(configuration, Collections.emptyMap(), () -> null), configuration);
+      assertEquals(!queues.isEmpty(), placewise.isManaged(facts(Collections.emptyMap())));
+      assertTrue(placewise.isManaged(facts(Collections.singletonMap("placewise", ""))));
+      assertFalse(placewise.isManaged(facts(Collections.singletonMap("placewise", "off"))));
+    }
+  }
+
+  private static AppFacts facts(Map<String, String> properties) {
+    return new AppFacts(Fakes.app(properties));
   }
 
   @Test
