@@ -122,9 +122,11 @@ def read_log(folder: Path, cluster: str, environment: Mapping[str, str]) -> Deci
 
 
 def _runs(outcomes: Sequence[Mapping[str, Any]], gpus: Mapping[tuple[str, str], frozenset[str]]) -> Iterator[Run]:
-    """`outcomes` by time. A decision that was not written out has no GPUs."""
+    """`outcomes` by time. A decision that was not written out has no GPUs. A start with a reason was the host's own."""
     first: dict[tuple[str, str, str], float] = {}
     for row in outcomes:
+        if row["kind"].upper() == "STARTED" and row["reason"]:
+            continue
         first.setdefault((row["decision_id"] or "", row["job_id"], row["kind"].upper()), row["time"].timestamp())
     for (decision, job, kind), start_s in first.items():
         if decision and kind == "STARTED":

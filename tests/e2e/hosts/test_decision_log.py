@@ -89,6 +89,15 @@ def test_a_start_that_is_told_twice_and_a_dry_run_are_not_doubled(read: Any) -> 
     assert log.account({"1": Places(["n1"])}).as_decided == 1
 
 
+@pytest.mark.parametrize("reason", ["left to the host: no_decision", "started by the host elsewhere than on n1"])
+def test_a_start_that_was_the_hosts_own_takes_no_gpu_of_its_decision(read: Any, reason: str) -> None:
+    """The service decides a question that its caller has given up. It hears of the start, and gives the GPUs away."""
+    starts = [outcome("d1", "1", "STARTED", 5, reason), outcome("d1", "1", "FINISHED", 12)]
+    log = read([decision("d1", "1", A), decision("d2", "2", A)], [*starts, *ran("d2", "2", 7, 9)])
+    assert log.doubled() == []
+    assert [run.job for run in log.runs] == ["2"]
+
+
 def test_each_gang_stands_in_one_list(read: Any) -> None:
     left = "left to the host: no_decision"
     log = read(

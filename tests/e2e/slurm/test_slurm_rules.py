@@ -222,6 +222,7 @@ def test_nothing_is_reserved_for_a_job_beyond_a_limit_of_its_qos() -> None:
             SlurmCluster.wait_for(lambda: slurm.jobs()[first]["JobState"] == "RUNNING", "the first job", 30)
             second = slurm.submit("true", "-N1", "--gres=gpu:8")
             SlurmCluster.wait_for(lambda: second in world.left_to_slurm(), "the second to be left to Slurm", 20)
+            SlurmCluster.wait_for(lambda: not reserved(world, client), "nothing to be reserved", 5)
             assert {job.job_id for job in world.cluster(client).jobs} <= {str(first)}
             reason = "QOSMaxJobsPerUserLimit"  # Slurm says so as it looks at the job again
             SlurmCluster.wait_for(lambda: slurm.jobs()[second]["Reason"] == reason, f"Slurm to say {reason}", 10)

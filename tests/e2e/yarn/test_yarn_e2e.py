@@ -175,7 +175,9 @@ def test_gangs_go_on_when_the_service_does_not(record_property: Note) -> None:
             assert middle <= 100, added_ms  # the decide budget, which few of them may wait for
             wait_for(world.is_quiet, "the service to hear that all containers are over", 60)
             assert world.agrees()
-            assert (world.started_twice(), world.log().doubled()) == ([], [])
+            assert world.started_twice() == []
+            if number != signal.SIGKILL:  # ends that it had not written out died with it
+                assert world.log().doubled() == []
 
 
 def stopped_three_times(world: YarnWorld, specs: list[Spec], number: signal.Signals) -> list[Spec]:
