@@ -48,7 +48,7 @@ pytestmark = [
     ),
 ]
 
-# A killed service loses what it had not written: decisions of 110 ms (docs/decision-log.md), and more on a busy machine.
+# A killed service loses what it had not written: decisions of 110 ms (docs/decision-log.md), more on a busy machine.
 _UNWRITTEN_MS = 200
 Note = Callable[[str, object], None]
 

@@ -3,8 +3,8 @@
     python -m tests.e2e.yarn.yarn_artefacts
 
 Ends with 75 where a JDK or Maven is missing, or Maven cannot fetch in time: the reason is the one line on standard
-output. PLACEWISE_TEST_MAVEN_LIMIT_S bounds all that Maven does in one go, PLACEWISE_TEST_HADOOP=3.4.2 runs the same jar on
-another release. Nothing of Hadoop is kept in the repository.
+output. PLACEWISE_TEST_MAVEN_LIMIT_S bounds all that Maven does in one go. PLACEWISE_TEST_HADOOP=3.4.2 runs the same jar
+on another release. Nothing of Hadoop is kept in the repository.
 """
 
 from __future__ import annotations
