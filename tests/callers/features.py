@@ -57,6 +57,7 @@ _ROLES = f"{_DECIDED}test_mixed_gangs_run_as_decided"
 _GATED = f"{_GATES}test_gangs_are_bound_where_they_were_decided"
 _OPEN = f"{_MODES}test_without_the_service_gangs_are_bound_all_the_same"
 _DIES = f"{_MODES}test_nothing_is_lost_or_given_twice_when_a_part_dies_in_a_burst"
+_DIED = [f"{service}-{part}" for service in ("oracle", "placewise") for part in ("service", "adapter")]
 _SCALE = "bench.test_kubernetes_scale.test_the_cost_grows_linearly"
 _TAKEN_UP = f"{_MODES}test_a_killed_adapter_takes_up_what_it_had_decided"
 
@@ -75,11 +76,10 @@ FIGURES_OF: Mapping[str, tuple[str, ...]] = {
         f"{_ROLES}[extender",
         f"{_DECIDED}test_a_dry_run_agrees_seldom",
         _LATENCY,
-        f"{_DIES}[service-extender",
-        f"{_DIES}[adapter-extender",
+        *(f"{_DIES}[{case}-extender" for case in _DIED),
         f"{_SCALE}[own",  # nothing is bound there, and else the two do the same
     ),
-    OWN: (f"{_ROLES}[own", _LATENCY, f"{_DIES}[service-own", f"{_DIES}[adapter-own", f"{_SCALE}[own"),
+    OWN: (f"{_ROLES}[own", _LATENCY, f"{_SCALE}[own", *(f"{_DIES}[{case}-own" for case in _DIED)),
     GATES: ("e2e.kubernetes.gates.", f"{_SCALE}[gates"),
     VOLCANO: (),
     YARN: ("e2e.yarn.", "bench.test_yarn_scale."),
