@@ -6,8 +6,8 @@ wait. A node has 12 KB and one running pod, a gang has two pods, a pod 8 KB. Eac
 is asked about at every pass. A cluster in use has some ten more pods on each node, which are not here.
 
 Both ways in which the adapter starts pods itself are measured. `gates` does more: it reads the rules of each pod,
-judges each node by each rule at every pass, and tells the service of disks and huge pages, too. What is measured of
-`own` the extender does as well: they differ in who binds a gang that is admitted.
+judges each node by each rule at every pass, and reports disks and huge pages, too. The figures of `own` are the
+extender's as well: the two differ in who binds a gang that is admitted.
 
 The first look ends when all gangs are asked about and all is reported. It is the least of two, passes and heartbeats
 are the least of five, as other processes on the machine only add to them. Telling all users is one reading.
@@ -137,7 +137,7 @@ class Adapter:
 
 
 async def _stop_others() -> None:
-    """Ends an adapter's watches, and what it has yet to write."""
+    """Ends an adapter's watches and its open writes."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

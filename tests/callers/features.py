@@ -167,7 +167,10 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         OWN: _cell("no"),
         GATES: _cell("no"),
         VOLCANO: _cell("no: decided with minMember"),
-        YARN: _cell("no: a later ask is a gang of its own"),
+        YARN: _cell(
+            "`placewise.min-gpus`: a gang of one-GPU containers may start with fewer",
+            f"{_YARN_LIMITS}test_a_gang_with_a_range_starts_on_the_idle_gpus",
+        ),
     },
     "topology": {
         SLURM: _cell("partitions and features (`a&b`)", f"{_SLURM}test_jobs_go_where_slurm_lets_them"),

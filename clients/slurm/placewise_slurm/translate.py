@@ -204,7 +204,7 @@ def blocked_by(job: SlurmJob) -> str:
 
 
 def is_outranked(job: SlurmJob, others: int) -> bool:
-    """Whether Slurm keeps the nodes of a pending job for others, or for a reservation that is to come.
+    """Whether Slurm keeps the nodes of a pending job for other jobs, or starts others first.
 
     `others` is the highest priority of the other jobs that wait in its partition. Slurm gives the reason "Priority" to
     a job that it has not looked at yet, too.

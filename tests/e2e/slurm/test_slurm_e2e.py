@@ -48,8 +48,8 @@ pytestmark = [
     ),
 ]
 
-# A killed service loses what it had not written: decisions of 110 ms (docs/decision-log.md), more on a busy machine.
-_UNWRITTEN_MS = 200
+# A killed service loses the decisions of so long (docs/decision-log.md): 60 ms until recorded, 50 more until written.
+_UNWRITTEN_MS = 110
 Note = Callable[[str, object], None]
 
 

@@ -192,7 +192,7 @@ def reserved(world: SlurmWorld, client: Client) -> set[str]:
 
 
 def test_nothing_is_reserved_for_a_job_that_slurm_puts_behind_others() -> None:
-    """The other job waits for both nodes, and one is free: a job without a time limit may not pass it."""
+    """The other job waits for both nodes, one of which is free for two minutes: a job of ten may not pass it."""
     with rules_world() as (world, client):
         slurm = world.slurm
         first = slurm.submit("sleep 30", "-N1", "--gres=gpu:8", "-p", "plain", "-t", "2")
