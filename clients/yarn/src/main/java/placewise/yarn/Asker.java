@@ -2,7 +2,6 @@ package placewise.yarn;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
@@ -255,7 +254,9 @@ final class Asker implements AutoCloseable {
         broker.waits(gang, gang.id(), limit, "");
       }
     }
-    List<Gang> sent = broker.sending(allowed);
+    // A service that fails is looked at with the short budget of one batch.
+    int most = breaker.isFailing() ? settings.batch : depth;
+    List<Gang> sent = broker.sending(allowed.subList(0, Math.min(most, allowed.size())));
     Set<Gang> behind = new LinkedHashSet<>(allowed); // their turn comes with a later question
     behind.addAll(gangs.subList(depth, gangs.size()));
     sent.forEach(behind::remove);
@@ -275,13 +276,20 @@ final class Asker implements AutoCloseable {
         broker.failed(sent, error.getMessage());
         return;
       }
-      if (sent.size() > 1) {
-        sent.forEach(gang -> ask(queueAndLabel, Collections.singletonList(gang), head));
-      } else {
-        broker.impossible(sent.get(0), sent.get(0).id(), error.getMessage(), settings.isNoFitReleased);
-      }
+      askByHalves(queueAndLabel, sent, head, error.getMessage());
     }
     waitBehind(behind);
+  }
+
+  /** The service cannot read one of these: smaller questions find it. */
+  private void askByHalves(String queueAndLabel, List<Gang> gangs, Gang head, String why) {
+    int middle = gangs.size() / 2;
+    if (middle == 0) {
+      broker.impossible(gangs.get(0), gangs.get(0).id(), why, settings.isNoFitReleased);
+      return;
+    }
+    ask(queueAndLabel, gangs.subList(0, middle), head);
+    ask(queueAndLabel, gangs.subList(middle, gangs.size()), head);
   }
 
   private void waitBehind(Iterable<Gang> gangs) {
@@ -300,7 +308,8 @@ final class Asker implements AutoCloseable {
       question = Questions.admitOrWait(settings, queue, gangs, nonce + "-" + questions.incrementAndGet());
     }
     long began = clock.getAsLong();
-    JsonNode answer = service.admitOrWait(question, settings.decideBudgetMs);
+    int batches = (gangs.size() + settings.batch - 1) / settings.batch;
+    JsonNode answer = service.admitOrWait(question, settings.decideBudgetMs * batches);
     metrics.asked.incr();
     metrics.decideMs.add(clock.getAsLong() - began);
     if (!answer.path("admissions").isArray()) {

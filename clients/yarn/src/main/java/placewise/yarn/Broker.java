@@ -217,7 +217,7 @@ final class Broker {
   synchronized List<Gang> sending(List<Gang> gangs) {
     List<Gang> sent = new ArrayList<>();
     for (Gang gang : gangs) {
-      if (gang.stage == Gang.Stage.WAITING && sent.size() < settings.batch) {
+      if (gang.stage == Gang.Stage.WAITING) {
         gang.sent(clock.getAsLong(), stamp);
         sent.add(gang);
       }

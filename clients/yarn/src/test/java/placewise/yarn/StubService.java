@@ -42,6 +42,7 @@ final class StubService implements AutoCloseable {
   private volatile String node = "";
   private volatile String unreadable = "";
   private volatile String held = "";
+  private volatile String chosen = "";
   private long bytes;
 
   /** Listens on this port of loopback; 0 takes a free one. */
@@ -90,6 +91,12 @@ final class StubService implements AutoCloseable {
   /** Gangs with this text in their id wait, also after `placeOn`. */
   void hold(String id) {
     held = id;
+  }
+
+  /** Gangs with this text in their id go to this node, all others wait. */
+  void startOnly(String id, String name) {
+    chosen = id;
+    node = name;
   }
 
   /** A call that names this job or node fails with status 400. */
@@ -192,7 +199,7 @@ final class StubService implements AutoCloseable {
     for (JsonNode job : question.path("jobs")) {
       String id = job.path("id").asText();
       boolean hasShape = !where.equals("NO_SHAPE");
-      boolean isHeld = where.isEmpty() || !held.isEmpty() && id.contains(held);
+      boolean isHeld = where.isEmpty() || !held.isEmpty() && id.contains(held) || !id.contains(chosen);
       ObjectNode admission = admissions.addObject().put("jobId", id);
       admission.put("verdict", isHeld || !hasShape ? "WAIT" : "ADMIT");
       if (!hasShape) {
