@@ -140,8 +140,8 @@ class AdmitSeen:
     unchanged refusals of the queue that the log left out before this decision. `free_gpus` are idle GPUs, `free_nodes`
     the nodes in use with at least one of them. Of observed decisions alone: S(n) of the shapes of each job that was
     scored, and the shapes that fitted each job when it had its turn.
-    `settings` are those of the queue, `is_seeded`: the caller gave the seed. `first_refusal` is the decision that
-    another replica, or this one before its restart, logged of the same refusal; "" for none.
+    `settings` are those of the queue, `is_seeded`: the caller gave the seed. `refused_before`: of the jobs that
+    wait for the reasons that the log has already, the decision that logged them.
     """
 
     repeats: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ class AdmitSeen:
     shapes: Mapping[str, tuple[ShapeScore, ...]] = field(default_factory=dict)
     settings: QueueSettings | None = None
     is_seeded: bool = False
-    first_refusal: str = ""
+    refused_before: Mapping[str, str] = field(default_factory=dict)
 
 
 @final

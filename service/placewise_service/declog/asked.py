@@ -14,7 +14,7 @@ from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.decision import AdmitDecision, Verdict
 from placewise_core.domain.job import Job
 from placewise_log.record import AdmitSeen, DecisionRecord, Entry, PlaceSeen
-from placewise_service.declog.refusals import refusal_of
+from placewise_service.declog.refusals import refusals_of
 
 _MOST: Final = 16_384  # jobs remembered
 _NONE: Final = JobLinks("", "")
@@ -85,8 +85,8 @@ def _questions(entry: Entry) -> list[AskedJob]:
         return []
     if entry.admit is not None:
         kinds = {Verdict.ADMIT: Asked.ADMITTED, Verdict.WAIT: Asked.WAITS}
-        given, refusal = entry.admit.plan.admissions, refusal_of(entry)
-        return [AskedJob(kinds[each.verdict], each.job_id, entry.decision_id, refusal) for each in given]
+        given = zip(entry.admit.plan.admissions, refusals_of(entry), strict=True)
+        return [AskedJob(kinds[each.verdict], each.job_id, entry.decision_id, refusal) for each, refusal in given]
     return [AskedJob(Asked.PLACED, job.id, entry.decision_id) for job in entry.jobs] if entry.place is not None else []
 
 
@@ -95,10 +95,8 @@ def _with_links(entry: Entry, questions: Sequence[AskedJob], found: Iterator[Job
     if not links or not isinstance(entry, DecisionRecord):
         return entry
     if entry.admit is not None:
-        refused = {known.refused for known in links.values()}
-        first = refused.pop() if len(refused) == 1 and refusal_of(entry) else ""
-        seen_then = entry.seen or AdmitSeen()
-        return replace(entry, seen=replace(seen_then, first_refusal=first)) if first else entry
+        before = {job: known.refused for job, known in links.items() if known.refused}
+        return replace(entry, seen=replace(entry.seen or AdmitSeen(), refused_before=before)) if before else entry
     seen = entry.asked or PlaceSeen()
     again = {job for job, known in links.items() if known.first_place not in ("", entry.decision_id)}
     stored = {job: known.admit_decision for job, known in links.items() if known.admit_decision}

@@ -127,7 +127,12 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "unit_jobs": ("", f"job, or divisible task, of each of `units`, {_UNITS}"),
         "unit_subtasks": ("", "subtask of each of `units`, of Place with scope NODE"),
         "unit_predicted_s": ("s", "predicted time of every share, of Partition"),
-        "first_refusal": ("", "the record of the same refusal that another replica wrote; null for none"),
+        "job_first_refusals": (
+            "",
+            "the decision that logged the same refusal of the job, of AdmitOrWait, in the order of `job_ids`, null for "
+            "none; null if no job has one",
+        ),
+        "first_refusal": ("", "set if all jobs are refused as the log has it already: the last of those records"),
         "canary_bundle": ("", "bundle that answered a share of the jobs; null, as the next ones, without a canary"),
         "canary_digest": ("", "its digest"),
         "canary_salt": ("", "salt of the hash by which jobs, or blocks of time, are the canary's"),

@@ -1,15 +1,13 @@
 """Refusals of AdmitOrWait that repeat themselves. The log has the first of them and counts the others."""
 
 import hashlib
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from placewise_core.basics.bounded import Bounded
 from placewise_core.domain.commands import AdmitCommand
-from placewise_core.domain.decision import AdmitPlan, DecisionMeta, Verdict
-from placewise_core.domain.job import Job
+from placewise_core.domain.decision import Admission, AdmitPlan, DecisionMeta, Verdict
 from placewise_log.record import DecisionRecord
 
 _MOST: Final = 4096  # lists of jobs remembered
@@ -52,12 +50,17 @@ class Refusals:
         return self._left_out.pop((command.cluster, command.queue), 0) if self._left_out else 0
 
 
-def refusal_of(record: DecisionRecord) -> str:
-    """A digest of all that a refusal says about its jobs and why; "" for another decision."""
-    if record.admit is None or not _is_refusal(record.admit.plan):
-        return ""
-    plan, how = record.admit.plan, (record.is_dry_run, record.is_explaining)
-    return _content(record.jobs, plan, record.meta, *how).hex()
+def refusals_of(record: DecisionRecord) -> list[str]:
+    """For each job of AdmitOrWait, in the answer's order: a digest of all that a refusal says about it and why; "" if
+    it was admitted."""
+    if record.admit is None:
+        return []
+    how = _how(record.meta, record.is_dry_run, record.is_explaining)
+    jobs = {job.id: job for job in record.jobs}
+    return [
+        "" if given.verdict is Verdict.ADMIT else _digest(_encode((jobs[given.job_id], _said(given), how))).hex()
+        for given in record.admit.plan.admissions
+    ]
 
 
 def _is_refusal(plan: AdmitPlan) -> bool:
@@ -70,20 +73,16 @@ def _question(command: AdmitCommand) -> _Question:
 
 
 def _content_of(command: AdmitCommand, plan: AdmitPlan, meta: DecisionMeta) -> bytes:
-    return _content(command.jobs, plan, meta, command.is_dry_run, command.is_explaining)
+    said = [_said(given) for given in plan.admissions]
+    return _digest(_encode((command.jobs, said, _how(meta, command.is_dry_run, command.is_explaining))))
 
 
-def _content(
-    jobs: Sequence[Job],
-    plan: AdmitPlan,
-    meta: DecisionMeta,
-    is_dry_run: bool,
-    is_explaining: bool,
-) -> bytes:
-    reasons = [[(why.reason, why.resource) for why in given.blockers] for given in plan.admissions]
-    how = (meta.policy, meta.bundle_digest, meta.caller, is_dry_run, is_explaining)
-    draws = [given.draw for given in plan.admissions]
-    return _digest(_encode((jobs, reasons, how, draws)))
+def _said(given: Admission) -> tuple[object, ...]:
+    return [(why.reason, why.resource) for why in given.blockers], given.draw
+
+
+def _how(meta: DecisionMeta, is_dry_run: bool, is_explaining: bool) -> tuple[object, ...]:
+    return meta.policy, meta.bundle_digest, meta.caller, is_dry_run, is_explaining
 
 
 def _digest(data: bytes) -> bytes:

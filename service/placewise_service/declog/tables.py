@@ -150,6 +150,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "job_mixtures_unknown": pa.list_(pa.string()),
             "view_assumed": pa.list_(pa.string()),
             "job_stopped": pa.list_(pa.list_(_STOP)),
+            "job_first_refusals": pa.list_(pa.string()),
         }
     ),
     OUTCOMES: pa.schema(
@@ -429,6 +430,7 @@ def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
     queue = plan.queue if plan.queue.slot >= 0 else None
     scores = [given.drift_plus_penalty or seen.scores.get(given.job_id) for given in plan.admissions]
     shapes_of = [seen.shapes.get(given.job_id) for given in plan.admissions]
+    firsts = [seen.refused_before.get(given.job_id, "") for given in plan.admissions]
     return {
         "queue_backlog_s": queue and queue.backlog_s,
         "queue_delay_s": queue and queue.delay_s,
@@ -436,7 +438,8 @@ def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
         "free_gpus": seen.free_gpus,
         "free_nodes": seen.free_nodes,
         "refusals_left_out": seen.left_out,
-        "first_refusal": seen.first_refusal or None,
+        "first_refusal": max(firsts) if firsts and all(firsts) else None,
+        "job_first_refusals": [first or None for first in firsts] if any(firsts) else None,
         "job_verdicts": [given.verdict.value for given in plan.admissions],
         "job_is_repeat": [given.job_id in seen.repeats if record.seen else None for given in plan.admissions],
         "job_gpus": [given.gpus for given in plan.admissions],

@@ -113,6 +113,7 @@ _ARMS: Final = {"arm": "job_arms", "mixed_propensity": "job_mixed_propensities"}
 LATER_COLUMNS: Final = {
     "neighbours": pa.list_(pa.string()),
     "first_refusal": pa.string(),
+    "job_first_refusals": pa.list_(pa.string()),
     **_TRIAL,
     **{column: pa.list_(DECIDED.field(name).type) for name, column in _ARMS.items()},
 }
@@ -202,9 +203,12 @@ def _exploded(rows: pa.RecordBatch, lists: Mapping[str, str]) -> pa.Table | None
     of = pc.list_parent_indices(rows[lists["job_id"]])
     found = {name: pc.list_flatten(rows[column]) for name, column in lists.items()}
     found |= {name: rows[name].take(of) for name in _WHOLE}
-    found |= {"decision_id": rows["id"].take(of), "first_refusal": rows["first_refusal"].take(of)}
+    found["decision_id"] = rows["id"].take(of)
     found["decide_time_s"] = _seconds(rows["time"]).take(of)
     found |= {name: rows[name].take(of) for name in _TRIAL}
+    if lists is _ADMIT:
+        firsts = _where_known(rows["job_first_refusals"], of)
+        found["first_refusal"] = pc.coalesce(firsts, rows["first_refusal"].take(of))
     if lists is _PLACE:
         found |= {name: _where_known(rows[column], of) for name, column in _ARMS.items()}
         is_in_epochs = pc.is_valid(found["predicted_speed_epochs_per_s"])

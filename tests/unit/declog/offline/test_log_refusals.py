@@ -19,7 +19,7 @@ def refusal(n: int, *jobs: str, first: str = "") -> DecisionRecord:
     answer = AdmitDecision(AdmitPlan(given, QueueState("q")), DecisionMeta(decision_id(n), "fifo"))
     command = AdmitCommand("c", "q", tuple(Job(JobId(job)) for job in jobs))
     made = DecisionRecord.of_admit(command, answer, time_s=NOON_S, seed=0, latency_ms=0.5)
-    return replace(made, seen=AdmitSeen(first_refusal=first))
+    return replace(made, seen=AdmitSeen(refused_before=dict.fromkeys(jobs, first) if first else {}))
 
 
 async def test_join_and_stats_have_it_once(tmp_path: Path) -> None:
@@ -46,3 +46,16 @@ async def test_join_and_stats_have_it_once(tmp_path: Path) -> None:
 async def test_a_bucket_of_repeats_alone_has_no_row(tmp_path: Path) -> None:
     await run(FakeRing(refusal(2, "j1", first=decision_id(1))), tmp_path)
     assert job_rows(tmp_path) == []
+
+
+async def test_a_job_that_is_refused_again_beside_a_new_one_has_one_row(tmp_path: Path) -> None:
+    again = refusal(2, "j1", "j2")
+    again = replace(again, seen=AdmitSeen(refused_before={"j1": decision_id(1)}))
+    ended = replace(outcome(1, JobEventKind.CANCELLED, NOON_S + 1), decision_id=decision_id(2))
+    ring = FakeRing(refusal(1, "j1"), again, ended)
+    report = await run(ring, tmp_path)
+    found = {(row["decision_id"], row["job_id"]): row["end"] for row in job_rows(tmp_path)}
+    assert found == {(decision_id(1), "j1"): "CANCELLED", (decision_id(2), "j2"): ""}
+    assert (report.joined["REFUSED_AGAIN"], report.joined["ORPHANS"], report.notes) == (1, 0, [])
+    stats = stats_of(tmp_path, Problems())
+    assert (stats.decisions, stats.refusals_left_out) == ({"AdmitOrWait WAIT": 2}, 0)
