@@ -12,7 +12,7 @@ Status of a row:
 import enum
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
@@ -141,6 +141,11 @@ class Fate:
         if report.speed or report.epochs_done:
             self.progress.append((time_s, report.speed, report.epochs_done))
 
+    def after(self, decided_s: float) -> "Fate":
+        """The same, with no start or end before the decision: the host's clock is behind then."""
+        start_s, end_s = (max(time_s, decided_s) if time_s else 0.0 for time_s in (self.start_time_s, self.end_time_s))
+        return replace(self, start_time_s=start_s, end_time_s=end_s)
+
     def epochs_done(self, decided_s: float) -> float | None:
         """The most epochs reported as done after the decision; None if none were."""
         return max([epochs or 0.0 for time_s, _, epochs in self.progress if time_s > decided_s], default=0.0) or None
@@ -213,18 +218,20 @@ class Fates:
     def found(self, row: Decided, now_s: float, dangling_after_s: float) -> Found:
         """What became of a row."""
         placed = self._placed.get(row.key)
-        fate = self._by_key.get(row.key) or self._by_key.get(placed.key if placed else row.key) or Fate()
+        known = self._by_key.get(row.key) or self._by_key.get(placed.key if placed else row.key) or Fate()
+        fate = known.after(row.time_s)
         is_repeat = row.is_place and (not row.reservation_id or row.key in self._repeats)
         speed = fate.mean_speed(row.time_s)
         predicted = row.predicted_epochs_per_s
         has_finished = fate.end == JobEventKind.FINISHED
+        is_one_clock = row.submit_time_s <= known.start_time_s
         return Found(
             status=_status(row, fate, now_s, dangling_after_s, is_repeat=is_repeat),
             fate=fate,
             epochs_done=fate.epochs_done(row.time_s),
             speed_epochs_per_s=speed,
             is_overridden=is_override(row, fate),
-            queueing_s=_between(row.submit_time_s, fate.start_time_s),
+            queueing_s=_between(row.submit_time_s, fate.start_time_s) if is_one_clock else None,
             jct_s=_between(row.submit_time_s, fate.end_time_s) if has_finished else None,
             slowdown=predicted / speed if predicted and speed else None,
             place_decision_id=placed.key.decision_id if placed else None,

@@ -58,7 +58,7 @@ def refusals_of(record: DecisionRecord) -> list[str]:
     how = _how(record.meta, record.is_dry_run, record.is_explaining)
     jobs = {job.id: job for job in record.jobs}
     return [
-        "" if given.verdict is Verdict.ADMIT else _digest(_encode((jobs[given.job_id], _said(given), how))).hex()
+        "" if given.verdict is Verdict.ADMIT else _digest(_encode((jobs[given.job_id], _reasons(given), how))).hex()
         for given in record.admit.plan.admissions
     ]
 
@@ -73,11 +73,11 @@ def _question(command: AdmitCommand) -> _Question:
 
 
 def _content_of(command: AdmitCommand, plan: AdmitPlan, meta: DecisionMeta) -> bytes:
-    said = [_said(given) for given in plan.admissions]
-    return _digest(_encode((command.jobs, said, _how(meta, command.is_dry_run, command.is_explaining))))
+    reasons = [_reasons(given) for given in plan.admissions]
+    return _digest(_encode((command.jobs, reasons, _how(meta, command.is_dry_run, command.is_explaining))))
 
 
-def _said(given: Admission) -> tuple[object, ...]:
+def _reasons(given: Admission) -> tuple[object, ...]:
     return [(why.reason, why.resource) for why in given.blockers], given.draw
 
 

@@ -175,8 +175,8 @@ async def test_speeds_and_epochs_before_the_decision_are_no_label(tmp_path: Path
     await run(ring, tmp_path)
     (before,), (after,) = job_rows(tmp_path, job_id="j1"), job_rows(tmp_path, job_id="j2")
     columns = ("speed_epochs_per_s", "slowdown", "epochs_done", "start_time_s")
-    assert [before[name] for name in columns] == [None, None, None, NOON_S - 100]
-    assert [after[name] for name in columns] == pytest.approx([0.05, 40.0, 9.0, NOON_S - 100])
+    assert [before[name] for name in columns] == [None, None, None, NOON_S]
+    assert [after[name] for name in columns] == pytest.approx([0.05, 40.0, 9.0, NOON_S])
 
 
 async def test_a_neighbour_of_the_day_before_counts(tmp_path: Path) -> None:
