@@ -2,8 +2,9 @@
 
     python -m tests.fakes.log_volume DIR --decisions 10000000
 
-Two outcomes for each decision; 1 % of the decisions hold an observation. Decisions come at the rate of 10 million a
-day in any number, so that as many jobs run at once in a short log as in a long one.
+Two outcomes for each decision. 1 % of the decisions hold an observation and alternatives, and their jobs report
+progress twice. Decisions come at the rate of 10 million a day in any number, so that as many jobs run at once in a
+short log as in a long one.
 """
 
 import argparse
@@ -29,7 +30,10 @@ DAY_S = 1_763_683_200  # 2025-11-21
 RATE = 115.0  # decisions a second
 NODES, GPUS = 4000, 2
 FILE_ROWS = 50_000
+_OBSERVED = 100  # one decision in so many
 _OBSERVATION_BYTES = 18_000
+_ALTERNATIVES = 3
+_ALTERNATIVES_TYPE = SCHEMAS[DECISIONS].field("alternatives").type
 _RUN_S = 60.0  # 7,000 jobs at once on 8,000 GPUs
 
 
@@ -40,9 +44,13 @@ def make(directory: Path, decisions: int, seed: int = 1) -> None:
     for start in range(0, decisions, FILE_ROWS):
         jobs = _jobs(np.arange(start, min(decisions, start + FILE_ROWS)), rng)
         _write(directory, day, DECISIONS, start, len(jobs["n"]), _decisions(jobs, rng))
-        started, finished = _outcomes(jobs, "STARTED"), _outcomes(jobs, "FINISHED")
-        both = {name: pa.concat_arrays([started[name], finished[name]]) for name in started}
-        _write(directory, day, OUTCOMES, start, 2 * len(jobs["n"]), both)
+        observed = _observed(jobs)
+        parts = [_outcomes(jobs, "STARTED"), _outcomes(jobs, "FINISHED")]
+        parts += [_progress(observed, share) for share in (0.3, 0.6)]
+        outcomes = {
+            name: pa.concat_arrays([part[name].cast(parts[0][name].type) for part in parts]) for name in parts[0]
+        }
+        _write(directory, day, OUTCOMES, start, len(outcomes["id"]), outcomes)
 
 
 def _write(directory: Path, day: str, table: str, start: int, rows: int, columns: dict[str, pa.Array]) -> None:
@@ -75,6 +83,15 @@ def _jobs(n: NDArray[np.int64], rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
+def _observed(jobs: dict[str, Any]) -> dict[str, Any]:
+    """Those whose decision was observed."""
+    of = np.flatnonzero(jobs["n"] % _OBSERVED == 0)
+    return {
+        name: values[of] if isinstance(values, np.ndarray) else values.take(pa.array(of))
+        for name, values in jobs.items()
+    }
+
+
 def _each(values: pa.Array) -> pa.Array:
     """A list of one element for each row."""
     return pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), values)
@@ -82,7 +99,7 @@ def _each(values: pa.Array) -> pa.Array:
 
 def _decisions(jobs: dict[str, Any], rng: np.random.Generator) -> dict[str, pa.Array]:
     rows = len(jobs["n"])
-    records = [rng.bytes(_OBSERVATION_BYTES if n % 100 == 0 else 100) for n in jobs["n"].tolist()]
+    records = [rng.bytes(100 if n % _OBSERVED else _OBSERVATION_BYTES) for n in jobs["n"].tolist()]
     same = {"cluster": "c", "rpc": "Place", "policy": "harmony", "outcome": "PLACED", "scope": "CLUSTER"}
     flags = dict.fromkeys(("is_dry_run", "is_explored", "is_fallback"), False)
     numbers = {"job_total_epochs": 10.0, "job_predicted_speeds": 0.2, "job_predicted_speeds_epochs_per_s": 0.2}
@@ -104,9 +121,26 @@ def _decisions(jobs: dict[str, Any], rng: np.random.Generator) -> dict[str, pa.A
         "record": pa.array(records, pa.binary()),
         "time": pa.array(jobs["decided"]),
         "propensity": pa.repeat(0.9, rows),
+        "alternatives": pa.array([_alternatives(n) for n in jobs["n"].tolist()], _ALTERNATIVES_TYPE),
         **{name: pa.repeat(value, rows) for name, value in {**same, **flags}.items()},
         **{name: _each(values) for name, values in lists.items()},
     }
+
+
+def _alternatives(n: int) -> list[dict[str, Any]] | None:
+    """Other nodes that the job of this number might have got; None if its decision was not observed."""
+    if n % _OBSERVED:
+        return None
+    others = [f"n{(n + step) % NODES}" for step in range(_ALTERNATIVES)]
+    return [{"job_id": f"job-{n}", "nodes": [other]} for other in others]
+
+
+def _progress(jobs: dict[str, Any], share: float) -> dict[str, pa.Array]:
+    """A report of each job after this share of its run."""
+    times = (jobs["STARTED"] + share * (jobs["FINISHED"] - jobs["STARTED"])).astype(np.int64)
+    found = _outcomes({**jobs, "PROGRESS": times}, "PROGRESS")
+    speeds = dict.fromkeys(("speed", "speed_epochs_per_s"), pa.repeat(0.2, len(times)))
+    return {**found, **speeds, "epochs_done": pa.repeat(10 * share, len(times))}
 
 
 def _outcomes(jobs: dict[str, Any], kind: str) -> dict[str, pa.Array]:
@@ -124,6 +158,7 @@ def _outcomes(jobs: dict[str, Any], kind: str) -> dict[str, pa.Array]:
         "time": times,
         "receive_time": times,
         "speed": pa.repeat(0.0, rows),
+        "speed_epochs_per_s": pa.nulls(rows, pa.float64()),
         "epochs_done": pa.repeat(0.0 if has_placement else 10.0, rows),
         "placement": _each(jobs["spot"]) if has_placement else nothing,
         "nodes": _each(jobs["node"]) if has_placement else nothing,
