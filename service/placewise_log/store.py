@@ -19,6 +19,10 @@ from placewise_log.manifest import LogManifest, ManifestError
 
 ROWS_AT_ONCE: Final = 1024
 _CHUNK: Final = 1 << 20
+SCHEMA_KEY: Final = b"placewise.schema"
+SCHEMA: Final = b"2"  # of the tables' files. Those of 1 have no mark, and lack columns and nulls that readers go by
+_SINCE_2: Final = {"job_ids": "job_outcomes", "epochs_done": "receive_time"}  # by a column of decisions, of outcomes
+OF_SCHEMA_1: Final = "of schema 1: run `placewise log migrate` on its folder"
 _REMEDY: Final = "migrate and export the log with this version, and move files that are not of it elsewhere"
 # One batch at a time: pyarrow's own read-ahead holds as much as the files are large, and its cache the metadata of
 # each file that was read.
@@ -90,6 +94,8 @@ class LogStore:
         """The same of one file. Raises LogError, which names it."""
         try:
             file = _FORMAT.make_fragment(path, filesystem=self._files)
+            if is_of_schema_1(file.physical_schema):
+                raise LogError(f"{path}: {OF_SCHEMA_1}, then `placewise log export`")
             missing = [name for name in columns if name not in file.physical_schema.names]
             if missing:
                 raise LogError(f"{path}: has no column {missing[0]}: {_REMEDY}")
@@ -118,6 +124,14 @@ class LogStore:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
         return digest.digest()
+
+
+def is_of_schema_1(schema: pa.Schema) -> bool:
+    """Whether a file of decisions or outcomes is an earlier version's."""
+    names = set(schema.names)
+    is_raw = {"position", "record"} <= names
+    lacks = any(column in names and later not in names for column, later in _SINCE_2.items())
+    return is_raw and lacks and SCHEMA_KEY not in (schema.metadata or {})
 
 
 def _local(folder: str) -> tuple[fs.FileSystem, str]:

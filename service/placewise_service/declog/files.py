@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from placewise_service.declog.problems import SCHEMA, SCHEMA_KEY
+from placewise_log.store import SCHEMA, SCHEMA_KEY
 
 
 @contextmanager

@@ -3,14 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 
 from placewise_log.manifest import ManifestError
-
-SCHEMA_KEY: Final = b"placewise.schema"
-SCHEMA: Final = b"2"  # of the tables. Those of 1, which had no mark, lack columns that the join reads
+from placewise_log.store import OF_SCHEMA_1, SCHEMA, SCHEMA_KEY
 
 
 class FileProblemError(Exception):
@@ -77,7 +74,7 @@ def check_schema(path: Path, schema: pa.Schema, wanted: pa.Schema) -> None:
     if "record" not in schema.names or "position" not in schema.names:
         raise FileProblemError(path, "a Parquet file, but no table of a decision log: move it elsewhere")
     if missing and (schema.metadata or {}).get(SCHEMA_KEY) != SCHEMA:
-        raise FileProblemError(path, "of schema 1: run `placewise log migrate` on its folder")
+        raise FileProblemError(path, OF_SCHEMA_1)
     wrong = [name for name in wanted.names if name in missing or schema.field(name).type != wanted.field(name).type]
     if wrong:
         raise FileProblemError(path, f"column {wrong[0]} is not of type {wanted.field(wrong[0]).type}, or missing")

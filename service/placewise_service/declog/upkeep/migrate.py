@@ -8,8 +8,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from placewise_log.store import SCHEMA, SCHEMA_KEY
 from placewise_service.declog.files import durable_writer
-from placewise_service.declog.problems import SCHEMA, SCHEMA_KEY, FileProblemError, Problems
+from placewise_service.declog.problems import FileProblemError, Problems
 from placewise_service.declog.tables import DECISIONS, OUTCOMES, SCHEMAS, UNREADABLE, row_of
 
 _BATCH: Final = 2048
