@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.fakes.logs.pipeline_log import pipeline_log
 
+from placewise_log.manifest import LogManifest
 from placewise_models.folder import shipped_bundle
 from placewise_models.ldwp import LdwpRuntime
 from placewise_training.ldwp import train as train_ldwp
@@ -63,6 +64,7 @@ def test_its_later_choices_get_better_once_a_constant_of_the_truth_has_changed(
 ) -> None:
     found = learnt(tmp_path, log, only_log=only_log)
     assert found["later"]["rows"] == TASKS // 5
+    assert found["digest"] == LogManifest.read(Path(log)).digest
     assert found["later"]["gain_interval"][0] > 0.0
     assert found["later_differences"]["gain_interval"][0] > 0.0
     model = export_ldwp(tmp_path, tmp_path)
@@ -90,6 +92,7 @@ def test_shuffled_outcomes_teach_no_better_choices(tmp_path: Path, log: str, mon
 def test_the_papers_dqn_learns_from_the_log_and_goes_on_from_a_bundle(tmp_path: Path, log: str) -> None:
     first = train_ldwp_paper.train(train_ldwp_paper.Args(out=tmp_path / "a", log=log, only_log=True))
     assert first["tasks"] == 0
+    assert first["log"]["digest"] == LogManifest.read(Path(log)).digest
     assert first["args"]["nodes"] == NODES
     differences = first["log"]["later_differences"]
     assert differences["error_after"] < differences["error_before"]

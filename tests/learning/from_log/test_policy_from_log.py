@@ -19,6 +19,7 @@ from placewise_core.domain.events import ClusterRecords
 from placewise_core.domain.job import NodeId, Resources
 from placewise_core.gang.policy import action_of
 from placewise_core.view.view import ClusterView
+from placewise_log.manifest import LogManifest
 from placewise_models.folder import shipped_bundle
 from placewise_training.log.placed import placed_jobs
 from placewise_training.policy import train as train_policy
@@ -120,6 +121,7 @@ def test_the_policy_is_taught_on_the_views_of_the_log(tmp_path: Path, log: str) 
     args = Args(out=tmp_path, log=log, only_log=True, tasks=200, validation_simulations=0, judged_seeds=0)
     report = train_policy.train(args)
     assert report["log"]["rows"] == JOBS * 4 // 5
+    assert report["log"]["digest"] == LogManifest.read(Path(log)).digest
     assert report["log"]["later"]["rows"] > 0
     export_policy(tmp_path, tmp_path)
     assert parity(begun(tmp_path), tmp_path) <= 1e-5
@@ -133,6 +135,7 @@ def test_the_papers_actor_critic_goes_on_from_a_bundle(tmp_path: Path, log: str)
     )
     first = train_printed.train(args)
     assert (first["tasks"], first["log"]["rows"]) == (0, JOBS * 4 // 5)
+    assert first["log"]["digest"] == LogManifest.read(Path(log)).digest
     export_harmony_paper(tmp_path / "a", tmp_path / "a")
     (tmp_path / "a" / train_printed.CHECKPOINT).unlink()  # as a bundle has it
     again = train_printed.train(replace(args, out=tmp_path / "b", start=tmp_path / "a"))

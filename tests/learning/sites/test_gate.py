@@ -10,6 +10,7 @@ import pytest
 from tests.unit.gate.sites import flipped, shuffled, site
 from typer.testing import CliRunner
 
+from placewise_log.manifest import LogManifest
 from placewise_models.folder import shipped_bundle
 from placewise_training.gate import checks, command
 from placewise_training.gate.gate import GateArgs, GateVerdict, gate
@@ -70,6 +71,7 @@ def test_a_better_candidate_passes_if_the_log_rules_a_loss_out_and_the_report_sa
     (verdict,) = verdicts
     passed = next(check for check in verdict.checks if check.name == "no loss by the log")
     assert verdict.evaluation is not None
+    assert verdict.evaluation.log["digest"] == LogManifest.read(log).digest
     allowed_loss = passed.numbers["allowed_loss"]
     assert allowed_loss is not None
     monkeypatch.setattr(checks, "MOST_LOSS", shipped)

@@ -8,6 +8,8 @@ import pytest
 from tests.unit.evaluate.exported import ALTERNATIVES, alternative, decision, explored, outcome, write
 from typer.testing import CliRunner
 
+from placewise_log.manifest import NAME as MANIFEST
+from placewise_log.manifest import LogManifest
 from placewise_service.declog.derived import JOINED_SCHEMA
 from placewise_service.declog.tables import SCHEMAS
 from placewise_training.evaluate.command import evaluate_app
@@ -99,6 +101,23 @@ def test_the_report_counts_candidates_judged_before(log: Path, tmp_path: Path) -
     (one,) = found["candidates"]
     p_value = {row["estimator"]: row for row in one["estimates"]}["doubly_robust"]["p_value"]
     assert one["adjusted_p"] == pytest.approx(min(1.0, 2 * p_value))
+
+
+def test_the_report_names_its_log_by_the_digest_of_the_manifest(tmp_path: Path) -> None:
+    log, out = write(tmp_path / "log", *explored(COUNT, gain=0.2)), tmp_path / "report"
+    command = ["--log", str(log), "--policy", "load-balance"]
+    assert run(*command)[0]["log"]["digest"] == ""
+    assert f"Log: {log}, without a manifest" in RUNNER.invoke(evaluate_app, command).stdout.splitlines()
+    manifest = LogManifest.of(log, {"c": "7-0"}, 1.0, LogManifest(), dropped={}, host_times_s={})
+    (log / MANIFEST).write_text(manifest.text())
+    found, _ = run(*command, "--out", str(out))
+    assert found["log"]["digest"] == LogManifest.read(log).digest == manifest.digest
+    assert json.loads((out / "evaluation.json").read_text("utf-8")) == found
+    assert manifest.digest in (out / "evaluation.html").read_text("utf-8")
+    assert f"Log: {log}, digest {manifest.digest}" in RUNNER.invoke(evaluate_app, command).stdout.splitlines()
+    (log / MANIFEST).write_text("{")
+    with pytest.raises(LogError, match="no manifest of a log"):
+        run(*command)
 
 
 def test_jobs_that_cannot_be_used_are_counted_by_reason(tmp_path: Path) -> None:

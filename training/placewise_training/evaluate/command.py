@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from placewise_log.store import LogStore
 from placewise_training.cli import UsageError, print_json
 from placewise_training.evaluate.again import CandidatePolicy
 from placewise_training.evaluate.evaluation import NeverAskedError, evaluation
@@ -55,10 +56,11 @@ def evaluate_command(
     if not policy and not bundle:
         raise UsageError("name a candidate: --policy, --bundle or both")
     try:
+        digest = LogStore(log).digest
         jobs = list(placed_jobs(log, reward))
         usable = Usable.of(jobs, 60.0 * block_min, usual_growths(log, jobs, reward))
         bound = reward_bound or max(one.reward or 0.0 for one in usable.jobs)
-        facts = {"log": str(log), "reward": reward, "reward_bound": bound, "block_min": block_min}
+        facts = {"log": str(log), "digest": digest, "reward": reward, "reward_bound": bound, "block_min": block_min}
         candidates = _candidates(bundle or [], policy or [usable.in_force])
         with workers_of(ray, processes) as workers:
             found = evaluation(

@@ -59,7 +59,11 @@ def _judgement(found: Judgement) -> Json:
 
 def lines(found: Evaluation) -> list[str]:
     """The same in words and columns."""
-    shown = [f"Estimated: {ESTIMAND}."]
+    digest = found.log.get("digest")
+    shown = [
+        f"Log: {found.log['log']}, {f'digest {digest}' if digest else 'without a manifest'}",
+        f"Estimated: {ESTIMAND}.",
+    ]
     for one in found.judgements:
         support = one.support
         shown += [

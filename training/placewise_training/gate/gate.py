@@ -97,6 +97,7 @@ def gate(args: GateArgs, workers: Workers | None = None) -> GateVerdict:
     except BundleError as error:
         return replace(refused, checks=[Check("parity and checksums", False, str(error))])
     passed = [Check("parity and checksums", True, f"{bundle.name}: checksums, feature schema and samples hold")]
+    digest = LogStore(args.log).digest
     jobs = list(placed_jobs(args.log, args.reward))
     cluster, foreign = _cluster(args.cluster, jobs)
     if foreign is not None:
@@ -108,7 +109,8 @@ def gate(args: GateArgs, workers: Workers | None = None) -> GateVerdict:
     names = args.policies or _policies(usable.in_force, bundle)
     candidates = [CandidatePolicy(f"{bundle.name}/{name}", name, bundle) for name in names]
     bound = max(one.reward or 0.0 for one in usable.jobs)
-    facts = {"log": str(args.log), "cluster": cluster, "reward": args.reward, "block_min": args.block_min}
+    asked = {"cluster": cluster, "reward": args.reward, "block_min": args.block_min}
+    facts = {"log": str(args.log), "digest": digest, **asked}
     workers = workers or Here()
     found = evaluation(args.log, usable, candidates, incumbent, bound, args.out, facts, workers)
     chosen = next(one for one in candidates if one.name == found.evaluation.judgements[0].candidate)
