@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 from placewise_core.domain.job import Job, JobId
 from placewise_core.domain.traces import TraceError
 from placewise_core.speed.throughput import ThroughputModel
+from placewise_models.bundle import load
+from placewise_service.cli import invoke
 from placewise_service.commands.remote.bundle import _data as hashes_of
 from placewise_training.data.placement_tables import usable_pairs
-from placewise_training.data.site_rows import PAIRS, STEPS, SiteStep, read_site_rows
+from placewise_training.data.site_rows import PAIRS, PROVENANCE, STEPS, SiteStep, read_site_rows
 from placewise_training.sharing import train as train_sharing
 from placewise_training.throughput import train as train_throughput
 from placewise_training.throughput.data import measured_groups, site_groups, with_own
@@ -110,6 +113,28 @@ def test_a_throughput_fit_answers_for_the_sites_own_model(
     assert hashes_of(report)["measured/steps.csv"] == report["data"]["measured/steps.csv"]
     match = ThroughputModel(report).match(Job(JobId("a"), model="llama"), "H100")
     assert (match.profile.model, match.profile.gpu_model) == ("Llama", "H100")
+
+
+def test_the_manifest_of_a_bundle_names_the_rows_their_provenance_and_the_training(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_throughput, "measured_groups", lambda: measured_groups()[:1])
+    provenance = json.dumps({"settings": {"device": "cuda"}, "hardware": "H100"})
+    (folder / PROVENANCE).write_text(provenance)
+    run, bundle = tmp_path / "run", tmp_path / "site-1"
+    trained = ["train", "throughput", "--out", str(run), "--splits", "1", "--measured", str(folder), "--json"]
+    monkeypatch.setattr(sys, "argv", ["placewise", *trained])
+    assert invoke(trained) == 0
+    assert invoke(["bundle", "build", str(bundle), "--from", str(run), "--commit", "c1", "--json"]) == 0
+    manifest = load(bundle).manifest
+    named = {name: value for name, value in manifest.data_sha256.items() if "/measured/" in name}
+    assert named == {
+        f"throughput/measured/{STEPS}": hashlib.sha256((folder / STEPS).read_bytes()).hexdigest(),
+        f"throughput/measured/{PROVENANCE}": hashlib.sha256(provenance.encode()).hexdigest(),
+    }
+    assert manifest.data_sha256["throughput/command"] == " ".join(["placewise", *trained])
+    assert manifest.data_sha256["throughput/commit"]
+    assert (manifest.git_commit, set(manifest.files)) == ("c1", {"throughput.json"})
 
 
 def test_own_steps_stand_in_for_published_ones_and_need_a_size() -> None:
