@@ -7,11 +7,13 @@ import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
 
+from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings
 from placewise_core.domain.commands import AdmitCommand
 from placewise_core.domain.decision import Outcome, Reason, Verdict
 from placewise_core.domain.job import Job
+from placewise_core.policies.harmony import NetSteps
 from placewise_core.policies.load_balance import LoadBalance
 from placewise_service.declog.tables import row_of
 
@@ -76,6 +78,31 @@ async def test_the_fallback_for_a_failed_policy_states_no_probability_if_the_clu
     assert row["fallback_reason"] == "load-balance: RuntimeError"
     found = [row[f"job_{name}"] for name in ("answered_propensities", "own_propensities", "guards")]
     assert found == ([[None], [None], ["FAILED"]] if rate else [[1.0], [1.0], [""]])
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1.0])
+async def test_a_net_that_fails_at_the_second_task_of_a_draw_leaves_no_probability(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if another's turn it is: what the explorer would have given is unknown."""
+    whole = NetSteps.odds
+
+    def torn(steps: NetSteps) -> tuple[int, FloatArray] | None:
+        if steps.candidates.gang.remaining < 3:
+            raise RuntimeError("torn")
+        return whole(steps)
+
+    monkeypatch.setattr(NetSteps, "odds", torn)
+    async with running_engine(2, 4) as engine:
+        await engine.update_settings(CLUSTER, replace(exploring("harmony-sample"), exploration_rate=rate))
+        answer = await ask_place(engine, place(make_job("a", workers=3), policy="load-balance", seed=1))
+        assert await logged(engine)
+        ((position, data),) = await engine._parts.store.read_decisions(CLUSTER, "0", 10)
+    assert (answer.decisions[0].outcome, answer.meta.is_fallback) == (Outcome.PLACED, True)
+    row = row_of(CLUSTER, position, data)[2]
+    assert row["fallback_reason"].endswith(": RuntimeError")
+    found = [row[f"job_{name}"] for name in ("answered_propensities", "own_propensities", "guards")]
+    assert found == [[None], [None], ["FAILED"]]
 
 
 async def test_the_verdict_of_the_guard_is_logged_for_a_job_that_finds_no_place_as_well() -> None:

@@ -28,7 +28,9 @@ from placewise_core.view.view import ClusterView
 
 class HarmonyDraw(PlacementPolicy):
     """Explores with Harmony's net. Gangs on shared GPUs are placed as Harmony places them, without a draw. Proposes
-    nothing if best fit finds no placement, or if the net fails."""
+    nothing if best fit finds no placement, or if the net fails before anything is drawn: that says nothing of the
+    draws, so P(a) stays exact. Later failures may depend on what was drawn, so they are raised and leave P(a) unknown.
+    """
 
     name = "harmony-sample"
     is_drawing = True
@@ -40,12 +42,15 @@ class HarmonyDraw(PlacementPolicy):
         if not _is_countable(job, view, context):
             return self._harmony.propose(job, view, context)
         try:
-            drawn = self._drawn(job, view, context)
-            if drawn is None:
-                return None
-            return replace(drawn, propensity=self.probability(drawn.assignments, job, view, context))
-        except Exception:  # a broken net never fails a call: the policy in force places the job
+            steps = self._harmony.steps(job, view, context)
+            plan = plan_of(steps.candidates.gang)
+            found = steps.odds() if plan is not None else None
+        except Exception:  # nothing is drawn yet: the policy in force has the explorer's share
             return None
+        if plan is None:
+            return None
+        drawn = _drawn(steps, plan, found, context)
+        return replace(drawn, propensity=self.probability(drawn.assignments, job, view, context))
 
     def probability(
         self, assignments: Sequence[Assignment], job: Job, view: ClusterView, context: PlaceContext
@@ -84,28 +89,25 @@ class HarmonyDraw(PlacementPolicy):
             context.slices.pause()
         return total + so_far
 
-    def _drawn(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
-        """A placement without its propensity."""
-        steps = self._harmony.steps(job, view, context)
-        gang = steps.candidates.gang
-        plan = plan_of(gang)
-        if plan is None:
-            return None
-        while gang.remaining:
-            found = steps.odds()
-            if found is None:
-                return Proposal(plan.rest())
-            first, odds = found
-            c = drawn_from(odds, context.rng.random())
-            if gang.domains is not None:
-                plan = plan_around(gang, int(steps.candidates.rows[c])) or plan
-            group, is_open = _open(steps, first, plan)
-            if not is_open[c]:
-                return Proposal(plan.rest())
-            steps.take(first + c)
-            plan.change(group, int(steps.candidates.rows[c]))
-            context.slices.pause()
-        return Proposal(gang.assignments(), read=steps.read())
+
+def _drawn(steps: NetSteps, plan: Plan, found: tuple[int, FloatArray] | None, context: PlaceContext) -> Proposal:
+    """A placement without its propensity; `found` are the odds of the first task. Raises the net's own errors."""
+    gang = steps.candidates.gang
+    while found is not None:
+        first, odds = found
+        c = drawn_from(odds, context.rng.random())
+        if gang.domains is not None:
+            plan = plan_around(gang, int(steps.candidates.rows[c])) or plan
+        group, is_open = _open(steps, first, plan)
+        if not is_open[c]:
+            return Proposal(plan.rest())
+        steps.take(first + c)
+        plan.change(group, int(steps.candidates.rows[c]))
+        context.slices.pause()
+        if not gang.remaining:
+            return Proposal(gang.assignments(), read=steps.read())
+        found = steps.odds()
+    return Proposal(plan.rest())
 
 
 @frozen

@@ -19,7 +19,9 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import Proposal
 from placewise_core.inputs.cluster import JOB_COLUMNS, Observation
 from placewise_core.inputs.shortlist import MOST_NODES, shortlist
+from placewise_core.policies import explore
 from placewise_core.policies.consolidate import Consolidate
+from placewise_core.policies.explore import Exploration, Explorer
 from placewise_core.policies.explorers.harmony_draw import HarmonyDraw
 from placewise_core.policies.harmony import CHUNK, ClusterState, Harmony, HarmonySample, PolicyState
 from placewise_core.policies.load_balance import LoadBalance
@@ -421,6 +423,42 @@ def test_draws_sum_to_one_and_never_fail(workers: int, servers: int, gpus: int) 
         drawn[key] += 1
     for key, p in expected.items():
         assert drawn[key] / draws == pytest.approx(p, abs=5 * (p * (1 - p) / draws) ** 0.5 + 0.02)
+
+
+@dataclass
+class FailsAt(Spreads):
+    """Fails whenever it is asked for the nth time."""
+
+    nth: int = 1
+
+    def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
+        if len(self.decoded) + 1 == self.nth:
+            raise RuntimeError("torn")
+        return super().decode(state, job, step)
+
+
+@pytest.mark.parametrize("answer", [RuntimeError("torn"), "look", "read", "nan", "shape"])
+def test_a_net_that_fails_before_anything_is_drawn_leaves_its_share_to_the_policy(answer: object) -> None:
+    """Whatever the draws: so P(a) is known."""
+    sample, policy = HarmonyDraw(Harmony(Broken(answer), Consolidate())), LoadBalance()
+    assert sample.propose(make_job("a", workers=3), a_view(), context()) is None
+    exploration = Exploration(1.0, [Explorer(sample), Explorer(Consolidate())])
+    for seed in range(20):
+        drawn = explore.propose(policy, exploration, make_job("a", workers=3), a_view(), PlaceContext(0.0, seed))
+        assert drawn is not None
+        assert drawn.proposal.propensity == 0.5
+        assert drawn.explorer in ("", "consolidate")
+
+
+@pytest.mark.parametrize("nth", [2, 3, 4, 5])
+def test_a_net_that_fails_once_something_is_drawn_leaves_no_probability(nth: int) -> None:
+    """At the second task, at the third, and when the probability of the whole is worked out."""
+    view, job = a_view(), make_job("a", workers=3)
+    net = FailsAt(nth=nth)
+    exploration = Exploration(1e-9, [Explorer(HarmonyDraw(Harmony(net, Consolidate())))])
+    with pytest.raises(RuntimeError, match="torn"):
+        explore.propose(LoadBalance(), exploration, job, view, PlaceContext(0.0, 3))
+    assert len(net.decoded) == nth - 1
 
 
 @pytest.mark.parametrize(("samples", "most", "decoded"), [(0, 8, 2), (2, 8, 6), (2, 2, 2)])
