@@ -1,9 +1,9 @@
 """Exploration on four nodes by enumeration: every policy, set of explorers, guard, and gang of one to four.
 
 The propensities that the draws state are those of the enumeration and sum to one; the draws fit them by chi².
-`make draws` draws 100,000 times in each of these cases, `make test` so often in a few and 200 times in the others.
-`make test-fast` draws a quarter as often, in those few a sixteenth: of shares a draw is but a witness, as the
-enumeration is exact.
+`make draws` draws 100,000 times in each of these cases, spared and not, `make test` 200 times. Both draw as DRAWS says
+in 16 more, which share no draws. `make test-fast` draws a quarter as often, in the 16 a sixteenth: of shares a draw is
+but a witness, as the enumeration is exact.
 """
 
 import itertools
