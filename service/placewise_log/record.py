@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from placewise_core.admit.seen import JobShapes, ShapeTable, drift_scores, shape_scores
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import QueueSettings
@@ -138,10 +139,11 @@ class AdmitSeen:
 
     `repeats`: the jobs that the queue, or the process that answered, knew from an earlier question. `left_out`:
     unchanged refusals of the queue that the log left out before this decision. `free_gpus` are idle GPUs, `free_nodes`
-    the nodes in use with at least one of them. Of observed decisions alone: S(n) of the shapes of each job that was
-    scored, and the shapes that fitted each job when it had its turn.
-    `settings` are those of the queue, `is_seeded`: the caller gave the seed. `refused_before`: of the jobs that
-    wait for the reasons that the log has already, the decision that logged them.
+    the nodes in use with at least one of them. What is known of shapes is in `tables` and `jobs`, of `proteus-paper` in
+    `scores`, and of older records in `scores` and `shapes`: `shapes_of` and `scores_of` read it. Policies that do not
+    score shapes leave it out unless the decision was observed. `settings` are those of the queue, `is_seeded`: the
+    caller gave the seed. `refused_before`: of the jobs that wait for the reasons that the log has already, the decision
+    that logged them.
     """
 
     repeats: tuple[str, ...] = ()
@@ -153,6 +155,18 @@ class AdmitSeen:
     settings: QueueSettings | None = None
     is_seeded: bool = False
     refused_before: Mapping[str, str] = field(default_factory=dict)
+    tables: tuple[ShapeTable, ...] = ()
+    jobs: Mapping[str, JobShapes] = field(default_factory=dict)
+
+    def shapes_of(self, job_id: str) -> tuple[ShapeScore, ...]:
+        """The shapes that fitted the job when it had its turn, fewest GPUs first."""
+        job = self.jobs.get(job_id)
+        return self.shapes.get(job_id, ()) if job is None else shape_scores(self.tables, job)
+
+    def scores_of(self, job_id: str) -> tuple[DriftPlusPenalty, ...]:
+        """S(n) of the job's shapes, that of WAIT first; empty unless the policy compared any."""
+        job = self.jobs.get(job_id)
+        return self.scores.get(job_id, ()) if job is None else drift_scores(self.tables, job)
 
 
 @final

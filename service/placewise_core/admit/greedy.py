@@ -7,7 +7,7 @@ and the Lyapunov state goes back untouched. Jobs that already hold resources kee
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -18,13 +18,14 @@ from placewise_core.admit.exploring import Draws, with_draw
 from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.admit.pool import Pool
+from placewise_core.admit.seen import JobShapes, Seen, ShapeTable, Tables, table_of
 from placewise_core.admit.shapes import NO_OPTIONS, Options
 from placewise_core.basics.arrays import BoolArray, FloatArray
 from placewise_core.basics.bounded import Bounded
-from placewise_core.basics.frozen import frozen
+from placewise_core.basics.lazy import lazy
 from placewise_core.basics.slices import spaced
-from placewise_core.domain.cluster import QueueState
-from placewise_core.domain.decision import Admission, AdmitDraw, AdmitPlan, Blocker, ShapeScore, Verdict
+from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.decision import Admission, AdmitDraw, AdmitPlan, Blocker, Verdict
 from placewise_core.domain.job import Job, JobId, Priority
 from placewise_core.speed.throughput import Match, MatchKey, ThroughputModel
 from placewise_core.view.speeds import match_on
@@ -35,18 +36,46 @@ from placewise_core.view.view import ClusterView
 EXPECTED_FACTOR = {Priority.URGENT: 0.0, Priority.PRIOR: 1.0, Priority.NORMAL: 2.0}
 # θ of equation (10), reconstructed like (9); the paper leaves θ open: GPUs and nodes weigh the same.
 THETA = 0.5
-_MOST_SCORED = 64  # shapes of a job that the log has
 _KEPT_RATES = 1024  # kinds of jobs and shapes whose speed is remembered
 _Count = TypeVar("_Count", float, FloatArray)
-_Rates = Bounded[tuple[MatchKey, int, bytes], "_Rated"]
+_Rates = Bounded[tuple[MatchKey, int, bytes, int, int], "Rated"]
 
 
-@frozen
-class _Rated:
+@dataclass(frozen=True)  # no slots: derived values are cached on it
+class Rated:
     """PR(t, s) over PR(t, ⟨1, 1⟩) of every shape (K,), and of those on the fewest nodes."""
 
+    shapes: Options
+    facts: PlatformFacts
     every: FloatArray
     few: tuple[float, ...]
+
+    @lazy
+    def cer(self) -> FloatArray:
+        """(K,) (11) on the reconstructed (10): PR / (θ·GPUs/(N·G) + (1 − θ)·nodes/N), PR relative to one GPU."""
+        share = _cost(self.facts, np.maximum(self.shapes.gpus, 1), np.maximum(self.shapes.nodes, 1))
+        return np.asarray(self.every / share)
+
+    @lazy
+    def table(self) -> ShapeTable:
+        """The shapes as the log has them."""
+        shapes = self.shapes
+        gpus = [gpus for _, gpus in shapes.few]
+        few = tuple(zip(gpus, self.few, strict=True))
+        return table_of(shapes.nodes, shapes.gpus_per_node, self.every, self.cer, few)
+
+
+@dataclass(slots=True)
+class Turns:
+    """The notes of a round for the log. The round itself would keep the jobs and pools. `fitted` has the times on one
+    GPU (s) and the shapes that fitted each job when it had its turn, `started` those that it was given one of,
+    with the number of other jobs that waited then."""
+
+    queue: QueueState
+    settings: QueueSettings
+    total_gpus: int
+    fitted: dict[JobId, tuple[float, Rated]] = field(default_factory=dict)
+    started: dict[JobId, tuple[Rated, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -58,7 +87,7 @@ class Waiting:
     single_s: float
     expected_s: float  # e of equation (9), as a point in time
     position: int = 0
-    rated: tuple[Options, _Rated] | None = None  # the shapes asked about last, and their speeds
+    rated: tuple[Options, Rated] | None = None  # the shapes asked about last, and their speeds
     timed: tuple[Options, FloatArray] | None = None  # the same with their latencies
 
 
@@ -66,7 +95,7 @@ class Waiting:
 class Round:
     """One request while it is decided, and the queue's state. `used` and `blocked` are for policies that count by type
     of job, `waiting` is for those that count the jobs not admitted yet. `met` has those that were looked at, `drawn`
-    the draws so far, of exploration or of a policy that draws itself."""
+    the draws so far, of exploration or of a policy that draws itself. `turns` is for the log, if that wants any."""
 
     view: ClusterView
     queue: QueueState
@@ -84,6 +113,7 @@ class Round:
     met: dict[JobId, Waiting] = field(default_factory=dict)
     drawn: dict[JobId, AdmitDraw] = field(default_factory=dict)
     left_out: Sequence[Blocker] | None = None
+    turns: Turns | None = None
 
     def pool_for(self, job: Job) -> Pool:
         """The pool, without the nodes that the heads of queues keep from this job."""
@@ -97,11 +127,9 @@ class Round:
         if self.backfill is not None:
             self.backfill.start(job, takes, float(options.gpus[i]))
 
-    def scored(self, waiting: Waiting, options: Options) -> tuple[ShapeScore, ...]:
-        """Every shape, fewest GPUs first, 64 at most."""
-        latencies_s, cer = self.latency_s(waiting, options).tolist(), self.cer(waiting, options).tolist()
-        rows = zip(options.nodes.tolist(), options.gpus_per_node.tolist(), latencies_s, cer, strict=True)
-        return tuple([ShapeScore(*row) for row in islice(rows, _MOST_SCORED)])
+    def no_turns(self) -> Turns:
+        """The notes before the first turn."""
+        return Turns(self.queue, self.context.settings, max(1, self.facts.total_gpus))
 
     def latency_s(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) Lat(t, s) of equation (4), reconstructed. Do not write: it is kept."""
@@ -111,34 +139,35 @@ class Round:
 
     def few_latencies_s(self, waiting: Waiting, options: Options) -> list[float]:
         """Lat(t, s) of each shape in `Options.few`. An array of so few numbers would take longer."""
-        return self.throughput.latencies_at(waiting.single_s, self._rated(waiting, options).few)
+        return self.throughput.latencies_at(waiting.single_s, self.rated(waiting, options).few)
 
     def rate(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) PR(t, s) over PR(t, ⟨1, 1⟩). A rigid job's spread need not be even: its mean per node counts."""
-        return self._rated(waiting, options).every
+        return self.rated(waiting, options).every
 
-    def _rated(self, waiting: Waiting, options: Options) -> _Rated:
+    def rated(self, waiting: Waiting, options: Options) -> Rated:
+        """The shapes with their speeds, remembered."""
         if waiting.rated is not None and waiting.rated[0] is options:
             return waiting.rated[1]
-        key = (waiting.match.key, waiting.job.batch_size, options.key)
+        facts = self.facts
+        key = (waiting.match.key, waiting.job.batch_size, options.key, facts.nodes, facts.gpus_per_node)
         found = self.rates.get(key)
         if found is None:
             nodes = np.maximum(options.nodes, 1)
             per_node = np.maximum(options.gpus, 1) / nodes
             every = self.throughput.speedup(waiting.job, waiting.match, nodes, per_node)
-            found = self.rates[key] = _Rated(every, tuple(every[options.on_fewest_nodes].tolist()))
+            few = tuple(every[options.on_fewest_nodes].tolist())
+            found = self.rates[key] = Rated(options.without_takes, facts, every, few)
         waiting.rated = options, found
         return found
 
     def cer(self, waiting: Waiting, options: Options) -> FloatArray:
-        """(K,) (11) on the reconstructed (10): PR / (θ·GPUs/(N·G) + (1 − θ)·nodes/N), PR relative to one GPU."""
-        share = self.cost(np.maximum(options.gpus, 1), np.maximum(options.nodes, 1))
-        return np.asarray(self.rate(waiting, options) / share)
+        """(K,) computation/expense ratios (11). Do not write: they are kept."""
+        return self.rated(waiting, options).cer
 
-    def cost(self, gpus: _Count, nodes: _Count) -> _Count:
+    def cost(self, gpus: float, nodes: float) -> float:
         """θ·GPUs/(N·G) + (1 − θ)·nodes/N."""
-        facts = self.facts
-        return THETA * gpus / (facts.nodes * facts.gpus_per_node) + (1.0 - THETA) * nodes / facts.nodes
+        return _cost(self.facts, gpus, nodes)
 
 
 class GreedyAdmission(AdmissionPolicy):
@@ -169,6 +198,10 @@ class GreedyAdmission(AdmissionPolicy):
         """The order of dispatch; the request's own by default."""
         return waiting
 
+    def scores(self, single_s: float, table: ShapeTable, others: int, turns: Turns) -> tuple[float, ...]:
+        """S(n) of the table's few shapes while so many other jobs wait; none by default."""
+        return ()
+
     @property
     def stops_in_order(self) -> bool:
         return self.keeps_order and self.stops_at_first_wait and not self.backfills
@@ -179,6 +212,9 @@ class GreedyAdmission(AdmissionPolicy):
 
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
         state = self.begin(jobs, view, queue, context)
+        if context.noted is not None:
+            state.turns = state.no_turns()
+            context.noted.work_out = partial(self._seen, state.turns)
         if self.is_explored and context.exploration.rate > 0:
             state.draws = Draws(view, queue, context)
             state.drawn = state.draws.found
@@ -327,7 +363,7 @@ class GreedyAdmission(AdmissionPolicy):
                 by_id = {waiting.job.id: waiting for waiting in ordered}
                 ordered = [by_id[job.id] for job in jobs]
                 self._reserve(by_id[late.id], state.pool.usable, state)
-        is_explained = not state.context.starts_only
+        is_explained, turns = not state.context.starts_only, state.turns
         for rank, waiting in enumerate(spaced(ordered, state.context.slices, 1), start=1):
             if waits and self.stops_at_first_wait and not self.backfills:
                 answers.append((waiting, self._wait(waiting, rank, state, blockers.behind(waits))))
@@ -337,8 +373,8 @@ class GreedyAdmission(AdmissionPolicy):
                 continue
             pool = state.pool_for(waiting.job)
             options = pool.options(waiting.job)
-            if state.context.is_explaining and len(options):
-                state.context.shapes[waiting.job.id] = state.scored(waiting, options)
+            if turns is not None and len(options):
+                turns.fitted[waiting.job.id] = waiting.single_s, state.rated(waiting, options)
             chosen = self.choose(waiting, options, state) if len(options) else None
             if state.draws is not None and len(options):
                 drawn = state.draws.draw(waiting.job, pool, options, chosen)
@@ -360,10 +396,26 @@ class GreedyAdmission(AdmissionPolicy):
             answers.append((waiting, self._start(waiting, rank, options, chosen, state)))
         return answers
 
+    def _seen(self, turns: Turns) -> Seen:
+        """The known shapes of the jobs that had their turn."""
+        tables, startup_of, jobs = Tables(), self._throughput.startup_of, {}
+        for job_id, (single_s, rated) in turns.fitted.items():
+            times = single_s, startup_of(single_s), tables.index(rated.table)
+            start = turns.started.get(job_id) if self.scores_shapes else None
+            if start is None:
+                jobs[str(job_id)] = JobShapes(*times)
+                continue
+            table = start[0].table  # another one if chance drew
+            scores = self.scores(single_s, table, start[1], turns)
+            jobs[str(job_id)] = JobShapes(*times, tables.index(table), scores)
+        return Seen(tuple(tables.all), jobs)
+
     def _start(self, waiting: Waiting, rank: int, options: Options, i: int, state: Round) -> Admission:
         gpus, nodes, per_node = int(options.gpus[i]), int(options.nodes[i]), int(options.gpus_per_node[i])
         if state.context.starts_only:
             return Admission(waiting.job.id, Verdict.ADMIT, gpus, nodes, per_node, rank)
+        if state.turns is not None:
+            state.turns.started[waiting.job.id] = state.rated(waiting, options), state.waiting
         speedup = float(state.rate(waiting, options)[i])
         [latency_s] = state.throughput.latencies_at(waiting.single_s, (speedup,))
         return Admission(
@@ -383,6 +435,11 @@ class GreedyAdmission(AdmissionPolicy):
         slack_s = self.slack_s(waiting, waiting.single_s, state)
         label = waiting.match.label
         return Admission(waiting.job.id, Verdict.WAIT, rank=rank, slack_s=slack_s, blockers=why, profile_model=label)
+
+
+def _cost(facts: PlatformFacts, gpus: _Count, nodes: _Count) -> _Count:
+    """θ·GPUs/(N·G) + (1 − θ)·nodes/N."""
+    return THETA * gpus / (facts.nodes * facts.gpus_per_node) + (1.0 - THETA) * nodes / facts.nodes
 
 
 def _blockers(job: Job, pool: Pool, state: Round) -> tuple[Blocker, ...]:

@@ -3,16 +3,17 @@
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from placewise_core.admit.seen import ShapeNotes
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices
 from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, QueueSettings, QueueState
-from placewise_core.domain.decision import AdmitPlan, ShapeScore
-from placewise_core.domain.job import Job, JobId
+from placewise_core.domain.decision import AdmitPlan
+from placewise_core.domain.job import Job
 from placewise_core.view.view import ClusterView
 
 
@@ -45,9 +46,9 @@ def slot_of(queue: QueueState, now_s: float, settings: QueueSettings) -> int:
 class AdmitContext:
     """Inputs of one admission besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's.
     `slices` may be other than one only if the view is the request's own. `starts_only`: the caller reads the jobs that
-    start with shape and rank, so a plan may leave out all else. In `shapes` a policy notes, if `is_explaining`, which
-    shapes fitted a job when it had its turn. In `same_until_s` it may note, if none starts, before which point in time
-    none of these jobs will, as long as the view and the other queues' heads stay as they are."""
+    start with shape and rank, so a plan may leave out all else. In `noted`, if that is given, a policy notes what it
+    knew of each job's shapes. In `same_until_s` it may note, if none starts, before which point in time none of these
+    jobs will, as long as the view and the other queues' heads stay as they are."""
 
     now_s: float
     slot: int
@@ -57,7 +58,7 @@ class AdmitContext:
     slices: Slices = ONE_SLICE
     starts_only: bool = False
     exploration: AdmitExploration = NOT_EXPLORED
-    shapes: dict[JobId, tuple[ShapeScore, ...]] = field(default_factory=dict)
+    noted: ShapeNotes | None = None
     same_until_s: float = -math.inf
 
     @property
@@ -76,11 +77,13 @@ class AdmissionPolicy(Protocol):
     again if another replica was faster. Asking twice in one slot gives the same answer and moves Q and Z once.
     `explores_itself`: it draws job by job as `context.exploration` says, or needs no exploration. `passes_in_order`: it
     tries the jobs in the order of the request and reads no other, so that a host may ask by turns (admit/turns.py).
+    `scores_shapes`: it chooses among a job's shapes by a score of each.
     """
 
     name: str
     explores_itself: bool = False
     passes_in_order: bool = False
+    scores_shapes: bool = False
 
     @property
     def stops_in_order(self) -> bool:

@@ -45,7 +45,12 @@ class Options:
     @lazy
     def key(self) -> bytes:
         """Equal for the same nodes and GPUs, shape by shape."""
-        return self.nodes.tobytes() + self.gpus.tobytes()
+        return self.nodes.tobytes() + self.gpus.tobytes() + self.gpus_per_node.tobytes()
+
+    @property
+    def without_takes(self) -> "Options":
+        """The same shapes, for one who keeps them."""
+        return Options(self.nodes, self.gpus_per_node, self.gpus) if self.takes else self
 
     @lazy
     def on_fewest_nodes(self) -> IntArray:

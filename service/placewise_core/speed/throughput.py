@@ -151,16 +151,16 @@ class ThroughputModel:
 
     def latency_at(self, single_s: float, speedup: Array) -> Array:
         """(4) for a speedup that is known already."""
-        startup_s = self._startup_s(single_s)
+        startup_s = self.startup_of(single_s)
         return (single_s - startup_s) / speedup + startup_s
 
     def latencies_at(self, single_s: float, speedups: Iterable[float]) -> list[float]:
         """(4) of a few shapes, by their speedups."""
-        startup_s = self._startup_s(single_s)
+        startup_s = self.startup_of(single_s)
         left_s = single_s - startup_s
         return [left_s / speedup + startup_s for speedup in speedups]
 
-    def _startup_s(self, single_s: float) -> float:
+    def startup_of(self, single_s: float) -> float:
         """v, a tenth of the single-GPU time at most: a job of a minute does not start up for half of it."""
         return min(self.startup_s, 0.1 * single_s)
 

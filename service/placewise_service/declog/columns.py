@@ -15,7 +15,7 @@ _PER_JOB = (
 )
 _PLACE = "of Place, in the order of `job_ids`"
 _ADMIT = "of AdmitOrWait, in the order of `job_ids`"
-_SCORED = "null unless the job was scored, and the decision observed or explained"
+_SCORED = "null unless the policy compared S(n) for the job; of `proteus` and its kin, for a job that starts"
 _SAMPLES = "samples/s if the job's epochs are unknown"
 _UNITS = "of Place with scope NODE and of Partition"
 _STUDIED = "null without `alternatives`, without a net, and if a node is not among the net's candidates"
@@ -160,7 +160,7 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
             "s, 1",
             "shapes that fitted the job when it had its turn, fewest GPUs first and 64 at most, each with its expected "
             f"seconds and its computation/expense ratio, {_ADMIT}; null if there were none, for a job that the policy "
-            "did not get to, and unless the decision was observed",
+            "did not get to, and for a policy that scores no shapes unless the decision was observed",
         ),
     },
     OUTCOMES: {

@@ -428,8 +428,8 @@ def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
         return {}
     plan, seen = record.admit.plan, record.seen or AdmitSeen()
     queue = plan.queue if plan.queue.slot >= 0 else None
-    scores = [given.drift_plus_penalty or seen.scores.get(given.job_id) for given in plan.admissions]
-    shapes_of = [seen.shapes.get(given.job_id) for given in plan.admissions]
+    scores = [given.drift_plus_penalty or seen.scores_of(given.job_id) or None for given in plan.admissions]
+    shapes_of = [seen.shapes_of(given.job_id) or None for given in plan.admissions]
     firsts = [seen.refused_before.get(given.job_id, "") for given in plan.admissions]
     return {
         "queue_backlog_s": queue and queue.backlog_s,

@@ -12,6 +12,7 @@ from placewise_core.admit.answers import with_shapes
 from placewise_core.admit.facts import FactsCache
 from placewise_core.admit.policies.lyapunov import numbered, renumbered
 from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext, exploration_of, slot_of
+from placewise_core.admit.seen import ShapeNotes
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import QueueSettings, QueueState
@@ -54,7 +55,8 @@ class AdmitDraft:
     now_s: float
     seed: int
     epoch: str
-    observed: AdmitSeen = AdmitSeen()
+    free: tuple[int, int] = (0, 0)  # GPUs, and nodes with any
+    noted: ShapeNotes | None = None
     settings: QueueSettings = QueueSettings()
     is_logged: bool = True
     reads: tuple[Noted, ...] = ()
@@ -84,6 +86,10 @@ class _AdmitCall:
     started_s: float
     deadline_s: float
     is_observed: bool = False
+
+    def notes(self) -> ShapeNotes | None:
+        """For the policy's notes of shapes; None if it scores none and the decision is not observed."""
+        return ShapeNotes() if self.policy.scores_shapes or self.is_observed else None
 
 
 @frozen
@@ -242,14 +248,16 @@ class Admitting:
             slot,
             settings,
             seed,
-            command.is_explaining or asked.is_observed,
+            command.is_explaining,
             exploration=NOT_EXPLORED if command.is_dry_run else exploration_of(seen.settings, command.seed),
+            noted=asked.notes(),
         )
         arm = arm_of_slot(self.parts.registry, command.cluster, command.queue, slot, now_s)
         is_mixed = arm is not None and not command.is_dry_run and self.mixing.has_room
         question = None
         if is_mixed or self.shadowing.wants_copy(command.cluster, command.is_dry_run):
-            question = AdmitQuestion(command, seen.fork(), queue, replace(context, exploration=NOT_EXPLORED))
+            unexplored = replace(context, exploration=NOT_EXPLORED, noted=None)
+            question = AdmitQuestion(command, seen.fork(), queue, unexplored)
         reads = self.parts.read(live, now_s)
         try:
             policy = asked.policy if arm is None else arm.policies.admission[asked.policy.name]
@@ -260,13 +268,10 @@ class Admitting:
             if arm is None:
                 raise
             arm, policy = arm.failed(asked.policy.name, error), asked.policy
-            context = replace(context, randomness=seed, shapes={})
+            context = replace(context, randomness=seed, noted=asked.notes())
             admitted, view = await self._admitted(asked, policy, queue, context)
         is_drawn = context.exploration.rate > 0 or not isinstance(context.randomness, int)
         plan = with_shapes(admitted, command.jobs, slot)
-        observed = _observed(plan, view, context, has_scores=asked.is_observed)
-        if asked.is_observed and not command.is_explaining:
-            plan = _unexplained(plan)
         meta = self._meta(asked, arm, policy.name, plan, view)
         if plan.queue is not queue:
             decisions = _admitted_by(plan.queue, queue, meta.decision_id)
@@ -274,8 +279,8 @@ class Admitting:
         if first := self.refusals.first(command, plan, meta):  # the log has that one
             meta = replace(meta, decision_id=first)
         decision = AdmitDecision(plan, meta)
-        given = (queue, now_s, seed, view.epoch, observed, settings, not first, reads, question, arm, is_drawn)
-        return AdmitDraft(decision, *given)
+        given = (queue, now_s, seed, view.epoch, _free(view, now_s), context.noted, settings, not first, reads)
+        return AdmitDraft(decision, *given, question, arm, is_drawn)
 
     def _meta(
         self, asked: _AdmitCall, arm: CallArm | None, policy: str, plan: AdmitPlan, view: ClusterView
@@ -321,7 +326,7 @@ class Admitting:
             if job.id in before.waiting or job.id in before.admitted or has_asked(command.cluster, job.id)
         ]
         seen = replace(
-            draft.observed,
+            _seen(draft),
             repeats=tuple(repeats),
             left_out=left_out,
             settings=draft.settings,
@@ -374,21 +379,18 @@ def _admitted_by(after: QueueState, before: QueueState, decision_id: str) -> Map
     return new
 
 
-def _observed(plan: AdmitPlan, view: ClusterView, context: AdmitContext, *, has_scores: bool) -> AdmitSeen:
-    """The idle GPUs, and the scores of the shapes if asked for."""
-    free = view.usage.free_gpus[view.usable(context.now_s)]
-    free_gpus, free_nodes = int(free.sum()), int((free > 0).sum())
-    if not has_scores:
-        return AdmitSeen((), free_gpus, free_nodes)
-    scores = {str(given.job_id): given.drift_plus_penalty for given in plan.admissions if given.drift_plus_penalty}
-    shapes = {str(job): given for job, given in context.shapes.items()}
-    return AdmitSeen((), free_gpus, free_nodes, scores, shapes=shapes)
+def _free(view: ClusterView, now_s: float) -> tuple[int, int]:
+    """Idle GPUs, and the nodes with any."""
+    free = view.usage.free_gpus[view.usable(now_s)]
+    return int(free.sum()), int((free > 0).sum())
 
 
-def _unexplained(plan: AdmitPlan) -> AdmitPlan:
-    """The plan as a caller gets it who asked for no explanation."""
-    given = [replace(each, drift_plus_penalty=()) if each.drift_plus_penalty else each for each in plan.admissions]
-    return AdmitPlan(tuple(given), plan.queue)
+def _seen(draft: AdmitDraft) -> AdmitSeen:
+    """The state behind the decision. Of an unchanged refusal, which the log leaves out, without the shapes."""
+    if draft.noted is None or not draft.is_logged:
+        return AdmitSeen((), *draft.free)
+    known = draft.noted.work_out()
+    return AdmitSeen((), *draft.free, known.scores, tables=known.tables, jobs=known.jobs)
 
 
 def _outcome(decision: AdmitDecision) -> str:

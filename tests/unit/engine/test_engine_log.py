@@ -13,11 +13,12 @@ from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_pla
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
+from placewise_core.domain.decision import DriftPlusPenalty, ShapeScore
 from placewise_core.domain.errors import InvalidRequestError
-from placewise_core.domain.job import ElasticRange, JobId, Priority
+from placewise_core.domain.job import ElasticRange, Job, JobId, Priority
 from placewise_core.inputs.cluster import Encoder
 from placewise_core.policies.registry import placement_policies
-from placewise_log.record import DecisionRecord, decode, decode_entry, encode
+from placewise_log.record import AdmitSeen, DecisionRecord, decode, decode_entry, encode
 from placewise_models.learned import LEARNED_POLICIES
 from placewise_service.declog.tables import row_of
 from placewise_service.engine import parts
@@ -264,10 +265,9 @@ async def test_an_admission_is_logged_with_the_state_that_it_was_decided_on(obse
         assert not any(given.drift_plus_penalty for given in answer.plan.admissions), "the caller asked for none"
         assert (row["free_gpus"], row["free_nodes"]) == (4, 2)
     scores = rows[0]["job_shape_scores"][0]
-    assert bool(scores) is bool(observe_share)
-    if scores:
-        best = rows[0]["job_shape_gpus"][0][scores.index(min(scores))]
-        assert best == rows[0]["job_gpus"][0]
+    best = rows[0]["job_shape_gpus"][0][scores.index(min(scores))]
+    assert best == rows[0]["job_gpus"][0]
+    assert all(row["job_shapes"][0] for row in rows)
 
 
 async def test_a_job_that_finds_no_place_is_logged_as_it_was_seen() -> None:
@@ -299,7 +299,7 @@ async def test_a_job_that_has_to_wait_is_logged_as_it_was_seen() -> None:
 
 
 @pytest.mark.parametrize("policy", ["qos", "tetris-cer", "fifo"])
-async def test_an_observed_admission_has_the_shapes_that_fitted_each_job(policy: str) -> None:
+async def test_an_admission_has_the_shapes_that_fitted_each_job(policy: str) -> None:
     elastic = dataclasses.replace(make_job("a", single_gpu_s=600.0), groups=(), elastic=ElasticRange(1, 4))
     seen = []
     for share in (0.0, 1.0):
@@ -310,13 +310,69 @@ async def test_an_observed_admission_has_the_shapes_that_fitted_each_job(policy:
         row = row_of(CLUSTER, "1-0", encode(record))[2]
         seen.append(row["job_shapes"][0])
         assert row["job_shapes"][1] is None
-    assert seen[0] is None
+    assert seen[0] == (None if policy == "fifo" else seen[1]), "fifo scores no shapes"
     shapes = [(shape["nodes"], shape["gpus_per_node"]) for shape in seen[1]]
     assert shapes == [(1, 1), (1, 2), (2, 1), (2, 2)]
     given = answer.plan.admissions[0]
     chosen = seen[1][shapes.index((given.nodes, given.gpus_per_node))]
     assert chosen["cer"] == given.cer
     assert given.expected_finish_time_s == pytest.approx(record.time_s + chosen["latency_s"])
+
+
+def elastic_jobs(count: int, most: int) -> tuple[Job, ...]:
+    alike = dataclasses.replace(make_job("a", single_gpu_s=600.0), groups=(), elastic=ElasticRange(1, most))
+    return tuple(dataclasses.replace(alike, id=JobId(f"j{i}")) for i in range(count))
+
+
+@pytest.mark.parametrize("policy", ["proteus", "proteus-qos", "qos"])
+@pytest.mark.parametrize("is_dry_run", [False, True])
+async def test_an_admission_is_logged_with_the_scores_that_it_would_explain(policy: str, is_dry_run: bool) -> None:
+    command = AdmitCommand(CLUSTER, "q", elastic_jobs(8, 2), policy=policy, is_dry_run=is_dry_run)
+    async with running_engine(nodes=3, gpus=2) as engine:
+        explained = await ask_admit(engine, dataclasses.replace(command, is_explaining=True, is_dry_run=True))
+        await ask_admit(engine, command)
+        record = (await placed_records(engine))[-1]
+    assert record.seen is not None
+    assert not record.is_explaining
+    assert {given.verdict for given in explained.plan.admissions} == {"ADMIT", "WAIT"}
+    for given in explained.plan.admissions:
+        assert record.seen.scores_of(given.job_id) == given.drift_plus_penalty
+        assert bool(given.drift_plus_penalty) is (given.verdict == "ADMIT" and policy != "qos")
+        assert bool(record.seen.shapes_of(given.job_id)) is (given.verdict == "ADMIT")
+
+
+async def test_alike_jobs_share_a_table_of_shapes_64_at_most() -> None:
+    async with running_engine(nodes=20, gpus=8) as engine:
+        await ask_admit(engine, AdmitCommand(CLUSTER, "q", elastic_jobs(1, 99), policy="qos"))
+        await ask_admit(engine, AdmitCommand(CLUSTER, "q", elastic_jobs(8, 2), policy="qos"))
+        wide, alike = [record.seen for record in await placed_records(engine)]
+    assert wide is not None
+    assert alike is not None
+    assert len(wide.shapes_of("j0")) == 64
+    assert len(alike.tables) == 1
+    assert alike.shapes_of("j0") == alike.shapes_of("j7")
+
+
+async def test_an_explored_admission_has_its_candidates_and_scores() -> None:
+    async with running_engine(nodes=3, gpus=2) as engine:
+        await engine.update_settings(CLUSTER, ClusterSettings(admit_exploration_rate=1.0))
+        for seed in range(8):
+            await ask_admit(engine, AdmitCommand(CLUSTER, "q", elastic_jobs(3, 4), policy="proteus", seed=seed))
+        records = [record for record in await placed_records(engine) if record.admit is not None]
+    for record in records:
+        assert record.admit is not None
+        assert record.seen is not None
+        for given in record.admit.plan.admissions:
+            scored = [score.gpus for score in record.seen.scores_of(given.job_id)]
+            assert bool(scored) is (given.verdict == "ADMIT")
+            assert record.seen.shapes_of(given.job_id) or given.verdict == "WAIT"
+
+
+async def test_records_of_older_versions_show_their_shapes_and_scores() -> None:
+    shapes, scores = (ShapeScore(1, 2, 60.0, 1.5),), (DriftPlusPenalty(0, 0.0, 0.0), DriftPlusPenalty(2, -1.0, 60.0))
+    seen = AdmitSeen(scores={"a": scores}, shapes={"a": shapes})
+    assert (seen.shapes_of("a"), seen.scores_of("a")) == (shapes, scores)
+    assert (seen.shapes_of("b"), seen.scores_of("b")) == ((), ())
 
 
 async def test_a_search_says_what_it_reached_and_each_job_whether_a_fallback_placed_it() -> None:
@@ -357,10 +413,11 @@ async def test_a_policy_without_queues_logs_no_state_of_one() -> None:
     assert second["job_is_repeat"] == [True, False]
 
 
-async def test_the_scores_of_shapes_follow_from_the_logged_state_of_the_queue() -> None:
+@pytest.mark.parametrize("observe_share", [0.0, 1.0])
+async def test_the_scores_of_shapes_follow_from_the_logged_state_of_the_queue(observe_share: float) -> None:
     clock = ManualClock(1_000_000.0)
     jobs = tuple(make_job(f"j{i}", gpus=0.0, single_gpu_s=3600.0 + i) for i in range(5))
-    async with running_engine(nodes=3, gpus=2, observe_share=1.0, clock=clock) as engine:
+    async with running_engine(nodes=3, gpus=2, observe_share=observe_share, clock=clock) as engine:
         for _ in range(4):
             await ask_admit(engine, AdmitCommand(CLUSTER, "q", jobs, policy="proteus-paper"))
             clock.advance(10.0)

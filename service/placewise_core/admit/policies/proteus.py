@@ -11,20 +11,16 @@ fit are compared: the profiles predict speeds inside a node well, and over sever
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
-from placewise_core.admit.policies.lyapunov import drift_plus_penalty, followed, joined
+from placewise_core.admit.greedy import GreedyAdmission, Round, Turns, Waiting
+from placewise_core.admit.policies.lyapunov import drift_plus_penalties, followed, joined
 from placewise_core.admit.policy import AdmitContext
+from placewise_core.admit.seen import ShapeTable
 from placewise_core.admit.shapes import Options
-from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.slices import spaced
-from placewise_core.domain.cluster import QueueState
+from placewise_core.domain.cluster import QueueSettings, QueueState
 from placewise_core.domain.decision import Admission, AdmitPlan, DriftPlusPenalty
 from placewise_core.domain.job import Job
 from placewise_core.view.view import ClusterView
-
-_EXPLAINED_COUNTS = 64
 
 
 class Proteus(GreedyAdmission):
@@ -37,6 +33,7 @@ class Proteus(GreedyAdmission):
     name = "proteus"
     keeps_order = True
     backfills = True
+    scores_shapes = True
 
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
         state = queue
@@ -68,22 +65,22 @@ class Proteus(GreedyAdmission):
         """Index of the shape of least S(n), of equals the first, among shapes given by index and GPUs, with their
         latencies. Compared is (V + (W + Z/τ)·n/N)·C(n): S(n) times τ without the terms that are the same for every n.
         """
-        each = self._weight(state, state.waiting - 1) / max(1, state.facts.total_gpus)
+        each = self._weight(state.queue, state.context.settings, state.waiting - 1) / max(1, state.facts.total_gpus)
         v = state.context.settings.v
         rows = zip(shapes, latencies_s, strict=True)
         return min([(latency_s * (v + each * gpus), i) for (i, gpus), latency_s in rows])[1]
 
-    def _weight(self, state: Round, others: int) -> float:
+    def _weight(self, queue: QueueState, settings: QueueSettings, others: int) -> float:
         """W + Z/τ while so many other jobs wait."""
-        return max(0, others) + state.queue.delay_s / state.context.settings.tau_s
+        return max(0, others) + queue.delay_s / settings.tau_s
 
-    def scores(self, waiting: Waiting, options: Options, state: Round, others: int) -> FloatArray:
-        """(K,) S(n) of every shape while so many other jobs wait."""
-        settings, tau_s = state.context.settings, state.context.settings.tau_s
-        cost_s = state.latency_s(waiting, options)
-        share = np.maximum(options.gpus, 1) / max(1, state.facts.total_gpus)
-        printed = drift_plus_penalty(cost_s, waiting.single_s, state.queue, settings)
-        return printed + self._weight(state, others) * share * cost_s / tau_s
+    def scores(self, single_s: float, table: ShapeTable, others: int, turns: Turns) -> tuple[float, ...]:
+        queue, settings, total = turns.queue, turns.settings, turns.total_gpus
+        weight, tau_s = self._weight(queue, settings, others), settings.tau_s
+        costs_s = self._throughput.latencies_at(single_s, table.few_speedups)
+        printed = drift_plus_penalties(costs_s, single_s, queue, settings)
+        rows = zip(printed, table.few_gpus, costs_s, strict=True)
+        return tuple([value + weight * ((gpus or 1) / total) * cost_s / tau_s for value, gpus, cost_s in rows])
 
     def _start(self, waiting: Waiting, rank: int, options: Options, i: int, state: Round) -> Admission:
         admission = super()._start(waiting, rank, options, i, state)
@@ -93,8 +90,8 @@ class Proteus(GreedyAdmission):
 
     def _explained(self, waiting: Waiting, options: Options, state: Round) -> tuple[DriftPlusPenalty, ...]:
         """S(n) of the shapes that were compared. The job itself waits no more."""
-        costs_s, scores = state.latency_s(waiting, options), self.scores(waiting, options, state, state.waiting)
-        compared = options.on_fewest_nodes
-        rows = zip(options.gpus[compared], scores[compared], costs_s[compared], strict=True)
-        found = [DriftPlusPenalty(int(n), float(s), float(c)) for n, s, c in rows]
-        return (DriftPlusPenalty(0, 0.0, 0.0), *found[:_EXPLAINED_COUNTS])
+        table = state.rated(waiting, options).table
+        scores = self.scores(waiting.single_s, table, state.waiting, state.no_turns())
+        costs_s = state.throughput.latencies_at(waiting.single_s, table.few_speedups)
+        rows = zip(table.few_gpus, scores, costs_s, strict=True)
+        return (DriftPlusPenalty(0, 0.0, 0.0), *[DriftPlusPenalty(*row) for row in rows])

@@ -9,6 +9,7 @@ answer, and its GPUs stay promised, until it starts or is no longer listed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from placewise_core.admit.facts import FactsCache, PlatformFacts
 from placewise_core.admit.policies.lyapunov import advanced, drift_plus_penalty, joined, without
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.admit.pool import Pool, take_promised
+from placewise_core.admit.seen import MOST_SHAPES, Seen
 from placewise_core.admit.shapes import Options
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.bounded import Bounded
@@ -30,7 +32,6 @@ from placewise_core.speed.throughput import Match, ThroughputModel
 from placewise_core.view.speeds import match_on
 from placewise_core.view.view import ClusterView
 
-_EXPLAINED_COUNTS = 64
 _SLOT_TAKEN = Blocker(Reason.SLOT_TAKEN, message="this slot's decision was made; the next slot decides again")
 
 
@@ -47,9 +48,8 @@ class _Scores:
         return int(self.values.argmin())  # ties go to the fewest GPUs: options are sorted by them
 
     def explained(self) -> tuple[DriftPlusPenalty, ...]:
-        nothing = DriftPlusPenalty(0, 0.0, 0.0)
-        rows = zip(self.options.gpus, self.values, self.costs_s, strict=True)
-        return (nothing, *(DriftPlusPenalty(int(n), float(s), float(c)) for n, s, c in list(rows)[:_EXPLAINED_COUNTS]))
+        first = [each[:MOST_SHAPES].tolist() for each in (self.options.gpus, self.values, self.costs_s)]
+        return (DriftPlusPenalty(0, 0.0, 0.0), *[DriftPlusPenalty(*row) for row in zip(*first, strict=True)])
 
 
 _KEPT_COSTS = 256  # kinds of heads whose costs are remembered
@@ -62,6 +62,7 @@ class ProteusPaper(AdmissionPolicy):
     GPU."""
 
     name = "proteus-paper"
+    scores_shapes = True
 
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput
@@ -86,7 +87,11 @@ class ProteusPaper(AdmissionPolicy):
         if head is None:  # so that the reasons for arrivals of this slot stay the same within the slot
             head = _first_waiting(jobs, started, state)
             scores = self._scores(head, pool, state, view, context) if head is not None else None
-        decided: _Decided = {head.id: (scores, pool)} if head is not None and scores is not None else {}
+        decided: _Decided = {}
+        if head is not None and scores is not None:
+            decided[head.id] = scores, pool
+            if context.noted is not None:
+                context.noted.work_out = partial(_seen, head, scores)
         return self._answer(jobs, started, view, state, context, decided)
 
     def _arrived(
@@ -202,6 +207,11 @@ class ProteusPaper(AdmissionPolicy):
         explained = scores.explained() if context.is_explaining else ()
         why = _why_waiting(job, scores, pool, context)
         return Admission(job.id, Verdict.WAIT, rank=rank, blockers=why, drift_plus_penalty=explained)
+
+
+def _seen(job: Job, scores: _Scores) -> Seen:
+    """The scores of the job that the slot's decision is about."""
+    return Seen(scores={str(job.id): scores.explained()})
 
 
 def _without_departed(state: QueueState, jobs: Sequence[Job], started: set[JobId]) -> QueueState:

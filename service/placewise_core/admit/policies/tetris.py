@@ -17,6 +17,7 @@ from placewise_core.basics.slices import spaced
 
 class _Tetris(GreedyAdmission):
     stops_at_first_wait = False
+    scores_shapes = True
 
     @abstractmethod
     def merit(self, waiting: Waiting, options: Options, state: Round) -> FloatArray:

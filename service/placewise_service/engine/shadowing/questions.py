@@ -72,7 +72,7 @@ class AdmitQuestion:
         return policies.admission.keys()  # on the bundle's throughput
 
     def answered(self, name: str, policies: PolicySet, meta: DecisionMeta, slices: Slices) -> DecisionRecord:
-        context, jobs = replace(self.context, slices=slices, is_explaining=True, shapes={}), self.command.jobs
+        context, jobs = replace(self.context, slices=slices, is_explaining=True), self.command.jobs
         plan = policies.admission[name].admit(jobs, self.view, self.queue, context)
         decision = AdmitDecision(with_shapes(plan, jobs, context.slot), meta)
         return DecisionRecord.of_admit(self.command, decision, time_s=context.now_s, seed=0, latency_ms=0.0)
