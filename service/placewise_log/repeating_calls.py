@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from placewise_core.admit import slot_exploring
-from placewise_core.admit.answers import with_shapes
+from placewise_core.admit.policies.lyapunov import with_shapes
 from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext, exploration_of, slot_of
 from placewise_core.domain.cluster import QueueState
 from placewise_core.domain.commands import Scope

@@ -66,7 +66,7 @@ class Rated:
 
 
 @dataclass(slots=True)
-class Turns:
+class RoundNotes:
     """The notes of a round for the log. The round itself would keep the jobs and pools. `fitted` has the times on one
     GPU (s) and the shapes that fitted each job when it had its turn, `started` those that it was given one of,
     with the number of other jobs that waited then."""
@@ -95,7 +95,7 @@ class Waiting:
 class Round:
     """One request while it is decided, and the queue's state. `used` and `blocked` are for policies that count by type
     of job, `waiting` is for those that count the jobs not admitted yet. `met` has those that were looked at, `drawn`
-    the draws so far, of exploration or of a policy that draws itself. `turns` is for the log, if that wants any."""
+    the draws so far, of exploration or of a policy that draws itself. `notes` is for the log, if that wants any."""
 
     view: ClusterView
     queue: QueueState
@@ -113,7 +113,7 @@ class Round:
     met: dict[JobId, Waiting] = field(default_factory=dict)
     drawn: dict[JobId, AdmitDraw] = field(default_factory=dict)
     left_out: Sequence[Blocker] | None = None
-    turns: Turns | None = None
+    notes: RoundNotes | None = None
 
     def pool_for(self, job: Job) -> Pool:
         """The pool, without the nodes that the heads of queues keep from this job."""
@@ -127,9 +127,9 @@ class Round:
         if self.backfill is not None:
             self.backfill.start(job, takes, float(options.gpus[i]))
 
-    def no_turns(self) -> Turns:
+    def no_notes(self) -> RoundNotes:
         """The notes before the first turn."""
-        return Turns(self.queue, self.context.settings, max(1, self.facts.total_gpus))
+        return RoundNotes(self.queue, self.context.settings, max(1, self.facts.total_gpus))
 
     def latency_s(self, waiting: Waiting, options: Options) -> FloatArray:
         """(K,) Lat(t, s) of equation (4), reconstructed. Do not write: it is kept."""
@@ -198,7 +198,7 @@ class GreedyAdmission(AdmissionPolicy):
         """The order of dispatch; the request's own by default."""
         return waiting
 
-    def scores(self, single_s: float, table: ShapeTable, others: int, turns: Turns) -> tuple[float, ...]:
+    def scores(self, single_s: float, table: ShapeTable, others: int, notes: RoundNotes) -> tuple[float, ...]:
         """S(n) of the table's few shapes while so many other jobs wait; none by default."""
         return ()
 
@@ -213,8 +213,8 @@ class GreedyAdmission(AdmissionPolicy):
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
         state = self.begin(jobs, view, queue, context)
         if context.noted is not None:
-            state.turns = state.no_turns()
-            context.noted.work_out = partial(self._seen, state.turns)
+            state.notes = state.no_notes()
+            context.noted.work_out = partial(self._seen, state.notes)
         if self.is_explored and context.exploration.rate > 0:
             state.draws = Draws(view, queue, context)
             state.drawn = state.draws.found
@@ -363,7 +363,7 @@ class GreedyAdmission(AdmissionPolicy):
                 by_id = {waiting.job.id: waiting for waiting in ordered}
                 ordered = [by_id[job.id] for job in jobs]
                 self._reserve(by_id[late.id], state.pool.usable, state)
-        is_explained, turns = not state.context.starts_only, state.turns
+        is_explained, notes = not state.context.starts_only, state.notes
         for rank, waiting in enumerate(spaced(ordered, state.context.slices, 1), start=1):
             if waits and self.stops_at_first_wait and not self.backfills:
                 answers.append((waiting, self._wait(waiting, rank, state, blockers.behind(waits))))
@@ -373,8 +373,8 @@ class GreedyAdmission(AdmissionPolicy):
                 continue
             pool = state.pool_for(waiting.job)
             options = pool.options(waiting.job)
-            if turns is not None and len(options):
-                turns.fitted[waiting.job.id] = waiting.single_s, state.rated(waiting, options)
+            if notes is not None and len(options):
+                notes.fitted[waiting.job.id] = waiting.single_s, state.rated(waiting, options)
             chosen = self.choose(waiting, options, state) if len(options) else None
             if state.draws is not None and len(options):
                 drawn = state.draws.draw(waiting.job, pool, options, chosen)
@@ -396,17 +396,17 @@ class GreedyAdmission(AdmissionPolicy):
             answers.append((waiting, self._start(waiting, rank, options, chosen, state)))
         return answers
 
-    def _seen(self, turns: Turns) -> Seen:
+    def _seen(self, notes: RoundNotes) -> Seen:
         """The known shapes of the jobs that had their turn."""
         tables, startup_of, jobs = Tables(), self._throughput.startup_of, {}
-        for job_id, (single_s, rated) in turns.fitted.items():
+        for job_id, (single_s, rated) in notes.fitted.items():
             times = single_s, startup_of(single_s), tables.index(rated.table)
-            start = turns.started.get(job_id) if self.scores_shapes else None
+            start = notes.started.get(job_id) if self.scores_shapes else None
             if start is None:
                 jobs[str(job_id)] = JobShapes(*times)
                 continue
             table = start[0].table  # another one if chance drew
-            scores = self.scores(single_s, table, start[1], turns)
+            scores = self.scores(single_s, table, start[1], notes)
             jobs[str(job_id)] = JobShapes(*times, tables.index(table), scores)
         return Seen(tuple(tables.all), jobs)
 
@@ -414,8 +414,8 @@ class GreedyAdmission(AdmissionPolicy):
         gpus, nodes, per_node = int(options.gpus[i]), int(options.nodes[i]), int(options.gpus_per_node[i])
         if state.context.starts_only:
             return Admission(waiting.job.id, Verdict.ADMIT, gpus, nodes, per_node, rank)
-        if state.turns is not None:
-            state.turns.started[waiting.job.id] = state.rated(waiting, options), state.waiting
+        if state.notes is not None:
+            state.notes.started[waiting.job.id] = state.rated(waiting, options), state.waiting
         speedup = float(state.rate(waiting, options)[i])
         [latency_s] = state.throughput.latencies_at(waiting.single_s, (speedup,))
         return Admission(

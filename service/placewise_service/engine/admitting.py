@@ -8,9 +8,8 @@ from functools import partial
 from random import random
 
 from placewise_core.admit import slot_exploring
-from placewise_core.admit.answers import with_shapes
 from placewise_core.admit.facts import FactsCache
-from placewise_core.admit.policies.lyapunov import numbered, renumbered
+from placewise_core.admit.policies.lyapunov import numbered, renumbered, with_shapes
 from placewise_core.admit.policy import NOT_EXPLORED, AdmissionPolicy, AdmitContext, exploration_of, slot_of
 from placewise_core.admit.seen import ShapeNotes
 from placewise_core.basics.frozen import frozen

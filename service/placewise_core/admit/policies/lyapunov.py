@@ -1,4 +1,5 @@
 """The two queues of Proteus: how Q and Z move from slot to slot, and S(n). Formulas on plain numbers; decides nothing.
+A queue's state also remembers the shapes that were admitted, so that Place honours them (`with_shapes`).
 
 Q holds Cost_i(1) of every waiting job, in seconds of one GPU; Z is the delay queue. Arrivals and service in a slot
 count from the next slot on: a state is "as of" its slot, however often it is asked for in it.
@@ -17,9 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewise_core.domain.cluster import QueueSettings, QueueState
+from placewise_core.domain.decision import AdmitPlan, Verdict
+from placewise_core.domain.job import Job
 
 Array = NDArray[np.float64]
 _MOST_CREDITED_S = 86_400.0
+# A shape nobody placed in this many slots is forgotten: the host went its own way.
+_KEPT_SLOTS = 8640
 
 
 def advanced(queue: QueueState, slot: int, settings: QueueSettings) -> QueueState:
@@ -189,3 +194,23 @@ def _served(single_s: float, queue: QueueState, settings: QueueSettings) -> tupl
     tau_s = settings.tau_s
     served = single_s / tau_s
     return served * served, served * (queue.delay_s + queue.backlog_s) / tau_s
+
+
+def with_shapes(plan: AdmitPlan, jobs: Sequence[Job], slot: int) -> AdmitPlan:
+    """The plan with every chosen shape in `queue.admitted`; the same plan if all of them are there already.
+
+    Policies that keep a queue themselves (proteus) have written theirs; for the others this is the only state. A rigid
+    job brings its shape along, so nothing is remembered (and nothing written) for it. The slot is that of the job's
+    first shape.
+    """
+    known = plan.queue.admitted
+    new: dict[str, tuple[int, int, int]] = {}
+    for job, a in zip(jobs, plan.admissions, strict=True):
+        is_shaped = a.verdict is Verdict.ADMIT and a.nodes > 0 and not job.is_rigid
+        if is_shaped and known.get(a.job_id, (0, 0, 0))[:2] != (a.nodes, a.gpus_per_node):
+            _, _, since = known.get(a.job_id, (0, 0, slot))
+            new[a.job_id] = (a.nodes, a.gpus_per_node, since)
+    if not new:
+        return plan
+    kept = {job: answer for job, answer in known.items() if slot - answer[2] < _KEPT_SLOTS}
+    return AdmitPlan(plan.admissions, joined(plan.queue, {}, {**kept, **new}, plan.queue.decided_slot))

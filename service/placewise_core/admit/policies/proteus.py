@@ -11,7 +11,7 @@ fit are compared: the profiles predict speeds inside a node well, and over sever
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from placewise_core.admit.greedy import GreedyAdmission, Round, Turns, Waiting
+from placewise_core.admit.greedy import GreedyAdmission, Round, RoundNotes, Waiting
 from placewise_core.admit.policies.lyapunov import drift_plus_penalties, followed, joined
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.seen import ShapeTable
@@ -74,8 +74,8 @@ class Proteus(GreedyAdmission):
         """W + Z/τ while so many other jobs wait."""
         return max(0, others) + queue.delay_s / settings.tau_s
 
-    def scores(self, single_s: float, table: ShapeTable, others: int, turns: Turns) -> tuple[float, ...]:
-        queue, settings, total = turns.queue, turns.settings, turns.total_gpus
+    def scores(self, single_s: float, table: ShapeTable, others: int, notes: RoundNotes) -> tuple[float, ...]:
+        queue, settings, total = notes.queue, notes.settings, notes.total_gpus
         weight, tau_s = self._weight(queue, settings, others), settings.tau_s
         costs_s = self._throughput.latencies_at(single_s, table.few_speedups)
         printed = drift_plus_penalties(costs_s, single_s, queue, settings)
@@ -91,7 +91,7 @@ class Proteus(GreedyAdmission):
     def _explained(self, waiting: Waiting, options: Options, state: Round) -> tuple[DriftPlusPenalty, ...]:
         """S(n) of the shapes that were compared. The job itself waits no more."""
         table = state.rated(waiting, options).table
-        scores = self.scores(waiting.single_s, table, state.waiting, state.no_turns())
+        scores = self.scores(waiting.single_s, table, state.waiting, state.no_notes())
         costs_s = state.throughput.latencies_at(waiting.single_s, table.few_speedups)
         rows = zip(table.few_gpus, scores, costs_s, strict=True)
         return (DriftPlusPenalty(0, 0.0, 0.0), *[DriftPlusPenalty(*row) for row in rows])

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from placewise_core.admit.answers import with_shapes
+from placewise_core.admit.policies.lyapunov import with_shapes
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices

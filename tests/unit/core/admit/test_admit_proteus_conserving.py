@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.fakes.proteus_queue import bundled, cluster_of, gpu_nodes, start
 
-from placewise_core.admit.answers import with_shapes
+from placewise_core.admit.policies.lyapunov import with_shapes
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.registry import admission_policies
 from placewise_core.domain.cluster import QueueSettings, QueueState
