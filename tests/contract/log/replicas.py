@@ -306,7 +306,7 @@ def _nodes(tasks: Sequence[Assignment] | None) -> object:
     return None if tasks is None else [(task.task, task.node, task.gpu_indices) for task in tasks]
 
 
-async def run(name: str, policy: str, records: int, batch: int, host_type: type[Host]) -> None:
+async def run(name: str, policy: str, records: int, batch: int, host_type: type[Host]) -> Found:
     """Writes logs of `batch` records, each with other draws, checks them, and prints a line for all. To rebuild a view
     takes a step for each event since its snapshot, so that one long log would take longer."""
     server, found = RedisServer().start(), Found()
@@ -325,5 +325,6 @@ async def run(name: str, policy: str, records: int, batch: int, host_type: type[
         reported = [f"{count} {what}" for what, count in {**found.calls, **notes}.items() if count]
         print(f"{name:28} {found.same} of {found.total} the same:", ", ".join(reported), flush=True)
         print(*found.problems[:5], sep="\n    ", flush=True)
+        return found
     finally:
         server.stop()
