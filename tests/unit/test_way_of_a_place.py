@@ -23,7 +23,7 @@ MOST_ON_THE_WAY = 15
 FILES = {"load-balance": (8, 40), "random": (8, 41), "harmony": (10, 42), "search": (11, 42), "ldwp": (9, 41)}
 FILES_OF_SEARCH_AND_ITS_CANDIDATES = (23, 57)  # its candidates are placements by the other families
 # Objects that callees modify: the live view and its arrays count as one.
-HANDED_OVER = {"LiveView": "view", "ClusterView": "view", "Draft": "draft", "Gang": "gang", "PlaceContext": "notes"}
+HANDED_OVER = {"LiveView": "view", "ClusterView": "view", "Gang": "gang", "PlaceContext": "notes"}
 MOST_HANDED_OVER = 3
 # Memories: an answer is the same without them. A generator takes the place of its seed.
 KEPT = {

@@ -76,7 +76,8 @@ async def test_a_decision_in_slices_is_the_one_in_one_go(policy: str, change: di
         sliced = await placing.sliced.draft(
             placing.placer, command, live, chosen, PlaceContext(1_000_000.0, 7), "d", {}
         )
-    assert tuple(sliced.answers[job.id] for job in jobs) == answers
+    assert all(job.answer is not None for job in sliced.decided)
+    assert placing.placer.answers(sliced, command) == answers
     assert sliced.holds == whole.holds
     outcomes = [decision.outcome for decision in answers]
     assert outcomes.count(Outcome.PLACED) == len(whole.holds) >= 2
@@ -103,8 +104,8 @@ async def test_sharing_and_exploring_gangs_are_decided_alike_in_slices() -> None
     assert is_large(jobs, NODES, False)
     assert sliced.holds == whole.holds
     assert len(sliced.holds) == 2
-    assert sliced.expected_tenants == whole.expected_tenants
-    assert sliced.expected_tenants, "nothing is shared"
+    assert sliced.tenants == whole.tenants
+    assert sliced.tenants, "nothing is shared"
     assert sliced.propensity == whole.propensity < 1.0
     assert len(sliced.choices) == 2
 

@@ -35,7 +35,8 @@ from placewise_service.engine.ids import uuid7
 from placewise_service.engine.parts import ATTEMPTS, EngineParts, check_policy_exists, decode_repeat
 from placewise_service.engine.pending import Pending
 from placewise_service.engine.place.alternatives import AlternativesStudy
-from placewise_service.engine.place.drafting import NONE_SETTLED, Draft, Placer, seed_of
+from placewise_service.engine.place.draft import DecidedJob, Draft, Terms
+from placewise_service.engine.place.drafting import NONE_SETTLED, Placer, seed_of
 from placewise_service.engine.place.shadowing import Shadowing
 from placewise_service.engine.place.sliced_drafting import SlicedPlacer, is_large
 from placewise_service.engine.place.studying import Studying
@@ -65,13 +66,14 @@ class _PlaceCall:
 @frozen
 class _Attempt:
     """A decision that the view assumes. `result` comes from the store; None if there is nothing to hold or remember.
-    `settled` are jobs that the store knows better than the view."""
+    `settled` are jobs that the store knows better than the view, `conflicts` node and reason of earlier attempts."""
 
     draft: Draft
     seed: int
     decision: PlaceDecision
     settled: Mapping[JobId, JobDecision]
-    result: Awaitable[ReserveResult | None] | None
+    conflicts: tuple[tuple[str, str], ...] = ()
+    result: Awaitable[ReserveResult | None] | None = None
 
 
 @frozen
@@ -111,7 +113,7 @@ class Placing:
         draft, seed = await self._draft(asked, NONE_SETTLED)
         decision = self._decision(asked, draft, self.parts.elapsed_ms(asked.started_s))
         decision = replace(decision, decisions=tuple(replace(d, reservation_id="") for d in decision.decisions))
-        self._note(asked, draft, seed, decision)
+        self._note(asked, _Attempt(draft, seed, decision, NONE_SETTLED), decision)
         return decision
 
     def placer_for(self, cluster: str) -> Placer:
@@ -172,7 +174,6 @@ class Placing:
         if known := [job.id for job in asked.command.jobs if job.id in jobs and job.id not in settled]:
             settled = {**settled, **await self._confirmed(asked.live, known)}
         draft, seed = await self._draft(asked, settled)
-        draft.settled, draft.conflicts = tuple(settled), conflicts
         decide_ms = self.parts.elapsed_ms(asked.started_s)
         try:
             answer, decision = b"", None
@@ -187,7 +188,7 @@ class Placing:
         except BaseException:
             await asked.live.give_back(draft.holds)
             raise
-        return _Attempt(draft, seed, decision, settled, result)
+        return _Attempt(draft, seed, decision, settled, conflicts, result)
 
     async def _settle(self, asked: _PlaceCall, attempt: _Attempt) -> PlaceDecision:
         """The answer, once the store has agreed to the attempt or to one of those that follow it."""
@@ -200,7 +201,7 @@ class Placing:
                 # The view has the gang already; that the store agrees it hears when the answer is on its way.
                 asyncio.get_running_loop().call_soon(self._show, asked, draft, result.event)
                 decision = held_until(attempt.decision, _reservations(draft), result.expire_time_s)
-                self._note(asked, draft, attempt.seed, decision)
+                self._note(asked, attempt, decision)
                 return decision
             if isinstance(result, Repeated | Reused):
                 standing = await self._standing(asked, result)
@@ -216,7 +217,7 @@ class Placing:
                 if not result.running:  # else the store's answer has all there is to know
                     await self.parts.catch_up(live, asked.deadline_s)
             else:
-                self._note(asked, attempt.draft, attempt.seed, attempt.decision)
+                self._note(asked, attempt, attempt.decision)
                 return attempt.decision
             if not attempts:
                 message = "the cluster changed during each of three attempts: try again"
@@ -242,7 +243,7 @@ class Placing:
             await asked.live.give_back(draft.holds)
             # It may be held all the same, and be the answer to a repeat of the question: the log has to know it.
             if asked.command.request_id and isinstance(error, asyncio.CancelledError | StateUnavailableError):
-                self._note(asked, draft, attempt.seed, attempt.decision)
+                self._note(asked, attempt, attempt.decision)
             raise
         if not isinstance(result, Reserved):
             await asked.live.give_back(draft.holds)
@@ -267,10 +268,10 @@ class Placing:
                 ttl_s,
                 command.request_id,
                 answer,
-                draft.expected_tenants,
+                draft.tenants,
                 command.fingerprint,
                 over,
-                draft.expected_nodes,
+                draft.nodes,
             )
             return self.parts.store.reserve(command.cluster, request)
         return self._remember(command, answer, over) if command.request_id else None
@@ -300,15 +301,12 @@ class Placing:
             interference=asked.placer.interference.of(view.co_runs, command.jobs),
         )
         is_shadowed = bool(self.parts.registry.shadows.by_cluster) and self.shadowing.wants(command)
-        arming = self._arming(asked, context)
+        given = (policy, context, uuid7(), settled, is_shadowed, self._arming(asked, context))
         is_exploring = view.settings.exploration_rate > 0 and not command.is_dry_run
         if is_large(command.jobs, view.nodes.size, command.is_explaining, is_exploring):
-            given = (command, live, policy, context, uuid7(), settled, is_shadowed, arming)
-            return await self.sliced.draft(asked.placer, *given), seed
-        read = self.parts.read(live, context.now_s)
-        draft = asked.placer.draft(command, view, policy, context, uuid7(), settled, is_shadowed, arming)
-        draft.reads += read
-        return draft, seed
+            return await self.sliced.draft(asked.placer, command, live, *given), seed
+        reads = self.parts.read(live, context.now_s)
+        return asked.placer.draft(command, view, *given, reads), seed
 
     def _decision(self, asked: _PlaceCall, draft: Draft, decide_ms: float) -> PlaceDecision:
         """The decision of a draft. The view is as the draft left it, or has its last job."""
@@ -319,10 +317,10 @@ class Placing:
             asked.live,
             draft.version,
             decide_ms,
-            draft.decision_id,
+            draft.terms.decision_id,
             propensity=draft.propensity,
-            is_explored=draft.is_explored,
-            fallback_reason=draft.fallback_reason,
+            is_explored=any(draw.explorer for draw in draft.draws),
+            fallback_reason=next((draw.fallback_reason for draw in draft.draws if draw.fallback_reason), ""),
             caller=asked.command.caller,
             bundle=_bundle_of(draft),
             lengths=asked.command.lengths,
@@ -358,13 +356,18 @@ class Placing:
             caller=command.caller,
         )
         decision = PlaceDecision(tuple(decisions), meta)
-        draft = Draft(meta.decision_id, live.view.version, live.view.epoch, now_s, reads=[*reads])
-        draft.draws = [
-            Draw(given.job_id, given.propensity, fallback_reason=reason) for given in decisions if given.assignments
-        ]
+        decided = tuple(
+            [
+                DecidedJob(given.job_id, draw=Draw(given.job_id, given.propensity, fallback_reason=reason))
+                for given in decisions
+                if given.assignments
+            ]
+        )
+        draft = Draft(Terms(meta.decision_id), live.view.version, live.view.epoch, now_s, decided, reads)
+        seen = PlaceSeen()
         if not command.is_dry_run and random() < self.placer.observe_share:
-            draft.open_units = scheduler.open_units(command.jobs, command.node_id, live.view, now_s)
-        self.parts.afterwards(self._log, command, live, decision, seed, draft, question)
+            seen = PlaceSeen(open_units=scheduler.open_units(command.jobs, command.node_id, live.view, now_s))
+        self.parts.afterwards(self._log, command, live, decision, seed, draft, seen, question)
         return await self.parts.remembered(
             command.cluster, command.request_id, command.is_dry_run, decision, command.fingerprint
         )
@@ -376,8 +379,12 @@ class Placing:
         policy.prepare(live.view, self.parts.now_s(live))
         self.parts.prepare(live)
 
-    def _note(self, asked: _PlaceCall, draft: Draft, seed: int, decision: PlaceDecision) -> None:
-        self.parts.afterwards(self._log, asked.command, asked.live, decision, seed, draft)
+    def _note(self, asked: _PlaceCall, attempt: _Attempt, decision: PlaceDecision) -> None:
+        self.parts.afterwards(self._log_attempt, asked, attempt, decision)
+
+    def _log_attempt(self, asked: _PlaceCall, attempt: _Attempt, decision: PlaceDecision) -> None:
+        seen = PlaceSeen(settled=tuple(attempt.settled), conflicts=attempt.conflicts, guards=attempt.draft.guards)
+        self._log(asked.command, asked.live, decision, attempt.seed, attempt.draft, seen)
 
     def _log(
         self,
@@ -386,6 +393,7 @@ class Placing:
         decision: PlaceDecision,
         seed: int,
         draft: Draft,
+        seen: PlaceSeen,
         question: NodeQuestion | None = None,
     ) -> None:
         known, cluster, jobs = self.parts.asked, command.cluster, command.jobs
@@ -396,26 +404,24 @@ class Placing:
             time_s=draft.now_s,
             seed=seed,
             latency_ms=decision.meta.decide_ms,
-            choices=tuple(draft.choices),
-            draws=tuple(draft.draws),
+            choices=draft.choices,
+            draws=draft.draws,
             epoch=draft.epoch,
-            asked=PlaceSeen(
-                repeats,
-                known.admitted_by(cluster, jobs, live.view.queues),
-                draft.open_units,
-                draft.settled,
-                draft.conflicts,
-                command.seed is not None,
-                self.placer.slot_s,
-                draft.guards,
+            asked=replace(
+                seen,
+                repeats=repeats,
+                admit_decisions=known.admitted_by(cluster, jobs, live.view.queues),
+                is_seeded=command.seed is not None,
+                slot_s=self.placer.slot_s,
             ),
             reads=tuple([noted.read() for noted in draft.reads]),
         )
         self.parts.count(record, _outcome(decision.decisions))
-        if draft.arming is not None and draft.arming.taken and not draft.arming.is_tried:
-            self.watching.count_place(record, draft.arming)
+        arming = draft.terms.arming
+        if arming is not None and arming.taken and not arming.is_tried:
+            self.watching.count_place(record, arming)
             hand_on = partial(self._complete, draft)
-            self.mixing.offer(MixtureStudy(record, draft.studies, draft.arming, hand_on, self.parts.telemetry))
+            self.mixing.offer(MixtureStudy(record, draft.studies, arming, hand_on, self.parts.telemetry))
         else:
             self._complete(draft, record)
         if command.scope is Scope.CLUSTER:
@@ -425,8 +431,8 @@ class Placing:
 
     def _complete(self, draft: Draft, record: DecisionRecord) -> None:
         """Logs the record, with its alternatives if they were drawn."""
-        if draft.is_studied and draft.studies:
-            self.studying.offer(self._alternatives(record, draft.studies))
+        if draft.terms.is_studied and (studies := draft.studies):
+            self.studying.offer(self._alternatives(record, studies))
         else:
             self.parts.sink.offer(record)
 
@@ -437,7 +443,7 @@ class Placing:
 
 def _bundle_of(draft: Draft) -> Bundle | None:
     """The canary's bundle if it decided every job, else None for the incumbent's."""
-    arming = draft.arming
+    arming = draft.terms.arming
     return arming.canary.serving.bundle if arming is not None and arming.is_all_canary else None
 
 

@@ -18,7 +18,7 @@ from placewise_core.policies.studies.shadow import Compared, Shadowed, ShadowInp
 from placewise_log.record import PLACE, DecisionRecord, Draw
 from placewise_service.declog.sink import DecisionSink
 from placewise_service.engine.ids import uuid7
-from placewise_service.engine.place.drafting import Draft
+from placewise_service.engine.place.draft import Draft
 from placewise_service.engine.place.studying import Studying
 from placewise_service.engine.registry import BundleRegistry
 from placewise_service.engine.shadows import Agreement, LeftOut, PolicySet, Shadow
@@ -52,21 +52,22 @@ class Shadowing:
     def offer(self, record: DecisionRecord, draft: Draft) -> None:
         """Takes an answered decision. It is in the log already."""
         shadow = self.registry.shadows.of(record.cluster)
-        if shadow is None or record.is_dry_run or not draft.decided:
+        if shadow is None or record.is_dry_run or not (jobs := draft.count):
             return
         policies = self.policies_of(shadow, record.cluster)
         if shadow.policy and shadow.policy not in policies.placement:
             is_of_another_call = shadow.policy in policies.of_other_calls
-            self.count_left_out(draft.decided, LeftOut.CALL if is_of_another_call else LeftOut.POLICY)
+            self.count_left_out(jobs, LeftOut.CALL if is_of_another_call else LeftOut.POLICY)
             return
-        if not draft.is_shadowed:
-            self.count_left_out(draft.decided, LeftOut.BUSY)
+        if not draft.terms.is_shadowed:
+            self.count_left_out(jobs, LeftOut.BUSY)
             return
-        self.count_left_out(draft.decided - len(draft.studies), LeftOut.JOBS)
-        if any(shadow.policy_for(study.policy.name, policies) is None for study in draft.studies):
-            self.count_left_out(len(draft.studies), LeftOut.POLICY)
+        studies = draft.studies
+        self.count_left_out(jobs - len(studies), LeftOut.JOBS)
+        if any(shadow.policy_for(study.policy.name, policies) is None for study in studies):
+            self.count_left_out(len(studies), LeftOut.POLICY)
             return
-        self.studying.offer(_ShadowStudy(self, shadow, record, draft.studies))
+        self.studying.offer(_ShadowStudy(self, shadow, record, studies))
 
     def policies_of(self, shadow: Shadow, cluster: str) -> PolicySet:
         """The shadow's policies: those of its bundle, else those of the bundle that answers for the cluster."""

@@ -9,23 +9,26 @@ one fork from its first job to its last: its answer is about the moment at which
 import asyncio
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices
+from placewise_core.domain.cluster import RunningJob
 from placewise_core.domain.commands import PlaceCommand
 from placewise_core.domain.decision import JobDecision
 from placewise_core.domain.errors import StaleSnapshotError
 from placewise_core.domain.job import Job, JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
-from placewise_core.policies.explore import Exploration
 from placewise_core.policies.explorers.random_ahead import tasks_walked
 from placewise_core.view.standing import may_share
 from placewise_service.engine.canary.arming import Arming
 from placewise_service.engine.parts import ATTEMPTS, EngineParts
-from placewise_service.engine.place.drafting import Draft, Placer, answered
+from placewise_service.engine.place.draft import DecidedJob, Draft, Terms
+from placewise_service.engine.place.drafting import Placer, standing
 from placewise_service.engine.slicing import Slicing
+from placewise_service.engine.view_log.notes import Noted
 from placewise_service.engine.views import LiveView
 from placewise_service.state.holdings import seen_nodes
 
@@ -81,28 +84,25 @@ class SlicedPlacer:
 
         Raises DeadlineExceededError, and StaleSnapshotError if the cluster changes faster than a gang is decided.
         """
-        draft = Draft(decision_id, live.view.version, live.view.epoch, context.now_s, interference=context.interference)
-        draft.is_shadowed, draft.arming = is_shadowed, arming
-        work = _Work(self.parts, placer, command, live, policy, context, draft, settled)
+        work = _Work(self.parts, placer, command, live, policy, context, settled, decision_id, is_shadowed, arming)
         if command.is_dry_run:
-            await self.slicing.run(work.ask, context.deadline_s)
-            return draft
+            return await self.slicing.run(work.ask, context.deadline_s)
         try:
             async with live.alone:  # two large requests on one cluster would undo each other's decisions
                 try:
-                    await self.slicing.run(work.decide_all, context.deadline_s)
+                    draft = await self.slicing.run(work.decide_all, context.deadline_s)
                 finally:
                     live.open()
             await asyncio.sleep(0)  # packing the request to the store takes a moment, too
         except BaseException:
-            await live.give_back(draft.holds)
+            await live.give_back(work.holds)
             raise
         return draft
 
 
 @frozen
 class _Work:
-    """One command in slices."""
+    """One command in slices. `decided` and `reads` grow job by job."""
 
     parts: EngineParts
     placer: Placer
@@ -110,88 +110,89 @@ class _Work:
     live: LiveView
     policy: PlacementPolicy
     context: PlaceContext
-    draft: Draft
     settled: Mapping[JobId, JobDecision]
+    decision_id: str
+    is_shadowed: bool
+    arming: Arming | None
+    decided: list[DecidedJob] = field(default_factory=list)
+    reads: list[Noted] = field(default_factory=list)
 
-    def ask(self, slices: Slices) -> None:
+    @property
+    def holds(self) -> list[RunningJob]:
+        """The gangs that are on the live view by now."""
+        return [job.placed.running for job in self.decided if job.placed is not None]
+
+    def ask(self, slices: Slices) -> Draft:
         """Places all jobs on a fork, which is then forgotten with everything on it."""
-        view, context = self.live.view.fork(), self.context
-        self._begin(slices)
+        live, placer, context = self.live, self.placer, self.context
+        version, view = live.view.version, live.view.fork()
+        terms = self._begin(slices)
         for job in self.command.jobs:
             view.remove_job(job.id)
             slices.pause()
-        self.placer.decide_all(self.command, view, self.policy, context, self.draft, self.settled)
-        self.placer.complete(self.draft, slices)
+        *decided, last = placer.decide_all(self.command, view, self.policy, context, terms, self.settled)
+        self.decided.extend([*decided, replace(last, answer=placer.answer(last, terms, slices))])
+        return self._draft(terms, version)
 
-    def _begin(self, slices: Slices) -> None:
-        """Notes the view at the first slice. What co-runs it knows counts for all jobs."""
-        draft, context, view = self.draft, self.context, self.live.view
-        draft.reads += self.parts.read(self.live, context.now_s)
+    def _begin(self, slices: Slices) -> Terms:
+        """Notes the view at the first slice. The co-runs that it knows count for all jobs."""
+        context, view = self.context, self.live.view
+        self.reads.extend(self.parts.read(self.live, context.now_s))
         context.slices = slices
-        draft.interference = context.interference = self.placer.interference.of(view.co_runs, self.command.jobs)
+        context.interference = self.placer.interference.of(view.co_runs, self.command.jobs)
+        given = (self.decision_id, context.interference, self.is_shadowed, self.arming)
+        return self.placer.terms(self.command, view, *given)
 
-    def decide_all(self, slices: Slices) -> None:
+    def _draft(self, terms: Terms, version: int) -> Draft:
+        return Draft(terms, version, self.live.view.epoch, self.context.now_s, tuple(self.decided), tuple(self.reads))
+
+    def decide_all(self, slices: Slices) -> Draft:
         """Decides every job of the command; what finds its place is assumed on the live view."""
-        placer, context, draft, live = self.placer, self.context, self.draft, self.live
-        self._begin(slices)
-        exploration = placer.exploration(self.command, live.view, draft)
+        placer, context, live = self.placer, self.context, self.live
+        terms = self._begin(slices)
         jobs = self.policy.order(self.command.jobs, live.view.fork(), context)
         nodes, work = -1, list[int]()
         for i, job in enumerate(jobs):
             slices.pause()
-            placer.check_deadline(draft, self.command, context)
+            placer.check_deadline(i, self.command, context)
             if live.view.nodes.size != nodes:  # nodes may come and go meanwhile
-                nodes = live.view.nodes.size
-                work = [looks(each, nodes, context.is_explaining, exploration.rate > 0) for each in jobs]
+                nodes, is_exploring = live.view.nodes.size, terms.exploration.rate > 0
+                work = [looks(each, nodes, context.is_explaining, is_exploring) for each in jobs]
             most = max(work[i : i + _READ_AHEAD])
-            if self._is_known(job):
-                continue
-            if most > _MOST_LOOKS:
-                self._decide_apart(job, exploration)
-            else:
-                self._decide_here(job, exploration)
-        draft.version = live.view.version
+            decide = self._decided_apart if most > _MOST_LOOKS else self._decided_here
+            self.decided.append(standing(job, live.view, self.settled) or decide(job, terms))
+        return self._draft(terms, live.view.version)
 
-    def _is_known(self, job: Job) -> bool:
-        answer = answered(job, self.live.view, self.settled)
-        if answer is not None:
-            self.draft.answers[job.id] = answer
-        return answer is not None
-
-    def _decide_here(self, job: Job, exploration: Exploration) -> None:
+    def _decided_here(self, job: Job, terms: Terms) -> DecidedJob:
         """In one go, on the live view."""
-        draft, view, context = self.draft, self.live.view, self.context
-        before = len(draft.holds)
-        draft.reads += self.parts.read(self.live, context.now_s, job.id)
+        live, context = self.live, self.context
+        self.reads.extend(self.parts.read(live, context.now_s, job.id))
         slices, context.slices = context.slices, ONE_SLICE
         try:
-            self.placer.decide(job, view, self.policy, context, exploration, draft)
-            self.placer.show(draft)
+            found = self.placer.decide(job, live.view, self.policy, context, terms, len(self.holds))
+            found = self.placer.show(found, terms)
         finally:
             context.slices = slices
-        self.live.assume(draft.holds[before:])
+        if found.placed is not None:
+            live.assume([found.placed.running])
+        return found
 
-    def _decide_apart(self, job: Job, exploration: Exploration) -> None:
+    def _decided_apart(self, job: Job, terms: Terms) -> DecidedJob:
         """In slices, on a fork of the view, until the gang fits on the view as well."""
         live, context = self.live, self.context
         randomness, notes = copy.deepcopy(context.randomness), _copied(context.notes)
         for _ in range(ATTEMPTS):  # each as though there had been none before: the log repeats the last one alone
             context.randomness, context.notes = copy.deepcopy(randomness), _copied(notes)
-            part = Draft(self.draft.decision_id, interference=self.draft.interference)
-            part.held_before, part.is_observed = len(self.draft.holds), self.draft.is_observed
-            part.is_seeded, part.arming = self.draft.is_seeded, self.draft.arming
-            part.is_studied, part.is_shadowed = self.draft.is_studied, self.draft.is_shadowed
-            part.sample = self.draft.sample
             view = live.view.fork()
-            part.reads += self.parts.read(live, context.now_s, job.id)
-            self.placer.decide(job, view, self.policy, context, exploration, part)
-            self.placer.show(part, context.slices)
-            if self._is_known(job):  # somebody else asked about the same job
-                return
-            if not part.holds or live.land(part.holds[0], view, context):
-                part.expected_nodes.update(seen_nodes(part.holds[0], live.view) if part.holds else {})
-                self.draft.take_over(part)
-                return
+            reads = self.parts.read(live, context.now_s, job.id)
+            found = self.placer.decide(job, view, self.policy, context, terms, len(self.holds))
+            found = self.placer.show(found, terms, context.slices)
+            if (known := standing(job, live.view, self.settled)) is not None:  # somebody else asked about the same job
+                return known
+            if found.placed is None or live.land(found.placed.running, view, context):
+                self.reads.extend(reads)
+                seen = None if found.placed is None else seen_nodes(found.placed.running, live.view)
+                return replace(found, nodes=seen)
             live.close()
         raise StaleSnapshotError(
             "the cluster changed during each of three attempts: try again", {"cluster": self.command.cluster}
