@@ -243,7 +243,7 @@ class _Nets:
             return None
         missing = [file for file in (*files, report) if file not in self.contents]
         if missing:
-            raise BundleError(f"{self.bundle}: {found[0]} has no {missing[0]} beside it")
+            raise BundleError(f"{self.bundle}: has {found[0]}, but not {missing[0]}, which belongs to it")
         try:
             return load(*(self.contents[file] for file in files), self.documents[report])
         except ModelError as error:

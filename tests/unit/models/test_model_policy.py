@@ -111,9 +111,9 @@ def forget(file: str) -> Callable[[Path], None]:
         (corrupt, r"not answer|not run|not a model"),
         (mix, "does not answer its sample"),
         (other_features, "other features"),
-        (forget(policy_net.DECODER), "policy_encoder.onnx has no policy_decoder.onnx beside it"),
-        (forget(policy_net.JOBS), "policy_encoder.onnx has no policy_jobs.onnx beside it"),
-        (forget(policy_net.REPORT), "policy_encoder.onnx has no policy.json beside it"),
+        (forget(policy_net.DECODER), "has policy_encoder.onnx, but not policy_decoder.onnx"),
+        (forget(policy_net.JOBS), "has policy_encoder.onnx, but not policy_jobs.onnx"),
+        (forget(policy_net.REPORT), "has policy_encoder.onnx, but not policy.json"),
         (lambda directory: (directory / policy_net.REPORT).write_text("{}"), "not a placewise.policy/3"),
     ],
 )

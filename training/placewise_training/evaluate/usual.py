@@ -91,8 +91,8 @@ def growths_of(stays: Sequence[Stay], questions: Sequence[Question], horizon_s: 
 
 
 def _neighbourhood(placed: PlacedJob) -> frozenset[str]:
-    """Nodes of alternatives that some policy gives for sure. Those of a placement that was drawn would tell of the
-    draw."""
+    """Nodes of the alternatives that some policy gives with certainty. The nodes of a drawn placement would depend on
+    the draw."""
     sure = [one for one in placed.options if max(one.policies.values(), default=0.0) >= _WHOLE]
     return frozenset(node for one in sure for node in one.nodes)
 

@@ -28,5 +28,5 @@ def filled(net: Net, path: Path) -> Net:
     try:
         net.load_state_dict({name: found[name] for name in wanted})
     except RuntimeError as error:
-        raise ValueError(f"{path}: a graph of another shape; train it anew, without --start") from error
+        raise ValueError(f"{path}: the graph does not fit this net: train without --start") from error
     return net.eval()

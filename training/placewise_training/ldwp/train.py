@@ -71,7 +71,7 @@ class Args:
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
     log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
     before_s: float = field(
-        default=0.0, metadata={"help": "Of the log only decisions before this time (epoch seconds); 0: all."}
+        default=0.0, metadata={"help": "Read no decisions of the log after this time (seconds since 1970); 0: all."}
     )
     only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without simulations."})
     start: Path | None = field(default=None, metadata={"help": "Bundle whose net it begins with."})

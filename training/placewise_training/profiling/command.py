@@ -25,7 +25,7 @@ profile_app = typer.Typer(add_completion=False)
 def profile_command(
     out: Annotated[Path, typer.Option(help="Folder for the rows and their provenance.")] = Path("var/profile"),
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    cores: Annotated[str, typer.Option(help="CPU cores the loops share, as 0,1; empty: all.")] = "",
+    cores: Annotated[str, typer.Option(help="CPU cores for the measured loops, such as 0,1; empty: all.")] = "",
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of one measurement.")] = 3.0,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     triples: Annotated[bool, typer.Option(help="Measure three at a time as well.")] = True,

@@ -51,8 +51,8 @@ def _loaded(source: Source) -> Paper:
 
 
 def load(name: str, *, is_quick: bool, **options: Any) -> Paper:
-    """The paper of that name. `options` (bundle, variants) that are None are left out. Raises ValueError for another
-    name, or for an option this paper has no use for."""
+    """The paper of that name. `options` are its bundle and variants; those that are None are left out. Raises
+    ValueError for an unknown name, and for an option that this paper does not take."""
     if name not in PAPERS:
         raise ValueError(f"no paper is called {name!r}; there are: {', '.join(PAPERS)}")
     make = importlib.import_module(PAPERS[name]).paper

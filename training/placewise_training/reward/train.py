@@ -96,7 +96,7 @@ class Args:
     )
     log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
     before_s: float = field(
-        default=0.0, metadata={"help": "Learn from decisions before this time alone (seconds since 1970); 0: from all."}
+        default=0.0, metadata={"help": "Learn from no decision after this time (seconds since 1970); 0: from all."}
     )
     only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without simulations."})
     log_share: float = field(default=0.5, metadata={"help": "Share of the batches that come from the log."})
@@ -203,7 +203,7 @@ def _situation(wide_share: float, seed: int) -> Situation:
 
 
 def _run(args: Args, device: torch.device) -> _Run:
-    """Net, optimiser and schedule at their begin or as restored: Adam with the Transformer's warm-up, as in the
+    """Net, optimiser and schedule, new or as an earlier run left them: Adam with the Transformer's warm-up, as in the
     paper."""
     net = RewardNet(PART_FEATURES, args.width, args.heads, args.layers, args.members).to(device)
     for name, parameter in net.named_parameters():

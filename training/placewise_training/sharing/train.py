@@ -94,7 +94,7 @@ class Args:
     measured: Path | None = field(default=None, metadata={"help": "Folder with the site's own rows (pairs.csv)."})
     log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
     before_s: float = field(
-        default=0.0, metadata={"help": "Learn from decisions before this time alone (seconds since 1970); 0: from all."}
+        default=0.0, metadata={"help": "Learn from no decision after this time (seconds since 1970); 0: from all."}
     )
     only_log: bool = field(default=False, metadata={"help": "Learn from the log alone."})
     start: Path | None = field(default=None, metadata={"help": "Bundle whose net it begins with."})

@@ -68,7 +68,9 @@ class Args:
     )
     threads: int = field(default=1, metadata={"help": "CPU threads of each process."})
     processes: int = field(default=2, metadata={"help": "Settings judged at a time; changes no figure."})
-    resume: bool = field(default=False, metadata={"help": "Go on from the finished part in `out`."})
+    resume: bool = field(
+        default=False, metadata={"help": "Continue a run that was stopped: keep the settings that `out` has already."}
+    )
     measured: Path | None = field(default=None, metadata={"help": "Folder with the site's own rows (subtasks.csv)."})
     log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
     before_s: float = field(

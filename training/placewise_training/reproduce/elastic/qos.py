@@ -406,7 +406,7 @@ def _claims() -> list[Claim]:
 
 
 def paper(is_quick: bool) -> Paper:
-    """The whole evaluation; quick: 8 instead of 24 hours of submissions, fewer settings."""
+    """The whole evaluation. `is_quick`: jobs are submitted for 8 hours in place of 24, and fewer settings are run."""
     return Paper(
         name="qos",
         title="User-QoS-aware dynamic scheduling of deep-learning tasks on GPU clusters",

@@ -63,7 +63,7 @@ class PairTruth:
 
 @dataclass(frozen=True, slots=True)
 class PairGuess:
-    """|value − true speed| by three values, and whether the interval holds the true one."""
+    """The errors |value − true speed| of three values, and whether the interval contains the true speed."""
 
     errors: tuple[float, float, float]
     is_inside: bool

@@ -25,8 +25,8 @@ local function row_of(key, kind, name)
   return cmsgpack.unpack(packed)
 end
 
--- The same msgpack array or map, with its number of values in four bytes. An empty table would be packed as an array:
--- a row with names is a map.
+-- The same msgpack array or map, with its number of values in four bytes. `is_map`: a row with names, as Redis would pack an
+-- empty table as an array.
 local function spelt_out(packed, is_map)
   local head = string.byte(packed)
   if head == 0xde then
