@@ -50,6 +50,7 @@ CELSIUS = slice(int(TelemetryRow.CPU_CELSIUS), TelemetryRow.LIMIT_CELSIUS + 1)  
 Words = NDArray[np.uint64]
 
 _CACHED_KINDS = 16_384
+_CACHED_SELECTORS = 64  # distinct node selectors whose nodes are kept
 _CACHED_DEMANDS = 4096  # distinct demands kept as vectors; jobs of one trace ask for a few hundred
 # Written in place by reports that leave the layout as it is: a fork has its own.
 _REPORTED = (
@@ -130,6 +131,8 @@ class Nodes:
         self.max_jobs_per_gpu: IntArray = np.ones(m, dtype=np.int64)
         self.cpu_ghz: FloatArray = np.zeros(m)
         self._gpu_model_ids: dict[str, int] = {}
+        # By selector, of these labels. A fork has it, too: whoever changes a label takes a new one.
+        self._selected: Bounded[tuple[tuple[str, str], ...], BoolArray] = Bounded(_CACHED_SELECTORS)
         for i, node in enumerate(self.records):
             self._write_inventory(i, node)
             self.report(i, node)
@@ -178,7 +181,7 @@ class Nodes:
         """Takes over a node's report, its layout aside."""
         self.telemetry_stamp += 1
         self.report_stamp[m], self.report_number[m] = self.telemetry_stamp, 0
-        self.records[m] = node
+        self._record(m, node)
         self.is_ready[m] = node.state is NodeState.READY
         self.hardware[:, m] = hardware_row(node.hardware)
         self.cpu_ghz[m] = node.hardware.cpu_ghz
@@ -195,7 +198,7 @@ class Nodes:
         self.telemetry_stamp += 1
         rows = np.fromiter((self.index[node.id] for node in columns.nodes), np.int64, len(columns.nodes))
         for m, node in zip(rows.tolist(), columns.nodes, strict=True):
-            self.records[m] = node
+            self._record(m, node)
             self.rack[m] = self._rack_ids.setdefault(node.rack, len(self._rack_ids)) if node.rack else -1
         self.report_stamp[rows], self.report_number[rows] = self.telemetry_stamp, columns.report_number
         self.is_ready[rows] = columns.is_ready
@@ -206,6 +209,11 @@ class Nodes:
         self.is_hot[rows] = (cpu >= limit) | (gpu >= limit)  # False where either is NaN
         self.observe_time_s[rows] = columns.observe_time_s
         self.has_telemetry = self.has_telemetry or bool((columns.observe_time_s > 0).any())
+
+    def _record(self, m: int, node: Node) -> None:
+        if node.labels != self.records[m].labels:
+            self._selected = Bounded(_CACHED_SELECTORS)
+        self.records[m] = node
 
     def has_layout_of(self, node: Node) -> bool:
         """True if the node is there, with the capacity and the GPUs that it has now."""
@@ -245,9 +253,15 @@ class Nodes:
         return bool(self._rack_ids)
 
     def selected(self, group: TaskGroup) -> BoolArray:
-        """(M,) nodes that carry the labels the group asks for."""
+        """(M,) nodes that carry the labels the group asks for, read-only."""
         wanted = group.node_selector.items()
-        return np.fromiter((wanted <= node.labels.items() for node in self.records), dtype=np.bool_, count=self.size)
+        key = tuple(wanted)
+        found = self._selected.get(key)
+        if found is None:
+            found = np.fromiter((wanted <= node.labels.items() for node in self.records), np.bool_, self.size)
+            found.flags.writeable = False
+            self._selected[key] = found
+        return found
 
     def gpu_model_id(self, model: str) -> int:
         """The number that stands for a GPU model in `gpu_model`; -1 if no node has it."""
