@@ -17,7 +17,7 @@ from placewise_core.basics.slices import ONE_SLICE, Slices, spaced
 from placewise_core.domain.job import Job, KeepTogether, Shape, TaskGroup
 from placewise_core.view.domains import Domains, divided, nodes_of
 from placewise_core.view.held import expected_end_s
-from placewise_core.view.slots import may_share, whole_tasks
+from placewise_core.view.slots import may_share, tasks_on_gpus, whole_tasks
 from placewise_core.view.view import GPU_MEMORY, GPUS, ClusterView
 
 _KEPT_SHAPES = 1024  # kinds of jobs whose shapes a pool remembers
@@ -430,7 +430,7 @@ class Pool:
         left = slots[fitting]
         order = [int(left.argmin())] if shape.nodes == 1 and len(left) else left.argsort(kind="stable")[: shape.nodes]
         rows = fitting[order]
-        tasks = np.full(len(rows), shape.gpus_per_node // unit)
+        tasks = np.full(len(rows), tasks_on_gpus(shape.gpus_per_node, unit))
         demand = self.view.nodes.demand_vector(job.groups[0].demand) if job.groups else None
         return Take(rows, tasks, demand, unit, job.exclusive_network)
 

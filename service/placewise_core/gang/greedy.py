@@ -38,7 +38,8 @@ class NodeScorer(Protocol):
     """The usual way to write a policy: score every node for the next task; `place_all` does the rest.
 
     `fills_nodes`: the gang's next task goes to the node of the last one for as long as that takes it. `is_by_node`: the
-    score of a node depends on that node alone, not on the gang's other nodes or its remaining tasks.
+    score of a node depends on that node alone, not on the gang's other nodes or its remaining tasks. Both are known
+    before the first score: they decide about which nodes, and how many rows deep, a policy is asked.
     """
 
     fills_nodes: bool
@@ -195,6 +196,9 @@ def _nodes_at_once(scorer: NodeScorer, offer: Offer) -> list[int]:
     """The node of each task of a countable group, by scores of nodes that depend on the node alone; fewer if not all
     fit."""
     group = offer.group
+    if group.count == 1:
+        m = _best_of(scorer.scores(offer)[0], offer.mask)
+        return [m] if m >= 0 else []
     most = min(group.count, group.max_per_node or group.count)
     depth = int(min(most, offer.most_slots))  # the slots may be infinite
     if depth > 1 and depth * len(offer.mask) <= _FEW_CELLS:
@@ -227,8 +231,8 @@ def _nodes_of_best(scorer: NodeScorer, offer: Offer, most: int) -> list[int]:
     looked at."""
     group = offer.group
     order = _best(np.where(offer.mask, scorer.scores(offer)[0], _LOWEST), offer.mask, group.count)
-    if group.count == 1 or not order:
-        return [m for _, m in order]
+    if not order:
+        return []
     slots: list[float] = np.minimum(offer.slots[[m for _, m in order]], float(most)).tolist()
     depth = int(max(slots))
     ahead: list[list[float]] = []  # scores of the nodes in their order, with 0 … more tasks of the group there

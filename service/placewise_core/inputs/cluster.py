@@ -125,7 +125,7 @@ class Encoder:
             for i, job in enumerate(batch):
                 done = () if placed is None else placed.get(job.id, ())
                 held = Held.of(done, view.nodes.index) if done else NOWHERE
-                self._tokens.write_new(jobs[i], job, held, is_current=i == current)
+                jobs[i] = self._tokens.of_new(job, held, is_current=i == current)
                 where.append(held)
             placement = np.concatenate([_placement(where, self._chosen_of(view, rows)), there.placement])
         return Observation(self.encode_nodes(view, now_s, rows), jobs, placement, current)
@@ -155,8 +155,8 @@ class Encoder:
     def encode_new(self, batch: Sequence[Job]) -> Float32:
         """(len(batch), JOB_FEATURES): jobs of which nothing is placed, as `encode` has them."""
         jobs = np.empty((len(batch), JOB_FEATURES), dtype=np.float32)
-        for row, job in zip(jobs, batch, strict=True):
-            self._tokens.write_new(row, job, NOWHERE, is_current=False)
+        for i, job in enumerate(batch):
+            jobs[i] = self._tokens.of_new(job, NOWHERE, is_current=False)
         return jobs
 
     def running(self, view: ClusterView, rows: IntArray | None = None) -> list[RunningJob]:
@@ -227,7 +227,7 @@ class Encoder:
     def update_new(self, seen: Observation, i: int, job: Job, done: Sequence[Assignment], view: ClusterView) -> None:
         """Rewrites token i of an observation over all nodes: the current job of the batch, after one more task."""
         held = Held.of(done, view.nodes.index)
-        self._tokens.write_new(seen.jobs[i], job, held, is_current=i == seen.current)
+        seen.jobs[i] = self._tokens.of_new(job, held, is_current=i == seen.current)
         seen.placement[i] = 0.0
         for m, role, count in held.cells:
             seen.placement[i, m, role] = count * _PLACED_SCALE

@@ -132,16 +132,18 @@ class _LinearSpeed:
 
 
 class JobTokens:
-    """Writes tokens of new jobs; keeps those of running ones in one block, a row each, until something changes."""
+    """Makes tokens of new jobs; keeps those of running ones in one block, a row each, until something changes."""
 
     def __init__(self) -> None:
         self._static: Bounded[JobId, tuple[Job, Float32, _LinearSpeed]] = Bounded(_REMEMBERED)
         self._running = _Block()
 
-    def write_new(self, row: Float32, job: Job, held: Held, *, is_current: bool) -> None:
-        """A job of the batch, of which `held` is tentatively placed."""
-        row[:STATIC_JOB_FEATURES], linear_speed = self._static_of(job)
+    def of_new(self, job: Job, held: Held, *, is_current: bool) -> Float32:
+        """(JOB_FEATURES,) token of a job of the batch, of which `held` is tentatively placed. A new array."""
+        static, linear_speed = self._static_of(job)
+        row = static.copy()
         row[STATIC_JOB_FEATURES:] = (1.0, is_current, *held.summary, 1.0, *linear_speed.columns(1.0, 0.0))
+        return row
 
     def of_running(self, running: Sequence[RunningJob], index: Mapping[str, int]) -> tuple[Float32, Sequence[Held]]:
         """Tokens (n, JOB_FEATURES), and where the tasks of each job are. `index` as in Held.of."""
@@ -162,7 +164,7 @@ class JobTokens:
         if held.assignments is not running.assignments or held.index is not index:
             held = kept.held[slot] = Held.of(running.assignments, index)
         row = kept.rows[slot]
-        row[:STATIC_JOB_FEATURES], linear_speed = self._static_of(running.job)
+        row[:], linear_speed = self._static_of(running.job)
         left = 1.0
         if running.job.total_epochs > 0:
             left = min(1.0, max(0.0, 1.0 - running.epochs_done / running.job.total_epochs))
@@ -176,9 +178,12 @@ class JobTokens:
         return slot
 
     def _static_of(self, job: Job) -> tuple[Float32, _LinearSpeed]:
+        """The job's token (JOB_FEATURES,) with 0 beyond the static features, and its declared length. Do not write."""
         found = self._static.get(job.id)
         if found is None or found[0] is not job:
-            found = self._static[job.id] = (job, encode_job(job), _LinearSpeed.of(job))
+            row = np.zeros(JOB_FEATURES, dtype=np.float32)
+            row[:STATIC_JOB_FEATURES] = encode_job(job)
+            found = self._static[job.id] = (job, row, _LinearSpeed.of(job))
         return found[1], found[2]
 
 

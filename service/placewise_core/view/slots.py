@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from placewise_core.view.usage import GpuUsage, Usage
 
 _KEPT_SLOTS = 64  # demands whose slots are kept: few, as each is as long as the cluster
 _COUNTED_SINGLY = 3  # changed nodes up to which counting one by one is faster than all at once, on few nodes
+
+Counts = TypeVar("Counts", int, IntArray)
 
 
 class Slots:
@@ -160,8 +163,9 @@ class Slots:
         return np.asarray((empty | shared).sum(axis=1) >= need)
 
 
-def tasks_on_gpus(open_gpus: IntArray, gpus: int) -> IntArray:
-    """(M,) tasks that fit at once on nodes with so many open GPUs (M,), each task on `gpus` of them, at least one."""
+def tasks_on_gpus(open_gpus: Counts, gpus: int) -> Counts:
+    """Tasks that fit at once on so many open GPUs, each task on `gpus` of them, at least one: (M,) of M nodes, or a
+    number of one."""
     return open_gpus // gpus
 
 
