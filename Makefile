@@ -234,8 +234,8 @@ sbom: install ## Write build/sbom-serve.json, -train.json and -kubernetes.json, 
 	  --output-reproducible --output-file build/sbom-kubernetes.json
 
 # The SDK's own tests with the oldest grpcio and protobuf that its pyproject.toml allows.
-SDK_TESTS := tests/unit/sdk/test_http1.py tests/unit/sdk/test_retry.py tests/unit/sdk/test_status.py \
-  tests/unit/sdk/test_target.py
+SDK_TESTS := tests/unit/client/test_http1.py tests/unit/client/test_retry.py tests/unit/client/test_status.py \
+  tests/unit/client/test_target.py
 
 sdk-lowest: $(LOCK)/sdk-lowest.txt ## The SDK's tests on the lowest versions that it allows
 	rm -rf .venv-sdk

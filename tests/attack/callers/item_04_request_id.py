@@ -111,7 +111,7 @@ ATTACKS = (
     Attack(
         "late_start",
         "A job that starts after its reservation has expired holds its GPU: nobody else is given it",
-        "tests/unit/api/test_request_ids.py::test_a_late_start_restores_the_placement_of_its_decision",
+        "tests/unit/engine/test_request_ids.py::test_a_late_start_restores_the_placement_of_its_decision",
         _late_start,
         lambda f: f["applied"] == 1 and f["next_job"] == "WAIT",
     ),

@@ -147,7 +147,7 @@ ATTACKS = (
     Attack(
         "flood of wrong tokens",
         "Each refused credential has a record of its own in the audit, and they are logged with a rate limit.",
-        "tests/unit/api/test_auth_tokens.py::test_refused_credentials_are_logged_with_a_rate_limit",
+        "tests/unit/api/identity/test_auth_tokens.py::test_refused_credentials_are_logged_with_a_rate_limit",
         _flood,
         _is_bounded,
     ),

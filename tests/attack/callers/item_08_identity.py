@@ -301,7 +301,7 @@ def _are_refused(figures: Figures) -> bool:
 
 
 _CERTIFICATES = "tests/contract/faces/test_api_certificates.py"
-_FILES = "tests/unit/api/test_token_files.py"
+_FILES = "tests/unit/api/identity/test_token_files.py"
 _SETTINGS = "tests/unit/service/test_settings.py"
 
 ATTACKS = (
@@ -353,7 +353,7 @@ ATTACKS = (
     Attack(
         "JSON Web Tokens",
         "Of JSON Web Tokens only those that a known key signed, for this service and not yet over, are taken.",
-        "tests/unit/api/test_web_tokens.py::test_expired_wrongly_addressed_or_incomplete_is_refused",
+        "tests/unit/api/identity/test_web_tokens.py::test_expired_wrongly_addressed_or_incomplete_is_refused",
         _web_tokens,
         _are_refused,
         needs="JSON Web Tokens",

@@ -129,7 +129,7 @@ ATTACKS = [
     Attack(
         name="two contents of one bundle",
         promise="A replica whose bundle has another digest than the chosen one keeps its own and is not ready.",
-        test="tests/unit/engine/test_bundles_shared.py::test_a_replica_with_other_contents_keeps_its_bundle_and_is_not_ready",
+        test="tests/unit/engine/bundles/test_bundles_shared.py::test_a_replica_with_other_contents_keeps_its_bundle_and_is_not_ready",
         measure=_differing,
         holds=lambda f: f["activated"] == 1 and f["second_ready"] == 0 and f["second_serves"] == "default",
     ),

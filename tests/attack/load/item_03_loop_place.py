@@ -179,7 +179,7 @@ ATTACKS = [
         Attack(
             f"a gang of 1,024 tasks on 10,000 nodes, {policy}",
             f"A gang of 1,024 tasks on 10,000 nodes holds the loop no longer than 50 ms: {policy}, all carriers.",
-            "tests/unit/engine/test_sliced_drafting.py::test_others_have_a_turn_within_a_gang_and_see_none_of_it_or_all",
+            "tests/unit/engine/place/test_sliced_drafting.py::test_others_have_a_turn_within_a_gang_and_see_none_of_it_or_all",
             _longest(policy, 1, 1024),
             _holds(1024),
             is_quick=policy == "consolidate",
@@ -189,7 +189,7 @@ ATTACKS = [
     Attack(
         "8,192 tasks in 256 jobs on 10,000 nodes",
         "8,192 tasks in 256 jobs hold the loop no longer than 50 ms, and each job sees the decisions before it.",
-        "tests/unit/engine/test_sliced_drafting.py::test_the_next_job_sees_what_others_took_in_between",
+        "tests/unit/engine/place/test_sliced_drafting.py::test_the_next_job_sees_what_others_took_in_between",
         _longest("consolidate", 256, 32),
         _holds(8192),
         is_quick=False,

@@ -277,7 +277,7 @@ ATTACKS = [
     Attack(
         "2,000,000 empty jobs in 4 MiB",
         "The lists of a message are counted before anything is built from it.",
-        "tests/unit/api/test_counts.py::test_of_a_request_with_too_many_jobs_nothing_is_built",
+        "tests/unit/api/calls/test_counts.py::test_of_a_request_with_too_many_jobs_nothing_is_built",
         _empty_jobs,
         lambda figures: (
             (figures["answer"], figures["answers_by_stream"]) == ("INVALID_ARGUMENT", "INVALID_REQUEST")

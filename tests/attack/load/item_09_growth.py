@@ -108,7 +108,7 @@ def _queues(source: Source) -> Figures:
         return {"queues": made, "series": sum(line.startswith("placewise_queue_") for line in caller.series())}
 
 
-_SOAK = "tests/unit/state/test_shared_tail.py::test_one_connection_follows_all_streams_and_ends_with_the_last"
+_SOAK = "tests/unit/state/redis/test_shared_tail.py::test_one_connection_follows_all_streams_and_ends_with_the_last"
 
 ATTACKS = [
     Attack(

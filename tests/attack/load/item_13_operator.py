@@ -298,7 +298,7 @@ ATTACKS = (
     Attack(
         "calls home",
         "Service, commands, trainers and adapters look up only the addresses that they are configured to call.",
-        "tests/unit/service/test_telemetry_host.py::test_a_package_switches_it_off_before_its_first_module",
+        "tests/unit/test_telemetry_host.py::test_a_package_switches_it_off_before_its_first_module",
         _calls_home,
         lambda figures: figures["watched"] == 5 and figures["names"] == "none",
         is_quick=False,

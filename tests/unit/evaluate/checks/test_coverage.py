@@ -61,7 +61,7 @@ def test_equal_seeds_give_equal_logs() -> None:
 
 @pytest.mark.parametrize("measured", ["coverage", "simulated"])
 def test_the_document_has_the_table_that_was_measured(measured: str) -> None:
-    docs = Path(__file__).parents[3] / "docs"
+    docs = Path(__file__).parents[4] / "docs"
     report = json.loads((docs / "evaluation" / f"{measured}.json").read_text("utf-8"))
     text = (docs / "evaluate.md").read_text("utf-8")
     assert coverage.table(report) in text

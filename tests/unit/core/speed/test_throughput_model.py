@@ -139,7 +139,7 @@ def test_the_bundle_says_where_it_comes_from_and_how_wrong_it_is() -> None:
     assert DATA["provenance"]["licence"] == "Apache-2.0"
     assert set(DATA["held_out"]) == set(FORMS)
     assert DATA["form"] == min(FORMS, key=lambda form: float(DATA["held_out"][form]["held_out_mean_error"]))
-    readme = Path(__file__).parents[3] / "service/placewise_models/bundles/2026.11/README.md"
+    readme = Path(__file__).parents[4] / "service/placewise_models/bundles/2026.11/README.md"
     text = readme.read_text("utf-8")
     for form in FORMS:
         assert f"{100 * DATA['held_out'][form]['held_out_mean_error']:.1f} %" in text

@@ -8,7 +8,7 @@ import pytest
 from tests.attack.attack import Attack, Result
 from tests.attack.report import markdown, renewed
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 MODULES = sorted(f"{path.parent.name}.{path.stem}" for path in (ROOT / "tests/attack").glob("*/item_*.py"))
 
 
