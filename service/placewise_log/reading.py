@@ -33,7 +33,7 @@ _RECORD: Final = ("record",)
 
 
 @frozen
-class _Row:
+class _ViewRow:
     """A row of the table of views."""
 
     path: str
@@ -49,7 +49,7 @@ class ExportedLog:
 
     def __init__(self, where: str | Path) -> None:
         self._store = LogStore(where)
-        self._rows: dict[tuple[str, str, str], list[_Row]] = {}  # by cluster, kind and name, in order of versions
+        self._rows: dict[tuple[str, str, str], list[_ViewRow]] = {}  # by cluster, kind and name, in order of versions
         self._files: Bounded[str, list[bytes]] = Bounded(_KEPT_FILES)
         self._entries: Bounded[tuple[str, int], ViewEntry] = Bounded(_KEPT_ENTRIES)
         self._views: Latest[tuple[str, int], SnapshotViews] = Latest(_KEPT_VIEWS)
@@ -57,7 +57,7 @@ class ExportedLog:
             rows_of_file = (row for batch in self._store.batches_of(path, _COLUMNS) for row in batch.to_pylist())
             for number, row in enumerate(rows_of_file):
                 found = self._rows.setdefault((row["cluster"], row["kind"], row["name"]), [])
-                found.append(_Row(path, number, row["first_version"], row["last_version"]))
+                found.append(_ViewRow(path, number, row["first_version"], row["last_version"]))
         for rows in self._rows.values():
             rows.sort(key=lambda row: row.first)
 
@@ -129,7 +129,7 @@ class ExportedLog:
         others = [rows for key, rows in self._rows.items() if key[:2] == own[:2] and key != own]
         return self._refused(name, chain.from_iterable(others))
 
-    def _refused(self, name: str, rows: Iterable[_Row]) -> RunningJob | None:
+    def _refused(self, name: str, rows: Iterable[_ViewRow]) -> RunningJob | None:
         for row in rows:
             entry = self._entry(row)
             assert isinstance(entry, Gangs)
@@ -137,7 +137,7 @@ class ExportedLog:
                 return found
         return None
 
-    def _entry(self, row: _Row) -> ViewEntry:
+    def _entry(self, row: _ViewRow) -> ViewEntry:
         key = (row.path, row.number)
         found = self._entries.get(key)
         if found is None:

@@ -16,7 +16,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Row:
+class BudgetLine:
     """One budget: the figure, and its limit."""
 
     name: str
@@ -39,35 +39,37 @@ def bench(*words: str) -> dict[str, Any]:
     return figures
 
 
-def budgets(policy: Sequence[str]) -> list[Row]:
+def budgets(policy: Sequence[str]) -> list[BudgetLine]:
     """Every budget, measured."""
     place = bench("place", *policy)
     large = bench("place", "--nodes", "10000", *policy)
     rows = [
-        Row("Place p50 / echo p50, 30 nodes", place["p50_ratio"], 2.5),
-        Row("Place p99 / p50, 30 nodes", place["p99_over_p50"], 4.0),
-        Row("Place p50, 10 000 nodes / 30 nodes (in echoes)", large["p50_ratio"] / place["p50_ratio"], 3.0),
-        Row("memory of the service at 10 000 nodes, MiB", large["memory_mib"], 400.0),
-        Row("start to ready, seconds", place["ready_s"], 3.0),
+        BudgetLine("Place p50 / echo p50, 30 nodes", place["p50_ratio"], 2.5),
+        BudgetLine("Place p99 / p50, 30 nodes", place["p99_over_p50"], 4.0),
+        BudgetLine("Place p50, 10 000 nodes / 30 nodes (in echoes)", large["p50_ratio"] / place["p50_ratio"], 3.0),
+        BudgetLine("memory of the service at 10 000 nodes, MiB", large["memory_mib"], 400.0),
+        BudgetLine("start to ready, seconds", place["ready_s"], 3.0),
     ]
     for rpc in ("admit", "partition"):
         figures = bench(rpc)
-        rows.append(Row(f"{figures['rpc']} p50 / echo p50, 30 nodes", figures["p50_ratio"], 2.5))
-        rows.append(Row(f"{figures['rpc']} p99 / p50, 30 nodes", figures["p99_over_p50"], 4.0))
+        rows.append(BudgetLine(f"{figures['rpc']} p50 / echo p50, 30 nodes", figures["p50_ratio"], 2.5))
+        rows.append(BudgetLine(f"{figures['rpc']} p99 / p50, 30 nodes", figures["p99_over_p50"], 4.0))
     return rows
 
 
-def learned_budgets(bundles: Sequence[str]) -> list[Row]:
+def learned_budgets(bundles: Sequence[str]) -> list[BudgetLine]:
     """Those of the learned policies, which need a bundle with a policy net; decisions per second as ms of each."""
     figures = bench("learned", *bundles)
     large = bench("place", "--policy", "harmony", "--nodes", "10000", *bundles)
     return [
-        Row("harmony p50 / echo p50, 30 nodes", figures["harmony_p50_ratio"], 4.0),
-        Row("harmony p99 / p50", figures["harmony_p99_over_p50"], 4.0),
-        Row("harmony p50, 10 000 nodes / 30 nodes (in echoes)", large["p50_ratio"] / figures["harmony_p50_ratio"], 3.0),
-        Row("search p50 / echo p50, 30 nodes", figures["search_p50_ratio"], 8.0),
-        Row("search p99 / p50", figures["search_p99_over_p50"], 4.0),
-        Row("ms per learned decision, 256 in a request", 1000.0 / figures["decisions_per_s_request"], 1.0),
+        BudgetLine("harmony p50 / echo p50, 30 nodes", figures["harmony_p50_ratio"], 4.0),
+        BudgetLine("harmony p99 / p50", figures["harmony_p99_over_p50"], 4.0),
+        BudgetLine(
+            "harmony p50, 10 000 nodes / 30 nodes (in echoes)", large["p50_ratio"] / figures["harmony_p50_ratio"], 3.0
+        ),
+        BudgetLine("search p50 / echo p50, 30 nodes", figures["search_p50_ratio"], 8.0),
+        BudgetLine("search p99 / p50", figures["search_p99_over_p50"], 4.0),
+        BudgetLine("ms per learned decision, 256 in a request", 1000.0 / figures["decisions_per_s_request"], 1.0),
     ]
 
 

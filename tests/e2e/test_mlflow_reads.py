@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from placewise_training.lab.mlruns import Run, add_run
+from placewise_training.lab.mlruns import FinishedRun, add_run
 
 READ = """
 import json, sys
@@ -43,7 +43,7 @@ def test_mlflow_reads_runs_parameters_metrics_tags_and_artifacts(tmp_path: Path)
     store = tmp_path / "mlruns"
     metrics = {"later/reward/error_after": 0.125, "simulated/gain": float("nan")}
     files = [tmp_path / "gate", tmp_path / "reward.onnx"]
-    add_run(store, Run("retrain", "2026.12", 5.0, {"seed": 7}, metrics, {"data/log": "abc"}, files))
+    add_run(store, FinishedRun("retrain", "2026.12", 5.0, {"seed": 7}, metrics, {"data/log": "abc"}, files))
     quiet = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ALLOW_FILE_STORE": "true"}
     done = subprocess.run(
         [python, "-c", READ, store.as_uri()], capture_output=True, text=True, check=False, env=quiet, cwd=tmp_path

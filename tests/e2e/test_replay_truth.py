@@ -26,7 +26,7 @@ from placewise_service.cli import invoke
 from placewise_service.commands.exits import Exit
 from placewise_service.data import PHILLY_CUT
 from placewise_service.replay.host import ReplayPlan
-from placewise_service.replay.summary import Figures
+from placewise_service.replay.summary import ReplayFigures
 from placewise_service.replay.true_host import TrueHost
 from placewise_training.policy.printed.export import export_harmony_paper
 from placewise_training.policy.printed.train import Args, train
@@ -67,14 +67,14 @@ def simulated(
 
 async def replayed(
     client: AsyncClient, truth: str, policy: str, admit: str, *, reports_progress: bool = False
-) -> tuple[list[Event], str, Figures]:
+) -> tuple[list[Event], str, ReplayFigures]:
     events: list[Event] = []
     hosted = HostedSimulation(truth, replace(SETTING, is_elastic=admit != "none"))
     hosted.simulation.options.observers = [recorder(events)]
     named = (f"{truth}-{policy}-{admit}", policy, admit, NODES, GPUS, BASE_S)
     plan = ReplayPlan(*named, seed=SEED, reports_progress=reports_progress)
     run = await TrueHost(client, plan, hosted).run(lambda _: None)
-    return events, run.digest, Figures.of(run)
+    return events, run.digest, ReplayFigures.of(run)
 
 
 async def test_a_service_and_the_simulator_run_a_trace_alike() -> None:

@@ -90,7 +90,7 @@ class Stated(PlacementPolicy):
         return self._known[action]
 
 
-class Known(Stated):
+class SingleProposal(Stated):
     """A policy asked about one job on one view, once for its proposal."""
 
     def __init__(self, policy: PlacementPolicy, given: Proposal | None) -> None:

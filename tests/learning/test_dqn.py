@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from placewise_core.inputs.ldwp_paper import order_of, state_of
-from placewise_training.ldwp.agent import TYPES, DqnSettings, Logged, PaperDqn, Step, clone, descend, pretrained
+from placewise_training.ldwp.agent import TYPES, DqnSettings, Experience, Logged, PaperDqn, clone, descend, pretrained
 from placewise_training.ldwp.net import FixedDqn, NodeDqn, transferred
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.hardware import ldwp_cluster
@@ -128,7 +128,7 @@ def test_the_papers_dqn_learns_a_toy_problem() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         state, action = rng.random(agent.net.first.in_features, dtype=np.float32), int(rng.integers(3))  # type: ignore[union-attr]
-        agent._memory.append(Step(state, action, float(action == 1), state))
+        agent._memory.append(Experience(state, action, float(action == 1), state))
     for _ in range(100):
         agent._learn(agent.net)  # type: ignore[arg-type]
     with torch.no_grad():

@@ -16,10 +16,19 @@ from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, STEP_FEAT
 from placewise_training.policy.args import Args
 from placewise_training.policy.batches import ask, collate, log_pi_taken
 from placewise_training.policy.card import card
-from placewise_training.policy.checkpoint import Run, load_net
+from placewise_training.policy.checkpoint import Checkpoint, load_net
 from placewise_training.policy.export import export_policy
 from placewise_training.policy.net import PolicyNet, masked_log_probabilities
-from placewise_training.policy.rollouts import Chunk, Conduct, Episode, Interval, Step, jobs_of, rollout, situation
+from placewise_training.policy.rollouts import (
+    Chunk,
+    Conduct,
+    Episode,
+    Interval,
+    RolloutStep,
+    jobs_of,
+    rollout,
+    situation,
+)
 from placewise_training.policy.teacher import Teacher
 from placewise_training.policy.train import exported, train
 from placewise_training.policy.updates import Replay, actor_critic, gae, imitate, ppo, samples_of
@@ -63,13 +72,13 @@ def toy(rng: np.random.Generator, model: PolicyNet) -> tuple[Episode, float]:
         logits = model.decoder(nodes, jobs[:, 0], torch.from_numpy(step)[None])
         odds = masked_log_probabilities(logits, torch.from_numpy(mask)[None]).exp()[0].double().numpy()
     action = int(rng.choice(2 * NODES, p=odds / odds.sum()))
-    chunk = Chunk(seen, [Step(0, step, mask, action, float(odds[action]))])
+    chunk = Chunk(seen, [RolloutStep(0, step, mask, action, float(odds[action]))])
     reward = 20.0 * float(action == right)  # the trainer scales JCT rewards by a twentieth
     return Episode([Interval([chunk], reward)], 0.0, 1), float(odds[right])
 
 
-def run_of(model: PolicyNet) -> Run:
-    return Run(model, torch.optim.Adam(model.parameters()))
+def run_of(model: PolicyNet) -> Checkpoint:
+    return Checkpoint(model, torch.optim.Adam(model.parameters()))
 
 
 def test_gae_is_its_definition() -> None:

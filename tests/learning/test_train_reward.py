@@ -26,7 +26,7 @@ from placewise_training.reward.data import (
     wide_situation,
 )
 from placewise_training.reward.export import GRAPH, export_reward, random_inputs, write_onnx
-from placewise_training.reward.judge import NEVER, Judged, beyond, calibration, constant_error, spread_limit
+from placewise_training.reward.judge import NEVER, JobErrors, beyond, calibration, constant_error, spread_limit
 from placewise_training.reward.net import RewardNet, relative_error, scale_loss
 from placewise_training.reward.train import Args, train
 from placewise_training.reward.weights import load_net
@@ -244,9 +244,9 @@ def test_the_scale_loss_is_least_at_the_mean_error_and_leaves_the_speed_alone() 
     assert level.grad is None
 
 
-def seen(wrong: np.ndarray, spread: np.ndarray) -> Judged:
+def seen(wrong: np.ndarray, spread: np.ndarray) -> JobErrors:
     yes = np.ones(len(wrong), dtype=np.bool_)
-    return Judged(wrong, np.log1p(wrong), spread, yes, yes)
+    return JobErrors(wrong, np.log1p(wrong), spread, yes, yes)
 
 
 def test_the_limit_separates_what_errs_more_and_is_out_of_reach_where_nothing_does() -> None:

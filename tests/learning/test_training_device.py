@@ -20,7 +20,7 @@ from placewise_training.ldwp.data import MOST_NODES, Replay
 from placewise_training.policy import args as policy_args
 from placewise_training.policy import batches as policy_batches
 from placewise_training.policy import train as train_policy
-from placewise_training.policy.checkpoint import Run, copied, keep, restore
+from placewise_training.policy.checkpoint import Checkpoint, copied, keep, restore
 from placewise_training.policy.export import load_net as load_policy
 from placewise_training.policy.net import PolicyNet
 from placewise_training.policy.rollouts import Conduct, rollout, situation
@@ -153,7 +153,7 @@ def test_checkpoints_are_read_onto_the_cpu(tmp_path: Path, monkeypatch: pytest.M
     ldwp = replace(train_ldwp.Args(), out=tmp_path, width=8)
     train_ldwp.keep(ldwp, train_ldwp.fresh(ldwp), 0.0)
     net = PolicyNet(16, 2, 1)
-    run = Run(net, torch.optim.Adam(net.parameters()), best_state=copied(net))
+    run = Checkpoint(net, torch.optim.Adam(net.parameters()), best_state=copied(net))
     keep(tmp_path, run)
     reward = {"simulations": 2, "judged_simulations": 1, "steps": 1, "width": 8, "heads": 2, "doubt_steps": 1}
     trained = train_reward.Args(out=tmp_path, practice=1, held_back=0.5, **reward)

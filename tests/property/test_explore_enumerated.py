@@ -156,7 +156,7 @@ def drawn_before(kind: type[PlacementPolicy], workers: int, is_pipeline: bool) -
     return [proposal for proposal in found if proposal is not None]
 
 
-class Kept(PlacementPolicy):
+class CachedPolicy(PlacementPolicy):
     """A policy whose answers are worked out once; one that draws still draws each time, or has drawn before."""
 
     def __init__(self, policy: PlacementPolicy, job: Job, has_drawn: bool = False) -> None:
@@ -197,12 +197,12 @@ def test_draws_fit_the_enumeration(name: str, explorers: str, workers: int, monk
     """Guards of one verdict draw alike: that is all that a guard says, before anything is drawn."""
     view, job, policy = uneven(), job_of(name, workers), POLICIES[name]
     own, mixture = distribution(policy, job), enumerated(policy, EXPLORERS[explorers], RATE, job)
-    each = [Explorer(Kept(e.policy, job, has_drawn=True), e.weight) for e in EXPLORERS[explorers]]
+    each = [Explorer(CachedPolicy(e.policy, job, has_drawn=True), e.weight) for e in EXPLORERS[explorers]]
     exploration, draws = Exploration(RATE, each), EVERYWHERE or SEEN
     for spared in ("", "SPARED"):
         with monkeypatch.context() as patched:
             patched.setattr(explore, "verdict", lambda *_, spared=spared: spared)  # which takes longer than a draw
-            found = counted(Kept(policy, job, has_drawn=True), exploration, job, view, draws, seed=5 + workers)
+            found = counted(CachedPolicy(policy, job, has_drawn=True), exploration, job, view, draws, seed=5 + workers)
         expected = own if spared else mixture
         assert found.keys() <= expected.keys(), spared
         assert fit(found, expected, draws) > 1e-4, spared
@@ -214,9 +214,9 @@ def test_many_draws_fit_the_enumeration(explorers: str, workers: int) -> None:
     """With one generator for all that is drawn."""
     view, job, policy = uneven(), gang_for("", workers), POLICIES["load-balance"]
     draws = examples(DRAWS[explorers], 16) // (1 if workers == 2 else 4)
-    exploration = Exploration(RATE, [Explorer(Kept(e.policy, job), e.weight) for e in EXPLORERS[explorers]])
+    exploration = Exploration(RATE, [Explorer(CachedPolicy(e.policy, job), e.weight) for e in EXPLORERS[explorers]])
     expected = enumerated(policy, EXPLORERS[explorers], RATE, job)
-    found = counted(Kept(policy, job), exploration, job, view, draws, seed=5 + workers)
+    found = counted(CachedPolicy(policy, job), exploration, job, view, draws, seed=5 + workers)
     assert found.keys() <= expected.keys()
     assert fit(found, expected, draws) > 1e-4
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tests.fakes.explored import Known
+from tests.fakes.explored import SingleProposal
 from tests.fakes.place_cases import context, gang, node, running, view_of
 
 from placewise_core.domain.cluster import Assignment
@@ -77,7 +77,7 @@ def test_exploration_states_the_frequency_it_has(name: str, rate: float) -> None
     view, job, ctx = crowded(), gang(workers=2, servers=1), context(seed=3)
 
     def once(policy: PlacementPolicy) -> PlacementPolicy:
-        return policy if policy.is_drawing else Known(policy, policy.propose(job, view, context()))
+        return policy if policy.is_drawing else SingleProposal(policy, policy.propose(job, view, context()))
 
     policy, explorers = once(POLICIES[name]), [Explorer(once(each.policy), each.weight) for each in explore.USUAL]
     stated: dict[Where, float] = {}

@@ -15,17 +15,26 @@ from placewise_core.speed.throughput import ThroughputModel
 from placewise_service.engine.parts import EngineOptions
 from placewise_service.settings import AdmitSettings, PlaceSettings
 from placewise_training.reproduce import choose_pipelines
-from placewise_training.reproduce.choose import CANDIDATES, LENGTHS, SEEDS, WORKLOADS, Run, judge, keeps_bound, run
+from placewise_training.reproduce.choose import (
+    CANDIDATES,
+    LENGTHS,
+    SEEDS,
+    WORKLOADS,
+    CaseResult,
+    judge,
+    keeps_bound,
+    run,
+)
 from placewise_training.reproduce.elastic.trials import JobLog
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.pipelines.choosers import PolicyChooser
 from placewise_training.sim.policies import placement_policy
 
 
-def runs(**jct_s: tuple[float, float]) -> list[Run]:
+def runs(**jct_s: tuple[float, float]) -> list[CaseResult]:
     """Mean JCT of each policy in two workloads."""
     return [
-        Run(workload, "known", policy, 1, values[i], keeps_bound=True)
+        CaseResult(workload, "known", policy, 1, values[i], keeps_bound=True)
         for policy, values in jct_s.items()
         for i, workload in enumerate(("w", "x"))
     ]
@@ -68,7 +77,7 @@ def test_the_candidates_are_all_policies_that_reserve_for_the_head() -> None:
 def test_the_default_is_what_the_rule_chose_on_every_workload() -> None:
     """docs/admission.json has each run once, and its figures are those of its runs."""
     found = json.loads((Path(__file__).parents[2] / "docs" / "admission.json").read_text("utf-8"))
-    made = [Run(**each) for each in found["runs"]]
+    made = [CaseResult(**each) for each in found["runs"]]
     cells = [(each.workload, each.lengths, each.policy, each.seed) for each in made]
     assert set(cells) == set(itertools.product(WORKLOADS, LENGTHS, CANDIDATES, SEEDS))
     assert len(cells) == len(set(cells))
@@ -83,7 +92,7 @@ def test_the_default_is_what_the_rule_chose_on_every_workload() -> None:
 def test_the_default_of_pipelines_is_what_the_rule_chose_on_every_workload() -> None:
     """docs/pipelines.json has each run once, and its figures are those of its runs."""
     found = json.loads((Path(__file__).parents[2] / "docs" / "pipelines.json").read_text("utf-8"))
-    made = [Run(**each) for each in found["runs"]]
+    made = [CaseResult(**each) for each in found["runs"]]
     cells = [(each.workload, each.lengths, each.policy, each.seed) for each in made]
     wanted = itertools.product(choose_pipelines.WORKLOADS, LENGTHS, choose_pipelines.CANDIDATES, SEEDS)
     assert sorted(cells) == sorted(wanted)

@@ -10,10 +10,13 @@ from tests.fakes.quick.sources import PRODUCT, ROOT, nodes, parsed
 
 FOLDERS = (*PRODUCT, ROOT / "tests")
 ONCE = {
-    *("Bundle", "Candidate", "Capacity", "Ledger", "Manifest", "Oracle", "Plan", "Round", "Scope", "Telemetry"),
-    "Verdict",
+    *("Asked", "Bundle", "Candidate", "Capacity", "Figures", "Ledger", "Manifest", "Oracle", "Plan", "Round", "Row"),
+    *("Run", "Scope", "Telemetry", "Verdict", "Waiting"),
 }
-GONE = {"Office", "Desk", "Common", "Served", "Link", "Wire", "Gate"}
+GONE = {
+    *("Office", "Desk", "Common", "Served", "Link", "Wire", "Gate"),
+    *("Chosen", "Found", "Judged", "Kept", "Known", "Step"),
+}
 # Imperatives that look like participles, and participles that do not end in "ed".
 VERBS = {"embed", "feed", "need", "proceed", "seed", "shed", "succeed"}
 PARTICIPLES = {

@@ -46,7 +46,7 @@ _CLOCKS_S = 1.0
 
 
 @dataclass(slots=True)
-class _Step:
+class _ShareTask:
     """One task with a share, by its datagrams. Times are monotonic seconds."""
 
     began_s: float
@@ -64,7 +64,7 @@ class _Shared:
     kind: str
     response: PartitionResponse
     cluster: str
-    steps: dict[tuple[str, int], dict[str, _Step]] = field(init=False)
+    steps: dict[tuple[str, int], dict[str, _ShareTask]] = field(init=False)
     ended: SlurmJob | None = None
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class _Shared:
             self.steps[share.node, ranks[share.node]] = {}
             ranks[share.node] += 1
 
-    def begun_steps(self) -> Iterable[tuple[str, str, _Step]]:
+    def begun_steps(self) -> Iterable[tuple[str, str, _ShareTask]]:
         """Node, name of the step and task, for each task that sent a datagram."""
         return [(node, name, step) for (node, _), steps in self.steps.items() for name, step in steps.items()]
 
@@ -139,7 +139,7 @@ class JobShares:
             known.took_s = self.clock() - known.began_s
         return False
 
-    def _hear_begin(self, steps: dict[str, _Step], name: str) -> bool:
+    def _hear_begin(self, steps: dict[str, _ShareTask], name: str) -> bool:
         now_s, known = self.clock(), steps.get(name)
         if known is not None and (known.is_shown or known.took_s is not None or now_s - known.began_s <= _CLOCKS_S):
             return False
@@ -149,7 +149,7 @@ class JobShares:
                 del steps[each]
             if not stale:
                 return False
-        steps[name] = _Step(now_s)
+        steps[name] = _ShareTask(now_s)
         return True
 
     def see(self, job: SlurmJob) -> None:
@@ -226,7 +226,7 @@ class JobShares:
                 path.unlink(missing_ok=True)
 
 
-def _took_s(steps: Mapping[str, _Step], longest_s: float) -> float | None:
+def _took_s(steps: Mapping[str, _ShareTask], longest_s: float) -> float | None:
     """Time of the step that ended last. The batch script spans the steps it starts: it counts if it starts none."""
     ended = [
         (not _is_own_step(name), step.began_s + step.took_s, step.took_s)
@@ -236,7 +236,7 @@ def _took_s(steps: Mapping[str, _Step], longest_s: float) -> float | None:
     return max(ended)[2] if ended else None
 
 
-def _confirms(shown: SlurmStep, node: str, sent: _Step, ahead_s: float) -> bool:
+def _confirms(shown: SlurmStep, node: str, sent: _ShareTask, ahead_s: float) -> bool:
     """Whether the step was on this node from when the task began until it ended. `ahead_s` makes wall time of ours."""
     began_s = sent.began_s + ahead_s
     last_s = began_s + (sent.took_s or 0.0)

@@ -79,7 +79,7 @@ class RoundNotes:
 
 
 @dataclass(slots=True)
-class Waiting:
+class WaitingJob:
     """One job that waits, with its figures from the throughput model. `position` is its place in the request."""
 
     job: Job
@@ -110,7 +110,7 @@ class Round:
     backfill: Backfill | None = None
     draws: Draws | None = None
     waiting: int = 0
-    met: dict[JobId, Waiting] = field(default_factory=dict)
+    met: dict[JobId, WaitingJob] = field(default_factory=dict)
     drawn: dict[JobId, AdmitDraw] = field(default_factory=dict)
     left_out: Sequence[Blocker] | None = None
     notes: RoundNotes | None = None
@@ -131,21 +131,21 @@ class Round:
         """The notes before the first turn."""
         return RoundNotes(self.queue, self.context.settings, max(1, self.facts.total_gpus))
 
-    def latency_s(self, waiting: Waiting, options: Options) -> FloatArray:
+    def latency_s(self, waiting: WaitingJob, options: Options) -> FloatArray:
         """(K,) Lat(t, s) of equation (4), reconstructed. Do not write: it is kept."""
         if waiting.timed is None or waiting.timed[0] is not options:
             waiting.timed = options, self.throughput.latency_at(waiting.single_s, self.rate(waiting, options))
         return waiting.timed[1]
 
-    def few_latencies_s(self, waiting: Waiting, options: Options) -> list[float]:
+    def few_latencies_s(self, waiting: WaitingJob, options: Options) -> list[float]:
         """Lat(t, s) of each shape in `Options.few`. An array of so few numbers would take longer."""
         return self.throughput.latencies_at(waiting.single_s, self.rated(waiting, options).few)
 
-    def rate(self, waiting: Waiting, options: Options) -> FloatArray:
+    def rate(self, waiting: WaitingJob, options: Options) -> FloatArray:
         """(K,) PR(t, s) over PR(t, ⟨1, 1⟩). A rigid job's spread need not be even: its mean per node counts."""
         return self.rated(waiting, options).every
 
-    def rated(self, waiting: Waiting, options: Options) -> Rated:
+    def rated(self, waiting: WaitingJob, options: Options) -> Rated:
         """The shapes with their speeds, remembered."""
         if waiting.rated is not None and waiting.rated[0] is options:
             return waiting.rated[1]
@@ -161,7 +161,7 @@ class Round:
         waiting.rated = options, found
         return found
 
-    def cer(self, waiting: Waiting, options: Options) -> FloatArray:
+    def cer(self, waiting: WaitingJob, options: Options) -> FloatArray:
         """(K,) computation/expense ratios (11). Do not write: they are kept."""
         return self.rated(waiting, options).cer
 
@@ -191,10 +191,10 @@ class GreedyAdmission(AdmissionPolicy):
         self._rates: _Rates = Bounded(_KEPT_RATES)
 
     @abstractmethod
-    def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+    def choose(self, waiting: WaitingJob, options: Options, state: Round) -> int | None:
         """Index of the shape to start with now, among those that fit (at least one); None to wait."""
 
-    def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
+    def order(self, waiting: Sequence[WaitingJob], state: Round) -> Sequence[WaitingJob]:
         """The order of dispatch; the request's own by default."""
         return waiting
 
@@ -206,7 +206,7 @@ class GreedyAdmission(AdmissionPolicy):
     def stops_in_order(self) -> bool:
         return self.keeps_order and self.stops_at_first_wait and not self.backfills
 
-    def slack_s(self, waiting: Waiting, latency_s: float, state: Round) -> float:
+    def slack_s(self, waiting: WaitingJob, latency_s: float, state: Round) -> float:
         """w of equation (16)."""
         return waiting.expected_s - (latency_s + state.context.now_s)
 
@@ -337,24 +337,24 @@ class GreedyAdmission(AdmissionPolicy):
         """True if the first job that waits was not met yet. Jobs behind it that do not fit are passed over unseen."""
         return state.backfill is None or state.backfill.needs_head
 
-    def _reserve(self, waiting: Waiting, usable: BoolArray, state: Round) -> None:
+    def _reserve(self, waiting: WaitingJob, usable: BoolArray, state: Round) -> None:
         """Reserves usable nodes (M,) for the first job that waits, if this is it."""
         if state.backfill is not None:
             state.backfill.reserve(waiting.job, usable, lambda options: self.choose(waiting, options, state))
 
-    def _waiting(self, job: Job, state: Round) -> Waiting:
+    def _waiting(self, job: Job, state: Round) -> WaitingJob:
         if (known := state.met.get(job.id)) is not None:
             return known
         match = match_on(self._throughput, job, state.facts.gpu_model, state.view)
         single_s = self._throughput.single_gpu_s(job, match, state.context.settings.tau_s)
         submitted = job.submit_time_s if job.submit_time_s > 0 else state.context.now_s
         expected_s = submitted + EXPECTED_FACTOR[job.priority] * single_s
-        found = state.met[job.id] = Waiting(job, match, single_s, expected_s)
+        found = state.met[job.id] = WaitingJob(job, match, single_s, expected_s)
         return found
 
-    def _dispatch(self, candidates: Sequence[Waiting], state: Round) -> list[tuple[Waiting, Admission]]:
+    def _dispatch(self, candidates: Sequence[WaitingJob], state: Round) -> list[tuple[WaitingJob, Admission]]:
         """Every candidate's answer in the order of dispatch, which is its rank."""
-        answers: list[tuple[Waiting, Admission]] = []
+        answers: list[tuple[WaitingJob, Admission]] = []
         waits = 0
         ordered = self.order(candidates, state)
         if state.backfill is not None:
@@ -410,7 +410,7 @@ class GreedyAdmission(AdmissionPolicy):
             jobs[str(job_id)] = JobShapes(*times, tables.index(table), scores)
         return Seen(tuple(tables.all), jobs)
 
-    def _start(self, waiting: Waiting, rank: int, options: Options, i: int, state: Round) -> Admission:
+    def _start(self, waiting: WaitingJob, rank: int, options: Options, i: int, state: Round) -> Admission:
         gpus, nodes, per_node = int(options.gpus[i]), int(options.nodes[i]), int(options.gpus_per_node[i])
         if state.context.starts_only:
             return Admission(waiting.job.id, Verdict.ADMIT, gpus, nodes, per_node, rank)
@@ -431,7 +431,7 @@ class GreedyAdmission(AdmissionPolicy):
             cer=speedup / state.cost(max(gpus, 1), max(nodes, 1)),
         )
 
-    def _wait(self, waiting: Waiting, rank: int, state: Round, why: tuple[Blocker, ...]) -> Admission:
+    def _wait(self, waiting: WaitingJob, rank: int, state: Round, why: tuple[Blocker, ...]) -> Admission:
         slack_s = self.slack_s(waiting, waiting.single_s, state)
         label = waiting.match.label
         return Admission(waiting.job.id, Verdict.WAIT, rank=rank, slack_s=slack_s, blockers=why, profile_model=label)

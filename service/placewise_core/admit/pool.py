@@ -25,7 +25,7 @@ _MOST_TRIED = 16  # domains in which a gang of unequal groups is packed
 _COUNTED_SINGLY = 8  # nodes up to which counting one by one is faster than all at once
 
 
-class _Found:
+class _PoolCache:
     """The stamps, idle GPUs and shapes that the pools of one view share until the view changes or something is taken.
     `shapes` goes by kind of job. Jobs that wait are asked about again and again, and queues that are asked at one event
     ask alike."""
@@ -38,10 +38,10 @@ class _Found:
 
 
 class _Key:
-    """The key under which a view keeps its `_Found`."""
+    """The key under which a view keeps its `_PoolCache`."""
 
 
-_FOUND = _Key()
+_CACHE = _Key()
 
 
 class Pool:
@@ -90,13 +90,13 @@ class Pool:
         """Free GPUs and resources of the nodes that may be used now."""
         usable = view.usable(now_s)
         stamps = (usable.tobytes(), view.usage.stamp, view.nodes.layout_stamp, view.nodes.telemetry_stamp)
-        found: _Found | None = view.notes.get(_FOUND)
-        if found is None or found.stamps != stamps:
-            found = view.notes[_FOUND] = _Found(stamps, view.usage.free_gpus * usable)
+        cache: _PoolCache | None = view.notes.get(_CACHE)
+        if cache is None or cache.stamps != stamps:
+            cache = view.notes[_CACHE] = _PoolCache(stamps, view.usage.free_gpus * usable)
         pool = cls(
-            view, usable, found.gpus, view.usage.free, is_whole=False, shapes=found.shapes, time_s=(-math.inf, now_s)
+            view, usable, cache.gpus, view.usage.free, is_whole=False, shapes=cache.shapes, time_s=(-math.inf, now_s)
         )
-        pool._total_gpus = found.total_gpus
+        pool._total_gpus = cache.total_gpus
         return pool
 
     @classmethod

@@ -39,7 +39,7 @@ class TraceJob:
 
 
 @frozen
-class _Row:
+class _TraceRecord:
     """One record and its place in the file."""
 
     file: str
@@ -105,7 +105,7 @@ def at_rate(jobs: Sequence[TraceJob], per_hour: float) -> list[TraceJob]:
     return [replace(job, submit_s=(job.submit_s - first_s) * factor) for job in jobs]
 
 
-def _rows(text: str, file: str) -> Iterator[_Row]:
+def _rows(text: str, file: str) -> Iterator[_TraceRecord]:
     raw = text.splitlines()
     reader = csv.reader(io.StringIO(text), strict=True)
     try:
@@ -117,7 +117,7 @@ def _rows(text: str, file: str) -> Iterator[_Row]:
         for values in reader:
             if not values:
                 continue
-            row = _Row(file, reader.line_num, raw[reader.line_num - 1], columns, values)
+            row = _TraceRecord(file, reader.line_num, raw[reader.line_num - 1], columns, values)
             if len(values) != len(columns):
                 column = columns[min(len(values), len(columns) - 1)]
                 raise row.error(column, f"the row has {len(values)} fields, the header {len(columns)}")
@@ -126,7 +126,7 @@ def _rows(text: str, file: str) -> Iterator[_Row]:
         raise TraceError(file, reader.line_num, 1, "", str(error)) from None
 
 
-def _job(row: _Row, default_queue: str) -> TraceJob:
+def _job(row: _TraceRecord, default_queue: str) -> TraceJob:
     name, gpus, duration_s = row.optional("job_id"), row.number("num_gpus", 1), row.number("duration_s", 0)
     fraction = row.number("gpu_fraction", 0) if row.optional("gpu_fraction") else 0.0
     if not name:

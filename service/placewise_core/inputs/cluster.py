@@ -94,7 +94,7 @@ class Encoder:
         self._tokens = JobTokens()
         self._running_last: _RunningTokens | None = None
         self._inventory: tuple[object, Float32] | None = None
-        self._chosen: _Chosen | None = None
+        self._chosen: _NodeSubset | None = None
 
     def encode(
         self,
@@ -189,7 +189,9 @@ class Encoder:
         view.notes[self] = _NodeTokens(nodes, view, chosen, usable)
         return nodes
 
-    def _nodes_anew(self, view: ClusterView, rows: IntArray | None, chosen: "_Chosen", usable: BoolArray) -> Float32:
+    def _nodes_anew(
+        self, view: ClusterView, rows: IntArray | None, chosen: "_NodeSubset", usable: BoolArray
+    ) -> Float32:
         at: slice | IntArray = slice(None) if rows is None else rows
         out, usage = chosen.inventory.copy(), view.usage
         use = (usage.free[:, at], usage.free_gpus[at], usage.load[at], usage.task_count[at])
@@ -201,7 +203,7 @@ class Encoder:
             out[:, _REPORTED] *= _NODE_SCALES[_REPORTED]
         return out
 
-    def _chosen_of(self, view: ClusterView, rows: IntArray | None) -> "_Chosen":
+    def _chosen_of(self, view: ClusterView, rows: IntArray | None) -> "_NodeSubset":
         """Kept until the inventory changes or other nodes are asked for."""
         asked, kept = None if rows is None else rows.tobytes(), self._chosen
         if kept is None or kept.capacity is not view.nodes.capacity or kept.asked != asked:
@@ -209,7 +211,7 @@ class Encoder:
             inventory = inventory if rows is None else inventory[rows]
             place = None if rows is None else {m: c for c, m in enumerate(rows.tolist())}
             gpus = np.maximum(inventory[:, _AT["gpus"]], 1).astype(np.float64)
-            kept = self._chosen = _Chosen(view.nodes.capacity, asked, place, inventory * _NODE_SCALES, gpus)
+            kept = self._chosen = _NodeSubset(view.nodes.capacity, asked, place, inventory * _NODE_SCALES, gpus)
         return kept
 
     def _inventory_of(self, view: ClusterView) -> Float32:
@@ -234,7 +236,7 @@ class Encoder:
 
 
 @frozen
-class _Chosen:
+class _NodeSubset:
     """C nodes, and of them all that only another inventory changes.
 
     `capacity`: the view's, of the same nodes while it is the same · `asked`: their rows as bytes, None for all ·
@@ -258,7 +260,7 @@ class _RunningTokens:
     by its identity."""
 
     jobs: Sequence[RunningJob]
-    chosen: _Chosen
+    chosen: _NodeSubset
     places: Mapping[int, int]
     rows: Float32
     placement: Float32
@@ -270,12 +272,12 @@ _NO_TOKENS: Float32 = np.zeros((0, JOB_FEATURES), dtype=np.float32)
 class _NodeTokens:
     """`nodes` as they were encoded last, and the stamps by which a change shows."""
 
-    def __init__(self, nodes: Float32, view: ClusterView, chosen: _Chosen, usable: BoolArray) -> None:
+    def __init__(self, nodes: Float32, view: ClusterView, chosen: _NodeSubset, usable: BoolArray) -> None:
         self.nodes, self.usage_stamp = nodes, view.usage.stamp
         self._usage, self._chosen, self._usable = view.usage, chosen, usable.tobytes()
         self._telemetry_stamp = view.nodes.telemetry_stamp
 
-    def is_of(self, view: ClusterView, chosen: _Chosen, usable: BoolArray) -> bool:
+    def is_of(self, view: ClusterView, chosen: _NodeSubset, usable: BoolArray) -> bool:
         """True if nothing but the usage of some nodes can have changed."""
         return (
             self._chosen is chosen
@@ -310,7 +312,7 @@ def _in_use(free: Any, free_gpus: Any, load: Any, tasks: Any, inverse_capacity: 
     )
 
 
-def _write_use_of(m: int, nodes: Float32, view: ClusterView, chosen: _Chosen) -> None:
+def _write_use_of(m: int, nodes: Float32, view: ClusterView, chosen: _NodeSubset) -> None:
     """Renews the token of node m, if it is among the chosen ones."""
     c = chosen.place_of(m)
     if c is not None:
@@ -369,7 +371,7 @@ def _write_telemetry(out: Float32, telemetry: FloatArray, network_gbps: FloatArr
         out[:, _AT[column]] = np.nan_to_num(values, nan=0.0)
 
 
-def _placement(held: Sequence[Held], chosen: _Chosen) -> Float32:
+def _placement(held: Sequence[Held], chosen: _NodeSubset) -> Float32:
     """(J, C, 2): how many tasks of each job are on each of the nodes, by role."""
     placement = np.zeros((len(held), len(chosen.inventory), 2), dtype=np.float32)
     for i, each in enumerate(held):

@@ -122,7 +122,7 @@ class _Spread:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _NodeFeatures:
     """Features of one view, until its nodes change, by node: `hardware` (M, 4), encoded; the data its line and the
     links between its GPUs carry in a millisecond, infinite if unknown; `capacity` (M, 2) in cores and GPUs; `sums`
     (M, 5) of the jobs on it, as of `stamps`."""
@@ -136,7 +136,7 @@ class _Kept:
     stamps: IntArray
     spreads: Bounded[JobId, _Spread]
 
-    def of_fork(self) -> "_Kept":
+    def of_fork(self) -> "_NodeFeatures":
         """For another view of the lineage: with the same nodes and spreads, and sums of its own."""
         return replace(self, sums=np.zeros_like(self.sums), stamps=np.full_like(self.stamps, -1))
 
@@ -153,8 +153,8 @@ class PartEncoder:
         """
         self._most_parts = most_parts
         self._most_witnesses = most_witnesses
-        self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
-        self._latest: WeakKeyDictionary[Lineage, _Kept] = WeakKeyDictionary()  # begun of each lineage
+        self._kept: WeakKeyDictionary[ClusterView, _NodeFeatures] = WeakKeyDictionary()
+        self._latest: WeakKeyDictionary[Lineage, _NodeFeatures] = WeakKeyDictionary()  # begun of each lineage
         self._static: Bounded[JobId, tuple[Job, Float32, float]] = Bounded(_REMEMBERED)
 
     def encode(
@@ -182,14 +182,16 @@ class PartEncoder:
         kept = self._of(view)
         self._renew(np.flatnonzero(kept.stamps >= 0), view, kept, ONE_SLICE)
 
-    def _renew(self, nodes: Int64, view: ClusterView, kept: _Kept, slices: Slices) -> None:
+    def _renew(self, nodes: Int64, view: ClusterView, kept: _NodeFeatures, slices: Slices) -> None:
         """Brings the sums of these nodes up to date."""
         for m in nodes[kept.stamps[nodes] != view.usage.node_stamp[nodes]].tolist():
             kept.sums[m] = self._sums(m, view, kept)
             kept.stamps[m] = view.usage.node_stamp[m]
             slices.pause()
 
-    def _around(self, nodes: dict[int, None], view: ClusterView, kept: _Kept) -> tuple[list[RunningJob], list[_Spread]]:
+    def _around(
+        self, nodes: dict[int, None], view: ClusterView, kept: _NodeFeatures
+    ) -> tuple[list[RunningJob], list[_Spread]]:
         ids = dict.fromkeys(job_id for m in nodes for job_id in view.usage.jobs_on(m))
         running: list[RunningJob] = []
         spreads: list[_Spread] = []
@@ -207,7 +209,7 @@ class PartEncoder:
         return running, spreads
 
     def _add_witnesses(
-        self, job: Job, running: list[RunningJob], spreads: list[_Spread], view: ClusterView, kept: _Kept
+        self, job: Job, running: list[RunningJob], spreads: list[_Spread], view: ClusterView, kept: _NodeFeatures
     ) -> None:
         """Appends the latest jobs with a reported speed that are not there yet, those of the job's own model first."""
         near = {held.id for held in running}
@@ -222,7 +224,7 @@ class PartEncoder:
             running.append(held)
             spreads.append(spread)
 
-    def _sums(self, m: int, view: ClusterView, kept: _Kept) -> _Sums:
+    def _sums(self, m: int, view: ClusterView, kept: _NodeFeatures) -> _Sums:
         """The sums over the jobs on node m."""
         jobs = tasks = cores = gpus = share = 0.0
         for job_id in view.usage.jobs_on(m):
@@ -233,7 +235,7 @@ class PartEncoder:
                 gpus, share = gpus + each[3], share + each[4]
         return jobs, tasks, cores, gpus, share
 
-    def _spread_of(self, held: RunningJob, view: ClusterView, kept: _Kept) -> _Spread:
+    def _spread_of(self, held: RunningJob, view: ClusterView, kept: _NodeFeatures) -> _Spread:
         spreads = kept.spreads
         found = spreads.get(held.id)
         if found is None or found.assignments is not held.assignments:
@@ -248,7 +250,7 @@ class PartEncoder:
         job: Job,
         placements: Sequence[Sequence[Assignment]],
         view: ClusterView,
-        kept: _Kept,
+        kept: _NodeFeatures,
         slices: Slices,
         *,
         is_new: bool,
@@ -295,7 +297,7 @@ class PartEncoder:
             found = self._static[job.id] = (job, encode_job(job), gradients)
         return found[1], found[2]
 
-    def _of(self, view: ClusterView) -> _Kept:
+    def _of(self, view: ClusterView) -> _NodeFeatures:
         kept = self._kept.get(view)
         if kept is None or kept.layout_stamp != view.nodes.layout_stamp:
             latest = self._latest.get(view.lineage)
@@ -305,7 +307,7 @@ class PartEncoder:
         return kept
 
 
-def _begun(view: ClusterView) -> _Kept:
+def _begun(view: ClusterView) -> _NodeFeatures:
     cores, gbps, gpus = (
         view.nodes.capacity[CPU],
         view.nodes.capacity[NETWORK],
@@ -313,7 +315,7 @@ def _begun(view: ClusterView) -> _Kept:
     )
     hardware = np.stack([cores, gbps, gpus, _gpu_speeds(view)], axis=1).astype(np.float32)
     _encode(hardware, _OF_NODE)
-    return _Kept(
+    return _NodeFeatures(
         layout_stamp=view.nodes.layout_stamp,
         hardware=hardware,
         bytes_per_ms=_per_ms(gbps),

@@ -12,7 +12,7 @@ from placewise_core.domain.job import Job
 from placewise_core.gang.contention import contention_factors
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
-from placewise_core.policies.search import BestOfK, Judged, Scores, progress
+from placewise_core.policies.search import BestOfK, PlacementScores, Scores, progress
 from placewise_core.view.view import ClusterView
 
 
@@ -38,7 +38,7 @@ class Adaptive(BestOfK):
     def _info_of(self, view: ClusterView) -> dict[str, float]:
         return {"disturbance": view.estimates.disturbance.loss} if knows_loss(view) else {}
 
-    def _foreseen(self, judged: Judged, proposals: Sequence[Proposal], view: ClusterView) -> Scores:
+    def _foreseen(self, judged: PlacementScores, proposals: Sequence[Proposal], view: ClusterView) -> Scores:
         tokens, neighbours = judged.tokens, [held.id for held in judged.tokens.neighbours]
         loss = view.estimates.disturbance.loss
         speeds = judged.scores.speeds * contention_factors(tokens.job, neighbours, proposals, view, loss)

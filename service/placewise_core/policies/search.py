@@ -71,7 +71,7 @@ class Scores:
 
 
 @frozen
-class Judged:
+class PlacementScores:
     """Scores of K placements of a job, and the tokens that the model read, a row for each."""
 
     job: Job
@@ -84,10 +84,12 @@ class Judged:
         alone = np.where(self.tokens.job == 0, self.scores.speeds, 0.0)
         return progress(alone, self.job, self.tokens)
 
-    def under(self, rows: Sequence[int]) -> "Judged":
+    def under(self, rows: Sequence[int]) -> "PlacementScores":
         """Of these placements alone: the sums are over the jobs near one of them."""
         tokens, speeds = self.tokens.under(rows), self.scores.speeds[rows]
-        return Judged(self.job, tokens, Scores(progress(speeds, self.job, tokens), self.scores.spread[rows], speeds))
+        return PlacementScores(
+            self.job, tokens, Scores(progress(speeds, self.job, tokens), self.scores.spread[rows], speeds)
+        )
 
 
 @frozen
@@ -95,9 +97,9 @@ class Judgement:
     """A search's forecasts of the placements proposed to it; `rows` are those of `judged`, by placement."""
 
     rows: Mapping[_Key, int]
-    judged: Judged
+    judged: PlacementScores
 
-    def of(self, proposals: Sequence[Proposal], view: ClusterView) -> Judged | None:
+    def of(self, proposals: Sequence[Proposal], view: ClusterView) -> PlacementScores | None:
         """Of these placements; None unless the search compared each of them."""
         rows = [self.rows.get(_key(proposal, view), -1) for proposal in proposals]
         return self.judged.under(rows) if min(rows) >= 0 else None
@@ -159,7 +161,7 @@ class BestOfK(PlacementPolicy):
         answer = self._best(found, proposals, scores)
         return replace(answer, judgement=found.judgement(judged)) if context.is_recording else answer
 
-    def _best(self, found: "_Found", proposals: Sequence[tuple[str, Proposal]], scores: Scores) -> Proposal:
+    def _best(self, found: "_Proposals", proposals: Sequence[tuple[str, Proposal]], scores: Scores) -> Proposal:
         k = int(scores.progress.argmax())
         named = {f"score_{name}": float(score) for (name, _), score in zip(proposals, scores.progress, strict=True)}
         info = {**found.info, **named}
@@ -180,10 +182,10 @@ class BestOfK(PlacementPolicy):
         """True if the reward model says how sure it is."""
         return math.isfinite(self._scorer.spread_limit)
 
-    def judge(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> "Judged":
+    def judge(self, job: Job, proposals: Sequence[Proposal], view: ClusterView, slices: Slices) -> "PlacementScores":
         """The reward model's inputs and forecasts of these placements. Raises ScoreError and the runtime's errors."""
         tokens = self._encoder.encode(job, [proposal.assignments for proposal in proposals], view, slices)
-        return Judged(job, tokens, self._predicted(job, proposals, tokens, slices))
+        return PlacementScores(job, tokens, self._predicted(job, proposals, tokens, slices))
 
     def _asked_on(self, view: ClusterView) -> Sequence[PlacementPolicy]:
         return self._proposers[: self._most_asked]
@@ -192,15 +194,15 @@ class BestOfK(PlacementPolicy):
         """Other numbers behind the choice, by name."""
         return {}
 
-    def _foreseen(self, judged: Judged, proposals: Sequence[Proposal], view: ClusterView) -> Scores:
+    def _foreseen(self, judged: PlacementScores, proposals: Sequence[Proposal], view: ClusterView) -> Scores:
         """The scores by which one of the proposals is chosen."""
         return judged.scores
 
-    def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Found":
+    def _proposals(self, job: Job, view: ClusterView, context: PlaceContext) -> "_Proposals":
         """Distinct placements with who proposed them. A proposer's own fallback is not a proposal of its own."""
         began_s = self._monotonic_s()
         stop_s = began_s + _RESERVED_SHARE * (context.deadline_s - began_s)
-        found = _Found(rests_on=self._info_of(view))
+        found = _Proposals(rests_on=self._info_of(view))
         for policy in self._asked_on(view):
             if len(found.by_placement) == self._most:
                 break
@@ -239,7 +241,7 @@ class BestOfK(PlacementPolicy):
 
 
 @dataclass(slots=True)
-class _Found:
+class _Proposals:
     """The proposals of the `asked` first proposers; `is_cut` if the clock kept the others from being asked. `failure`:
     the error that kept one from proposing, "" without one."""
 
@@ -259,7 +261,7 @@ class _Found:
         if self.by_placement.setdefault(_key(proposal, view), (name, proposal))[1] is proposal:
             self.seen.add(tasks)
 
-    def judgement(self, judged: Judged) -> Judgement:
+    def judgement(self, judged: PlacementScores) -> Judgement:
         """Of these placements, in this order."""
         return Judgement({key: k for k, key in enumerate(self.by_placement)}, judged)
 

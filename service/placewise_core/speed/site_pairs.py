@@ -47,7 +47,7 @@ class RowCompleter(Protocol):
 
 
 @frozen
-class _Row:
+class _CompletedRow:
     """A completed row, (C,), and by how much it moved the log-odds of own speeds and of partners', on average; by how
     many co-runs each."""
 
@@ -58,7 +58,7 @@ class _Row:
     partner_count: int
 
 
-_NO_ROW = _Row(np.zeros(0), 0.0, 0.0, 0, 0)
+_NO_ROW = _CompletedRow(np.zeros(0), 0.0, 0.0, 0, 0)
 
 
 class SitePairs:
@@ -79,7 +79,7 @@ class SitePairs:
         self._all = tuple(sorted(models)) if len(models) <= _MOST_MODELS else ()
         # Each of a model with a co-run; of others nothing is kept, as users name them, in any number.
         self._pairs: dict[str, dict[str, PairSpeeds]] = {}
-        self._rows: dict[str, _Row] = {}
+        self._rows: dict[str, _CompletedRow] = {}
         self._cells: dict[str, list[CoRunCell]] = {}
         self._effects: PairEffects | None = None
 
@@ -194,7 +194,7 @@ class SitePairs:
             odds[:, :count] = _CARRIED * (partners - partners.mean())
         return odds
 
-    def _row(self, model: str) -> _Row:
+    def _row(self, model: str) -> _CompletedRow:
         if self._completer is None or not self._pairs_of(model):
             return _NO_ROW
         found = self._rows.get(model)
@@ -202,7 +202,7 @@ class SitePairs:
             found = self._rows[model] = self._completed(model, self._completer)
         return found
 
-    def _completed(self, model: str, completer: RowCompleter) -> _Row:
+    def _completed(self, model: str, completer: RowCompleter) -> _CompletedRow:
         """The row of a model that has a co-run beside a model of the table."""
         known = known_row(self._names, model, self._pairs_of(model))
         if np.isnan(known[:-1]).all():
@@ -215,7 +215,7 @@ class SitePairs:
         return _NO_ROW if row is None else _moved(row, prior, known)
 
 
-def _moved(row: FloatArray, prior: FloatArray, known: FloatArray) -> _Row:
+def _moved(row: FloatArray, prior: FloatArray, known: FloatArray) -> _CompletedRow:
     count = (len(row) - 2) // 2
     is_known = ~np.isnan(known)
     moves = np.array([log_odds(float(a)) - log_odds(float(b)) for a, b in zip(row[:-1], prior[:-1], strict=True)])
@@ -224,7 +224,7 @@ def _moved(row: FloatArray, prior: FloatArray, known: FloatArray) -> _Row:
         open_ones = columns[~is_known[columns]]
         parts.append(float(moves[open_ones if len(open_ones) else columns].mean()))
     own_count = int(is_known[:count].sum() + is_known[-2])
-    return _Row(row, parts[0], parts[1], own_count, int(is_known[count : 2 * count].sum()))
+    return _CompletedRow(row, parts[0], parts[1], own_count, int(is_known[count : 2 * count].sum()))
 
 
 @functools.lru_cache(4096)

@@ -24,7 +24,7 @@ class HeldAmounts:
 
 
 @frozen
-class _Known:
+class _Holder:
     """A job whose resources are in the tables, under its slot: its parts, and its GPUs in the flat (M, G) array."""
 
     job: RunningJob
@@ -43,7 +43,7 @@ class _Tables:
     come and go one by one: only their own rows are written."""
 
     def __init__(self, view: ClusterView) -> None:
-        self.jobs: dict[JobId, _Known] = {}
+        self.jobs: dict[JobId, _Holder] = {}
         self.terms: FloatArray = np.zeros((3, 2))  # by slot, as `expected_ends_s` has them
         self.part_slots: IntArray = np.zeros(0, dtype=np.int64)
         self.part_rows: IntArray = np.zeros(0, dtype=np.int64)
@@ -73,7 +73,7 @@ class _Tables:
             self._add(job_id, job, view)
 
     def _know(self, job_id: JobId, job: RunningJob, slot: int, parts: Sequence[int], gpus: IntArray) -> None:
-        self.jobs[job_id] = _Known(job, slot, parts, gpus)
+        self.jobs[job_id] = _Holder(job, slot, parts, gpus)
         self.terms[:, slot] = _terms(job, sum([len(task.gpu_indices) for task in job.assignments]))
 
     def _drop(self, job_id: JobId) -> None:

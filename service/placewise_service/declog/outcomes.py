@@ -162,7 +162,7 @@ class Fate:
 
 
 @frozen
-class Found:
+class RowOutcome:
     """What became of one row. Times in epoch seconds, None if nobody reported them. `epochs_done` and the mean speed
     are of reports after the decision."""
 
@@ -215,7 +215,7 @@ class Fates:
         key = self._repeats.get(key, key)
         self._by_key.setdefault(key, Fate()).add(report, self._decided_s.get(key, 0.0))
 
-    def found(self, row: Decided, now_s: float, dangling_after_s: float) -> Found:
+    def found(self, row: Decided, now_s: float, dangling_after_s: float) -> RowOutcome:
         """What became of a row."""
         placed = self._placed.get(row.key)
         known = self._by_key.get(row.key) or self._by_key.get(placed.key if placed else row.key) or Fate()
@@ -225,7 +225,7 @@ class Fates:
         predicted = row.predicted_epochs_per_s
         has_finished = fate.end == JobEventKind.FINISHED
         is_one_clock = row.submit_time_s <= known.start_time_s
-        return Found(
+        return RowOutcome(
             status=_status(row, fate, now_s, dangling_after_s, is_repeat=is_repeat),
             fate=fate,
             epochs_done=fate.epochs_done(row.time_s),

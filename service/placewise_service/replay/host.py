@@ -64,7 +64,7 @@ class ReplayPlan:
 
 
 @dataclass(slots=True)
-class Run:
+class ReplayResult:
     """Results of one replay. Per started job: submit, start and finish in trace seconds. Latencies in milliseconds."""
 
     plan: ReplayPlan
@@ -108,7 +108,7 @@ class Host:
     def __init__(self, client: AsyncClient, plan: ReplayPlan, jobs: Sequence[TraceJob]) -> None:
         self._client = client
         self._plan = plan
-        self.result = Run(plan)
+        self.result = ReplayResult(plan)
         self._order = count()
         self._heap: list[tuple[float, int, int, TraceJob | None]] = []
         self._waiting: dict[str, dict[str, TraceJob]] = {job.queue: {} for job in jobs}
@@ -119,7 +119,7 @@ class Host:
         for job in jobs:
             self._push(job.submit_s, _ARRIVE, job)
 
-    async def run(self, on_finished: Callable[[int], None]) -> Run:
+    async def run(self, on_finished: Callable[[int], None]) -> ReplayResult:
         """Sets the cluster up and runs the trace to its end; `on_finished(n)` hears of jobs that are done with.
 
         Raises the client's PlacewiseError when the service fails for good.

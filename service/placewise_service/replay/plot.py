@@ -10,7 +10,7 @@ import numpy as np
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from placewise_service.replay.summary import Figures, Series
+from placewise_service.replay.summary import ReplayFigures, Series
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # distinct for colour-blind readers too
 _LINES = ("-", "--", "-.", ":")
@@ -18,7 +18,7 @@ _HOUR_S = 3600.0
 _DAY_S = 86400.0
 
 
-def draw(runs: Sequence[Figures], path: Path, title: str) -> None:
+def draw(runs: Sequence[ReplayFigures], path: Path, title: str) -> None:
     """Writes a PNG. Raises OSError if the path cannot be written."""
     figure, ((jct, queueing), (utilisation, latency)) = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
     figure.suptitle(title)
@@ -48,7 +48,7 @@ def _cumulative(axes: Any, values: Series, style: dict[str, str]) -> None:
         axes.plot(ordered, np.arange(1, len(ordered) + 1) / len(ordered), **style)
 
 
-def _share_over_time(axes: Any, run: Figures, style: dict[str, str]) -> None:
+def _share_over_time(axes: Any, run: ReplayFigures, style: dict[str, str]) -> None:
     """Hourly means from first to last submission: the raw steps would be a black bar."""
     times, share = run.utilisation
     if len(times) < 2:

@@ -6,22 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewise_core.basics.frozen import frozen
-from placewise_service.replay.host import Run
+from placewise_service.replay.host import ReplayResult
 
 Series = NDArray[np.float64]
 
 
 @frozen
-class Figures:
+class ReplayFigures:
     """The figures of one run in the table, the JSON and the plot."""
 
-    run: Run
+    run: ReplayResult
     jct_s: Series
     queue_s: Series
     utilisation: tuple[Series, Series]  # times (trace seconds) and busy share from each on
 
     @classmethod
-    def of(cls, run: Run) -> "Figures":
+    def of(cls, run: ReplayResult) -> "ReplayFigures":
         submit, start, finish = (np.asarray(v, dtype=np.float64) for v in (run.submit_s, run.start_s, run.finish_s))
         times = np.asarray([t for t, _ in run.busy_gpus], dtype=np.float64)
         share = np.asarray([busy for _, busy in run.busy_gpus], dtype=np.float64)

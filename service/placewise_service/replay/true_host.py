@@ -23,7 +23,15 @@ from placewise_core.admit.turns import Turns
 from placewise_core.domain.job import Job, JobId, Shape
 from placewise_core.domain.truth import Moment, Progress, Truth
 from placewise_service.api.convert.convert_cluster import node
-from placewise_service.replay.host import IDLE_TICKS, RESERVE_TTL_S, TICK_S, ReplayPlan, Run, Throttle, settings_request
+from placewise_service.replay.host import (
+    IDLE_TICKS,
+    RESERVE_TTL_S,
+    TICK_S,
+    ReplayPlan,
+    ReplayResult,
+    Throttle,
+    settings_request,
+)
 from placewise_service.replay.messages import assignment, job_message, timestamp
 
 _MOST_JOBS = 256  # of one question: the limit of the service, and the window of the simulator
@@ -36,7 +44,7 @@ class TrueHost:
         self._client = client
         self._plan = plan
         self._truth = truth
-        self.result = Run(plan)
+        self.result = ReplayResult(plan)
         self._waiting: dict[str, Job] = {}
         self._refused: set[str] = set()  # found no room since the last job ended: there is no more now
         self._index: dict[str, int] = {}  # of started jobs, into the columns of the run
@@ -48,7 +56,7 @@ class TrueHost:
         self._questions = 0
         self._is_admitting = plan.admit_policy not in ("", "none")
 
-    async def run(self, on_finished: Callable[[int], None]) -> Run:
+    async def run(self, on_finished: Callable[[int], None]) -> ReplayResult:
         """Sets the cluster up and runs the truth to its end; `on_finished(n)` hears of jobs that are done with.
 
         Raises the client's PlacewiseError when the service fails for good.

@@ -43,7 +43,7 @@ _LEAKS = ("Traceback", "/service/", "site-packages", "0x7f")
 
 
 @dataclass(slots=True)
-class _Run:
+class _FuzzResults:
     """Results of the cases. `faults` are server errors that no case asked for, with the first few described."""
 
     carriers: Counter[str] = field(default_factory=Counter)
@@ -60,7 +60,7 @@ class _Run:
 
 
 class _Fuzzer:
-    def __init__(self, service: Service, run: _Run, seed: int) -> None:
+    def __init__(self, service: Service, run: _FuzzResults, seed: int) -> None:
         self._service, self._run, self._rng = service, run, random.Random(seed)
 
     async def cases(self, count: int, http: aiohttp.ClientSession, channel: grpc.aio.Channel) -> None:
@@ -168,9 +168,9 @@ class _Fuzzer:
         return b"[" * rng.choice((1, 1_000, 100_000)) + bytes(raw)
 
 
-async def _attacked(service: Service, cases: int) -> tuple[_Run, float]:
+async def _attacked(service: Service, cases: int) -> tuple[_FuzzResults, float]:
     """The run, and the service's resident MiB when a part of the cases was done."""
-    run = _Run()
+    run = _FuzzResults()
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=_CALLERS)) as http,
         grpc.aio.insecure_channel(service.target, [("grpc.max_receive_message_length", -1)]) as channel,

@@ -45,7 +45,7 @@ MODELS = ("ResNet-50", "VGG16", "BERT", "LSTM")
 
 
 @dataclass
-class Found:
+class RepeatCounts:
     """What became of the decisions of one run."""
 
     same: int = 0
@@ -63,7 +63,7 @@ class Found:
     def total(self) -> int:
         return self.same + len(self.problems)
 
-    def add(self, other: "Found") -> None:
+    def add(self, other: "RepeatCounts") -> None:
         """Counts the decisions of another run as well."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
@@ -244,9 +244,9 @@ def policies_of(engine: Engine) -> Policies:
     return Policies(placer.policies, placer.explorers, placer.interference, placer.fallback)
 
 
-def check(log: ExportedLog, engine: Engine, most: int = 0) -> Found:
+def check(log: ExportedLog, engine: Engine, most: int = 0) -> RepeatCounts:
     """Makes every decision again, with the policies of the engine."""
-    found = Found()
+    found = RepeatCounts()
     for record in log.records():
         if most and found.total >= most:
             break
@@ -306,10 +306,10 @@ def _nodes(tasks: Sequence[Assignment] | None) -> object:
     return None if tasks is None else [(task.task, task.node, task.gpu_indices) for task in tasks]
 
 
-async def run(name: str, policy: str, records: int, batch: int, host_type: type[Host]) -> Found:
+async def run(name: str, policy: str, records: int, batch: int, host_type: type[Host]) -> RepeatCounts:
     """Writes logs of `batch` records, each with other draws, checks them, and prints a line for all. To rebuild a view
     takes a step for each event since its snapshot, so that one long log would take longer."""
-    server, found = RedisServer().start(), Found()
+    server, found = RedisServer().start(), RepeatCounts()
     try:
         while found.total < records:
             server.client().flushall()

@@ -44,7 +44,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Run:
+class GangRun:
     """One gang that ran by a decision. `gpus` as "node/index", times in seconds by the host's clock."""
 
     job: str
@@ -53,7 +53,7 @@ class Run:
     start_s: float
     end_s: float = math.inf
 
-    def overlaps(self, later: Run) -> bool:
+    def overlaps(self, later: GangRun) -> bool:
         """Whether the later run began before this one ended. Slurm tells whole seconds, rounded down."""
         is_whole = later.start_s.is_integer() and self.end_s < math.inf
         return later.start_s < (math.floor(self.end_s) if is_whole else self.end_s)
@@ -66,13 +66,13 @@ class DecisionLog:
     places: Mapping[tuple[str, str], Places]
     starts: Mapping[str, tuple[str, str]]
     dry: Mapping[str, Places]
-    runs: Sequence[Run] = ()
+    runs: Sequence[GangRun] = ()
 
     def doubled(self) -> list[str]:
         """GPUs that were given to a gang while another ran on them, and gangs that started by two decisions."""
         decisions = Counter(run.job for run in self.runs)
         found = [f"{job} by {count} decisions" for job, count in decisions.items() if count > 1]
-        by_gpu: dict[str, list[Run]] = {}
+        by_gpu: dict[str, list[GangRun]] = {}
         for run in sorted(self.runs, key=lambda run: (run.start_s, run.end_s)):
             for gpu in run.gpus:
                 by_gpu.setdefault(gpu, []).append(run)
@@ -121,7 +121,7 @@ def read_log(folder: Path, cluster: str, environment: Mapping[str, str]) -> Deci
     return DecisionLog(places, starts, dry, list(_runs(outcomes, gpus)))
 
 
-def _runs(outcomes: Sequence[Mapping[str, Any]], gpus: Mapping[tuple[str, str], frozenset[str]]) -> Iterator[Run]:
+def _runs(outcomes: Sequence[Mapping[str, Any]], gpus: Mapping[tuple[str, str], frozenset[str]]) -> Iterator[GangRun]:
     """`outcomes` by time. A decision that was not written out has no GPUs. A start with a reason was the host's own."""
     first: dict[tuple[str, str, str], float] = {}
     for row in outcomes:
@@ -131,7 +131,7 @@ def _runs(outcomes: Sequence[Mapping[str, Any]], gpus: Mapping[tuple[str, str], 
     for (decision, job, kind), start_s in first.items():
         if decision and kind == "STARTED":
             ends = [first.get((decision, job, end), math.inf) for end in _ENDS]
-            yield Run(job, decision, gpus.get((decision, job), frozenset()), start_s, min(ends))
+            yield GangRun(job, decision, gpus.get((decision, job), frozenset()), start_s, min(ends))
 
 
 def export(folder: Path, cluster: str, environment: Mapping[str, str]) -> None:

@@ -32,7 +32,7 @@ from placewise_training.policy.logged.weights import begun
 from placewise_training.policy.printed import train as train_printed
 from placewise_training.policy.printed.export import export_harmony_paper
 from placewise_training.policy.printed.from_log import intervals_of
-from placewise_training.policy.printed.rollouts import Step
+from placewise_training.policy.printed.rollouts import PaperStep
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.truths import make_truth
 from placewise_training.sim.workloads import HarmonyWorkload
@@ -107,7 +107,7 @@ def test_a_decision_with_a_propensity_that_is_none_teaches_nothing(tmp_path: Pat
 
 
 def test_a_reward_belongs_to_its_own_decision_and_probabilities_multiply_to_p() -> None:
-    way = Step(np.zeros((1, 2), np.float32), np.ones(2, np.bool_), 0, 1.0)
+    way = PaperStep(np.zeros((1, 2), np.float32), np.ones(2, np.bool_), 0, 1.0)
     made = Choice((way, way), 0.25, is_chosen=True)
     rows = [PolicyRow(1200.0 * i, None, (made,), reward, np.zeros(1)) for i, reward in enumerate((1.0, None, 3.0))]
     found = intervals_of(rows)

@@ -14,8 +14,8 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.policies.registry import placement_policies
 from placewise_core.view.view import ClusterView
 from placewise_training.policy.printed.net import PaperPolicy
-from placewise_training.policy.printed.rollouts import PaperActor, Step
-from placewise_training.policy.printed.train import Sample, _Run, _update
+from placewise_training.policy.printed.rollouts import PaperActor, PaperStep
+from placewise_training.policy.printed.train import Sample, _PaperTraining, _update
 
 LAST = 3  # the node that the net prefers
 
@@ -105,8 +105,10 @@ def test_an_update_is_advantage_importance_weight_and_entropy_by_hand(
     """(2) with A = r + γ V(s') − V(s) and β H; π now is 0.25 of the action, and its ratio to then is at most 2."""
     policy, value = Logits(), Value()
     optimiser = torch.optim.SGD([*policy.parameters(), *value.parameters()], lr=1.0)
-    run = _Run(policy, value, optimiser, deque())  # type: ignore[arg-type]
-    here, there = (Step(np.full((1, 1), x, dtype=np.float32), np.ones(2, dtype=np.bool_), 0, then) for x in (1.0, 2.0))
+    run = _PaperTraining(policy, value, optimiser, deque())  # type: ignore[arg-type]
+    here, there = (
+        PaperStep(np.full((1, 1), x, dtype=np.float32), np.ones(2, dtype=np.bool_), 0, then) for x in (1.0, 2.0)
+    )
     beta, reward = 0.1, 0.1
     _update(run, [Sample(here, reward, 0.9, None if is_last else there)], beta)
     advantage = reward + (0.0 if is_last else 0.9 * 0.2 * 2.0) - 0.2 * 1.0

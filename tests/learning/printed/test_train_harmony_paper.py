@@ -16,7 +16,7 @@ from placewise_models.session import ModelError
 from placewise_training.policy.printed.card import card
 from placewise_training.policy.printed.export import export_harmony_paper
 from placewise_training.policy.printed.net import PaperPolicy
-from placewise_training.policy.printed.rollouts import Interval, Step, simulate, situation
+from placewise_training.policy.printed.rollouts import Interval, PaperStep, simulate, situation
 from placewise_training.policy.printed.train import CHECKPOINT, REPORT, Args, collate, load_net, samples_of, train
 
 SMALL = {"tasks": 60, "simulations": 1, "jobs": 6, "width": 16, "layers": 1, "validation_simulations": 1}
@@ -58,11 +58,11 @@ def test_a_job_hears_of_the_placements_of_the_others() -> None:
 
 
 def test_a_sample_has_the_reward_of_its_interval_and_the_next_ones_first_state() -> None:
-    steps = [Step(np.full((1, 3), i, dtype=np.float32), np.ones(4, dtype=np.bool_), 0, 1.0) for i in range(3)]
+    steps = [PaperStep(np.full((1, 3), i, dtype=np.float32), np.ones(4, dtype=np.bool_), 0, 1.0) for i in range(3)]
     samples = samples_of([Interval(steps[:2], 2.0, 3.0), Interval(steps[2:], 5.0)], gamma=0.5)
     assert [(s.reward, s.discount) for s in samples] == [(2.0, 0.125), (2.0, 0.125), (5.0, 0.5)]
     assert [s.after for s in samples] == [steps[2], steps[2], None]
-    rows, mask = collate([steps[0], Step(np.ones((2, 3), dtype=np.float32), steps[0].mask, 0, 1.0)])
+    rows, mask = collate([steps[0], PaperStep(np.ones((2, 3), dtype=np.float32), steps[0].mask, 0, 1.0)])
     assert (rows.shape, mask.tolist()) == ((2, 2, 3), [[1.0, 0.0], [1.0, 1.0]])
 
 

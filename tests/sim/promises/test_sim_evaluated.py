@@ -26,8 +26,8 @@ SITE = Site(jobs=40)
 SEED = 10_000
 
 
-def run(nodes: str, start_s: float, rate: float, end_s: float = float("inf")) -> simulated._Run:
-    return simulated._Run(frozenset(nodes), [(start_s, 0.0, 0.0), (start_s, 0.0, rate)], end_s)
+def run(nodes: str, start_s: float, rate: float, end_s: float = float("inf")) -> simulated._JobProgress:
+    return simulated._JobProgress(frozenset(nodes), [(start_s, 0.0, 0.0), (start_s, 0.0, rate)], end_s)
 
 
 def test_the_reward_is_the_progress_of_the_job_and_of_the_fixed_neighbourhood_by_hand() -> None:
@@ -67,7 +67,7 @@ def _mean_jct_s(policy: str) -> float:
 
 
 def test_a_run_remembers_each_change_of_its_speed() -> None:
-    changed = simulated._Run(frozenset("a"), [(0.0, 0.0, 0.0), (0.0, 0.0, 0.01), (10.0, 0.1, 0.02)], end_s=55.0)
+    changed = simulated._JobProgress(frozenset("a"), [(0.0, 0.0, 0.0), (0.0, 0.0, 0.01), (10.0, 0.1, 0.02)], end_s=55.0)
     assert [changed.done_at(t) for t in (0.0, 5.0, 10.0, 20.0, 60.0)] == pytest.approx([0.0, 0.05, 0.1, 0.3, 1.0])
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from placewise_training.evaluate.again import Answer, Conduct
 from placewise_training.evaluate.intervals import Interval
-from placewise_training.evaluate.judge import Judgement, Row
+from placewise_training.evaluate.judge import EstimatorRow, Judgement
 from placewise_training.evaluate.support import Refusal, Refused, Support
 from placewise_training.gate.checks import Slice, conduct_checks, credible, gain, no_loss, slice_checks, slice_of
 from placewise_training.gate.simulated import Change, Credible
@@ -15,7 +15,7 @@ SUPPORT = Support(500, 300.0, 250, 400, 0.0, 200.0, 0.01)
 
 def judgement(value: float, least: float) -> Judgement:
     interval = Interval(least, 2 * value - least)
-    row = Row("doubly_robust", 1.0 + value, interval, value, interval, least, None, 0.5)
+    row = EstimatorRow("doubly_robust", 1.0 + value, interval, value, interval, least, None, 0.5)
     return Judgement("c", SUPPORT, (), (row,), 0.5, 0.08)
 
 

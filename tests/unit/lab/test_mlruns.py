@@ -8,7 +8,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from placewise_training.lab.mlruns import Run, add_run, numbers
+from placewise_training.lab.mlruns import FinishedRun, add_run, numbers
 from placewise_training.train_cli import train_app
 
 MEASURED = {"detect": {"sm": 0.4, "speedup": 9.0}}
@@ -38,7 +38,7 @@ def test_a_trainers_run_has_options_seed_hashes_commit_metrics_and_files(tmp_pat
 
 
 def test_runs_of_one_trainer_are_one_experiment_and_ids_differ(tmp_path: Path) -> None:
-    folders = [add_run(tmp_path, Run(name, "a", 5.0)) for name in ("reward", "reward", "policy")]
+    folders = [add_run(tmp_path, FinishedRun(name, "a", 5.0)) for name in ("reward", "reward", "policy")]
     assert folders[0].parent == folders[1].parent != folders[2].parent
     assert len({folder.name for folder in folders}) == 3
     experiment = yaml.safe_load((folders[0].parent / "meta.yaml").read_text())
@@ -49,12 +49,12 @@ def test_runs_of_one_trainer_are_one_experiment_and_ids_differ(tmp_path: Path) -
 
 def test_a_run_that_was_not_written_to_its_end_is_none(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        add_run(tmp_path, Run("reward", "a", 5.0, artifacts=[tmp_path / "missing.onnx"]))
+        add_run(tmp_path, FinishedRun("reward", "a", 5.0, artifacts=[tmp_path / "missing.onnx"]))
     assert runs(tmp_path) == []
 
 
 def test_names_leave_the_folder_of_their_kind_neither_up_nor_by_signs_that_mlflow_refuses(tmp_path: Path) -> None:
-    run = add_run(tmp_path, Run("reward", "a", 5.0, metrics={"/../../gain > 2 %": 1.0}))
+    run = add_run(tmp_path, FinishedRun("reward", "a", 5.0, metrics={"/../../gain > 2 %": 1.0}))
     assert [str(path.relative_to(run / "metrics")) for path in run.rglob("gain*")] == ["gain _ 2 _"]
 
 

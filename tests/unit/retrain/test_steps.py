@@ -10,7 +10,7 @@ import pytest
 
 from placewise_training.lab.register import Trainer
 from placewise_training.retrain import steps
-from placewise_training.retrain.steps import Source, Step, run_step
+from placewise_training.retrain.steps import Source, TrainerStep, run_step
 
 SOURCE = Source(Path("log"), "d1", 10.0, Path("start"), "s1")
 
@@ -41,7 +41,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     trainer = Trainer("fits", "", Args, train, "fits.json", (), lambda report: (), lambda report: "")
     monkeypatch.setattr(steps, "TRAINERS", (trainer,))
     monkeypatch.setattr("placewise_training.lab.register.origin", dict)
-    monkeypatch.setattr(steps, "STEPS", (Step("fits", made, ("fits.json",), can_resume=True),))
+    monkeypatch.setattr(steps, "STEPS", (TrainerStep("fits", made, ("fits.json",), can_resume=True),))
     return found
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from placewise_training.unseen.judge import Known, lines, play, run
+from placewise_training.unseen.judge import HostReports, lines, play, run
 from placewise_training.unseen.scenarios import scenarios
 
 _SMALL = min(scenarios(64), key=lambda scenario: (scenario.gpus, scenario.number))
@@ -28,11 +28,11 @@ def test_spread_is_counted_over_gangs() -> None:
 
 
 def test_a_host_may_report_neither_links_nor_speeds_and_a_wrong_network() -> None:
-    known = Known(links=False, speeds=False, times=3.0)
+    known = HostReports(links=False, speeds=False, times=3.0)
     assert play(_SMALL, "consolidate", known=known) == play(_SMALL, "consolidate"), "consolidate reads none of it"
     node = _SMALL.cluster()[0]
     assert known.reported(node).node.hardware.interconnect_gbps == 0.0
-    wrong = Known(times=3.0).reported(node)
+    wrong = HostReports(times=3.0).reported(node)
     assert wrong.node.hardware.interconnect_gbps == pytest.approx(3.0 * node.node.hardware.interconnect_gbps)
     assert wrong.node.capacity.network_gbps == pytest.approx(3.0 * _SMALL.network_gbps)
     assert (wrong.nic_bps, wrong.interconnect_bps) == (node.nic_bps, node.interconnect_bps)

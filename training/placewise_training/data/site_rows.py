@@ -102,7 +102,7 @@ def read_site_rows(folder: Path | None) -> SiteRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _CsvRow:
     file: str
     line: int
     columns: Sequence[str]
@@ -137,7 +137,7 @@ class _Row:
         return self.number(column) if self.values.get(column, "").strip() else 0.0
 
 
-def _rows(path: Path, needed: Sequence[str]) -> Iterator[_Row]:
+def _rows(path: Path, needed: Sequence[str]) -> Iterator[_CsvRow]:
     """Raises TraceError for another header, a row of another length, or no rows."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -156,12 +156,12 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[_Row]:
             problem = f"the row has {len(values)} fields, the header {len(columns)}"
             raise TraceError(str(path), reader.line_num, 1, "", problem)
         count += 1
-        yield _Row(str(path), reader.line_num, columns, dict(zip(columns, values, strict=True)))
+        yield _CsvRow(str(path), reader.line_num, columns, dict(zip(columns, values, strict=True)))
     if not count:
         raise TraceError(str(path), 1, 1, "", "no rows")
 
 
-def _pair(row: _Row) -> GpuPair:
+def _pair(row: _CsvRow) -> GpuPair:
     return GpuPair(
         source=_SOURCE,
         gpu_type=row.text("gpu_type"),
@@ -174,7 +174,7 @@ def _pair(row: _Row) -> GpuPair:
     )
 
 
-def _alone(row: _Row, pair: GpuPair) -> dict[Alone, float]:
+def _alone(row: _CsvRow, pair: GpuPair) -> dict[Alone, float]:
     found = {}
     for side, model, batch in (("a", pair.model_a, pair.batch_a), ("b", pair.model_b, pair.batch_b)):
         rate = row.optional(f"tput_{side}_alone")
@@ -183,7 +183,7 @@ def _alone(row: _Row, pair: GpuPair) -> dict[Alone, float]:
     return found
 
 
-def _step(row: _Row) -> SiteStep:
+def _step(row: _CsvRow) -> SiteStep:
     placement = row.text("placement")
     if not (placement.isdecimal() and "0" not in placement):
         raise row.error("placement", f"{placement!r} is not a digit from 1 to 9 for each node")

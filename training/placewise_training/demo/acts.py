@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from placewise_models.folder import shipped_bundle
-from placewise_training.demo.loop import POLICY, Loop, Sizes, Step, gate
+from placewise_training.demo.loop import POLICY, DemoStep, Loop, Sizes, gate
 from placewise_training.demo.sabotage import flipped, shuffled
 from placewise_training.demo.service import DemoService
 from placewise_training.demo.site import Site
@@ -19,7 +19,7 @@ NEGATIVES: Final = "negatives"
 _BAD_CANARY: Final = 40  # number of its window
 
 
-def play(service: DemoService, member: int, sizes: Sizes, folder: Path, show: Callable[[str, Step], None]) -> None:
+def play(service: DemoService, member: int, sizes: Sizes, folder: Path, show: Callable[[str, DemoStep], None]) -> None:
     """All acts, one after the other. `show` gets each step with its act. Raises DemoError."""
     site = Site(member, folder)
     sabotaged = flipped(shipped_bundle(), service.bundles / "sabotaged")
@@ -40,16 +40,16 @@ def play(service: DemoService, member: int, sizes: Sizes, folder: Path, show: Ca
     show(NEGATIVES, _rolled_back(service, site, sizes))
 
 
-def _refused(service: DemoService, log: Path, name: str, bundle: Path, cluster: str, sizes: Sizes) -> Step:
+def _refused(service: DemoService, log: Path, name: str, bundle: Path, cluster: str, sizes: Sizes) -> DemoStep:
     """A candidate that the gate has to refuse on this log."""
     began_s = time.monotonic()
     found = gate(service, log, bundle, shipped_bundle(), cluster, sizes, "--brief")
     failed = {each["name"]: each["text"] for each in found["checks"] if not each["has_passed"]}
     text = "; ".join(f"{check}: {why}" for check, why in failed.items())
-    return Step(name, found["verdict"], text, {"failed": list(failed)}, round(time.monotonic() - began_s, 1))
+    return DemoStep(name, found["verdict"], text, {"failed": list(failed)}, round(time.monotonic() - began_s, 1))
 
 
-def _rolled_back(service: DemoService, site: Site, sizes: Sizes) -> Step:
+def _rolled_back(service: DemoService, site: Site, sizes: Sizes) -> DemoStep:
     """A canary whose net is too uncertain to answer, so that fallbacks do: its guards have to end it."""
     began_s = time.monotonic()
     service.ask("bundle", "canary", "shuffled", "--share", 0.5)
@@ -62,4 +62,4 @@ def _rolled_back(service: DemoService, site: Site, sizes: Sizes) -> Step:
         service.ask("bundle", "canary", "--off")
     text = str(last["reason"]) if is_ended else f"no guard ended it within {sizes.canary} jobs"
     verdict = "rolled back" if is_ended else "not rolled back"
-    return Step("a canary that turns bad", verdict, text, {"last": last}, round(time.monotonic() - began_s, 1))
+    return DemoStep("a canary that turns bad", verdict, text, {"last": last}, round(time.monotonic() - began_s, 1))

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from placewise_training.cli import UsageError
 from placewise_training.demo.acts import play
-from placewise_training.demo.loop import Sizes, Step
+from placewise_training.demo.loop import DemoStep, Sizes
 from placewise_training.demo.plot import draw
 from placewise_training.demo.service import demo_service
 from placewise_training.lab.origin import origin
@@ -42,7 +42,7 @@ def learn(
     sizes, began_s, steps = _scaled(scale), time.monotonic(), list[dict[str, Any]]()
     console = Console(stderr=as_json)
 
-    def show(act: str, step: Step) -> None:
+    def show(act: str, step: DemoStep) -> None:
         if not steps or steps[-1]["act"] != act:
             console.print(f"\n{act}", style="bold")
         line = f"  {step.name}: {step.verdict}. {step.text} ({step.seconds:.0f} s)"

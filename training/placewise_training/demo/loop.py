@@ -40,7 +40,7 @@ class Sizes:
 
 
 @dataclass(slots=True)
-class Step:
+class DemoStep:
     """`verdict` in a word, `text` in a sentence, and its numbers."""
 
     name: str
@@ -62,7 +62,7 @@ class Loop:
         sizes: Sizes,
         folder: Path,
         baselines: dict[str, list[float]],
-        show: Callable[[Step], None],
+        show: Callable[[DemoStep], None],
     ) -> None:
         """`baselines` keeps the JCT of `consolidate` and the oracle on the fresh windows for the next act."""
         self._show, self._baselines = show, baselines
@@ -87,7 +87,7 @@ class Loop:
 
     def _note(self, name: str, verdict: str, text: str, numbers: Mapping[str, Any] | None = None) -> None:
         now_s = time.monotonic()
-        self._show(Step(name, verdict, text, numbers or {}, round(now_s - self._began_s, 1)))
+        self._show(DemoStep(name, verdict, text, numbers or {}, round(now_s - self._began_s, 1)))
         self._began_s = now_s
 
     def _replay(self, window: Window, *more: object, policy: str = POLICY) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from placewise_core.basics.arrays import FloatArray
 from placewise_core.inputs.tables import TOKEN_COLUMNS
 from placewise_training.drift.residuals import Shift, shift
 from placewise_training.drift.stability import ERROR, Level, Stability, stability_by_blocks, unseen
-from placewise_training.log.inputs import Asked, asked_jobs, residuals
+from placewise_training.log.inputs import LoggedJob, asked_jobs, residuals
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def drift_of_log(
     return drift(jobs, residuals(log, bundle, cluster), cut, block_s)
 
 
-def drift(jobs: Sequence[Asked], residuals: tuple[FloatArray, FloatArray], cut_s: float, block_s: float) -> Drift:
+def drift(jobs: Sequence[LoggedJob], residuals: tuple[FloatArray, FloatArray], cut_s: float, block_s: float) -> Drift:
     """Jobs and forecasts before `cut_s` beside those from then on. Raises ValueError if one side has no job."""
     before, after = [one for one in jobs if one.time_s < cut_s], [one for one in jobs if one.time_s >= cut_s]
     if not before or not after:
@@ -66,7 +66,7 @@ def drift(jobs: Sequence[Asked], residuals: tuple[FloatArray, FloatArray], cut_s
     )  # fmt: skip
 
 
-def _columns(jobs: Sequence[Asked], cut_s: float, block_s: float) -> Mapping[str, Stability]:
+def _columns(jobs: Sequence[LoggedJob], cut_s: float, block_s: float) -> Mapping[str, Stability]:
     known = [(one.time_s, one.tokens) for one in jobs if one.tokens is not None]
     time_s = np.array([each for each, _ in known])
     is_recent = time_s >= cut_s

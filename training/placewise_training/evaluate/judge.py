@@ -34,7 +34,7 @@ ERROR, POWER = 0.05, 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EstimatorRow:
     """One estimator's word, in the reward's unit."""
 
     estimator: str
@@ -54,12 +54,12 @@ class Judgement:
     candidate: str
     support: Support
     refusals: tuple[Refused, ...]
-    rows: tuple[Row, ...] = ()
+    rows: tuple[EstimatorRow, ...] = ()
     adjusted_p: float | None = None  # Holm's, of the deciding estimator
     detectable_gain: float | None = None  # smallest gain found with 80 % power at 5 %, one-sided
 
     @property
-    def deciding(self) -> Row | None:
+    def deciding(self) -> EstimatorRow | None:
         return next((row for row in self.rows if row.estimator == DECIDES), None)
 
 
@@ -128,7 +128,7 @@ def _judged(name: str, log: LoggedDecisions, reward_bound: float, seed: int, wor
     return Judgement(name, support, (), rows, None, detectable_gain(BlockSums.of(ours, log.block, theirs)))
 
 
-def _row(block: IntArray, reward_bound: float, seed: int, pair: tuple[Estimated, Estimated]) -> Row:
+def _row(block: IntArray, reward_bound: float, seed: int, pair: tuple[Estimated, Estimated]) -> EstimatorRow:
     """Of one estimator, for the candidate and for the policy in force. All estimators take the same draws."""
     ours, theirs = pair
     counts = drawn_blocks(len(np.unique(block)), RESAMPLES, seed)
@@ -136,7 +136,7 @@ def _row(block: IntArray, reward_bound: float, seed: int, pair: tuple[Estimated,
     bernstein = None
     if ours.span is not None and theirs.span is not None:
         bernstein = empirical_bernstein(ours.rounds - theirs.rounds, (ours.span + theirs.span) * reward_bound)
-    return Row(
+    return EstimatorRow(
         ours.name,
         ours.value,
         studentised(value, counts),

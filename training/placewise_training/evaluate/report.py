@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from placewise_training.evaluate.intervals import Interval
-from placewise_training.evaluate.judge import DECIDES, Judgement, Row
+from placewise_training.evaluate.judge import DECIDES, EstimatorRow, Judgement
 
 ESTIMAND = "mean reward_h if one decision were the candidate's and all others the logging policy's"
 CANNOT_SAY = (
@@ -130,7 +130,7 @@ def _facts(facts: Json) -> str:
     return f"<table>{rows}</table>"
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[EstimatorRow]) -> str:
     head = ("estimator", "value", "95 %", "gain", "95 %", "least gain (one-sided 95 %)", "empirical Bernstein 95 %")
     body = [
         (

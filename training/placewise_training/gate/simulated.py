@@ -39,7 +39,7 @@ Make = Callable[[], PlacementPolicy]  # that can be sent to another process
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JobResult:
     """One job of a simulation: seconds from arrival to end, its work in seconds, and its slices: queue, size of the
     gang, GPU model of its first node."""
 
@@ -73,10 +73,10 @@ class Paired:
     """Runs of each window's measured jobs, ours beside theirs; and the same windows on fits to rows drawn with
     replacement."""
 
-    ours: Sequence[Mapping[str, Run]]
-    theirs: Sequence[Mapping[str, Run]]
-    ours_redrawn: Sequence[Mapping[str, Run]]
-    theirs_redrawn: Sequence[Mapping[str, Run]]
+    ours: Sequence[Mapping[str, JobResult]]
+    theirs: Sequence[Mapping[str, JobResult]]
+    ours_redrawn: Sequence[Mapping[str, JobResult]]
+    theirs_redrawn: Sequence[Mapping[str, JobResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class SiteSimulation:
         found = list((workers or Here()).mapped(functools.partial(self._window_of, ours, theirs), range(windows)))
         return Paired(*([runs[turn] for runs in found] for turn in range(4)))
 
-    def _window_of(self, ours: Make, theirs: Make, seed: int) -> Sequence[Mapping[str, Run]]:
+    def _window_of(self, ours: Make, theirs: Make, seed: int) -> Sequence[Mapping[str, JobResult]]:
         """Runs of one window: ours, theirs, and both on the redrawn fit."""
         jobs, first_s = self._window(seed)
         redrawn = self._fit.redrawn(np.random.default_rng((seed, 72)))
@@ -153,7 +153,9 @@ class SiteSimulation:
             ends = self._played([replace(job) for job in jobs], make(), seed, math.inf, fit)
             found.append(
                 {
-                    job.id: Run(ends[job.id][0] - job.submit_time_s, job.ideal_s, _slices(job.job, ends[job.id][1]))
+                    job.id: JobResult(
+                        ends[job.id][0] - job.submit_time_s, job.ideal_s, _slices(job.job, ends[job.id][1])
+                    )
                     for job in jobs
                     if job.submit_time_s >= first_s and job.id in ends
                 }
@@ -245,7 +247,7 @@ class Mixture(PlacementPolicy):
 def change(paired: Paired, name: str = "") -> Change | None:
     """Of mean JCT, over the jobs that have the slice in theirs."""
 
-    def of(ours: Mapping[str, Run], theirs: Mapping[str, Run]) -> float:
+    def of(ours: Mapping[str, JobResult], theirs: Mapping[str, JobResult]) -> float:
         both = [job for job in ours if job in theirs and (not name or name in theirs[job].slices)]
         return (
             math.log(sum(ours[job].jct_s for job in both) / sum(theirs[job].jct_s for job in both))
@@ -261,7 +263,7 @@ def p95_slowdown_change(paired: Paired) -> Change | None:
     return _change(paired, lambda ours, theirs: math.log(_p95_slowdown(ours) / _p95_slowdown(theirs)))
 
 
-def _change(paired: Paired, of: Callable[[Mapping[str, Run], Mapping[str, Run]], float]) -> Change | None:
+def _change(paired: Paired, of: Callable[[Mapping[str, JobResult], Mapping[str, JobResult]], float]) -> Change | None:
     """Windows without a job of the slice are left out."""
     fitted = [of(ours, theirs) for ours, theirs in zip(paired.ours, paired.theirs, strict=True)]
     redrawn = [of(ours, theirs) for ours, theirs in zip(paired.ours_redrawn, paired.theirs_redrawn, strict=True)]
@@ -269,5 +271,5 @@ def _change(paired: Paired, of: Callable[[Mapping[str, Run], Mapping[str, Run]],
     return Change.of([one for one, _ in both], [other for _, other in both])
 
 
-def _p95_slowdown(runs: Mapping[str, Run]) -> float:
+def _p95_slowdown(runs: Mapping[str, JobResult]) -> float:
     return float(np.quantile([run.jct_s / run.work_s for run in runs.values()], 0.95))

@@ -93,7 +93,7 @@ def site_log(store: LogStore, cluster: str, before_s: float, reward: str) -> Sit
     with LogIndex(store, reward) as index:
         places = Places(store, index)
         places.read_declared()
-        known = _Known(index, gpu_models(store))
+        known = _LoggedCluster(index, gpu_models(store))
         for placed in places:
             if placed.record.cluster != cluster or placed.run is None:
                 counts["of another cluster" if placed.run is not None else "never started"] += 1
@@ -147,7 +147,7 @@ def _decisions_near(store: LogStore, cluster: str, before_s: float) -> Sequence[
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _LoggedCluster:
     index: LogIndex
     gpu_models: Mapping[NodeKey, str]
 

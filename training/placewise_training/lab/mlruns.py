@@ -23,7 +23,7 @@ _UNSAFE: Final = re.compile(r"[^\w\-. /]")  # what MLflow refuses in names
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FinishedRun:
     """One finished run, from `start_s` (seconds since 1970) on. `artifacts` are files or folders, which are copied."""
 
     experiment: str
@@ -35,7 +35,7 @@ class Run:
     artifacts: Sequence[Path] = ()
 
 
-def add_run(store: Path, run: Run) -> Path:
+def add_run(store: Path, run: FinishedRun) -> Path:
     """The run's folder. Its meta.yaml is written last: MLflow passes over a run that lacks it. Raises OSError."""
     experiment = _experiment(store, run.experiment)
     run_id = uuid.uuid4().hex

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from placewise_core.domain.traces import TraceError
 from placewise_training.data.site_rows import read_site_rows
-from placewise_training.lab.mlruns import Run, add_run, numbers
+from placewise_training.lab.mlruns import FinishedRun, add_run, numbers
 from placewise_training.lab.origin import origin
 from placewise_training.lab.work.asked import RayCommand
 from placewise_training.lab.work.on_ray import RayUnreachableError
@@ -100,7 +100,7 @@ class Trainer:
         """Whether a run in this folder can go on."""
         return not self.checkpoint or (out / self.checkpoint).is_file()
 
-    def _as_run(self, args: Any, report: Report, files: Sequence[Path], start_s: float) -> Run:
+    def _as_run(self, args: Any, report: Report, files: Sequence[Path], start_s: float) -> FinishedRun:
         """Options and seed are parameters, hashes of data are tags; the files made, report, card and figures are
         artifacts."""
         data = report.get("data", {})
@@ -108,7 +108,7 @@ class Trainer:
         shown = {name: report.get(name) for name in ("metrics", "held_out", "loss", "samples", "seconds")}
         shown["later"] = report.get("log", {}).get("later")
         drawn = [path for path in (file.with_name(name) for file in files for name in self.figures) if path.exists()]
-        return Run(
+        return FinishedRun(
             self.name,
             str(report.get("origin", {}).get("commit", self.name)),
             start_s,

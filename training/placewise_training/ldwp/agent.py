@@ -45,7 +45,7 @@ class DqnSettings:
 
 
 @dataclass(slots=True)
-class Step:
+class Experience:
     """One experience (s_t, a_t, r_t, s_t+1)."""
 
     state: Vector
@@ -65,7 +65,7 @@ class PaperDqn:
     name: str = "dqn"
     throughputs: list[float] = field(default_factory=list)
     _target: FixedDqn | None = None
-    _memory: deque[Step] = field(default_factory=deque)
+    _memory: deque[Experience] = field(default_factory=deque)
     _last: tuple[Vector, int, float] | None = None  # state, action, throughput before it
     _throughput: "_Throughput | None" = None
     _steps: int = 0
@@ -87,7 +87,7 @@ class PaperDqn:
         if self._last is None:
             return
         reward = self.settings.reward_scale * (throughput - self._last[2])
-        self._memory.append(Step(self._last[0], self._last[1], reward, state))
+        self._memory.append(Experience(self._last[0], self._last[1], reward, state))
         if len(self._memory) > self.settings.memory:
             self._memory.popleft()
         if self.is_learning:

@@ -14,7 +14,7 @@ from placewise_log.store import LogStore
 from placewise_training.log.nodes import NodeKey, gpu_models
 
 
-class Asked(NamedTuple):
+class LoggedJob(NamedTuple):
     """One job that Place placed: `tokens` (PART_FEATURES,) is the mean of the reward model's tokens of it as it was
     placed; None of a decision whose alternatives were not worked out. `gpu_models`: of its nodes, empty without GPUs
     there, without a placement, and without a log of views."""
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
     gpu_models: frozenset[str] = frozenset()
 
 
-def asked_jobs(directory: Path, bundle: str = "", cluster: str = "") -> Iterator[Asked]:
+def asked_jobs(directory: Path, bundle: str = "", cluster: str = "") -> Iterator[LoggedJob]:
     """Jobs of every Place decision but dry runs and shadows, in no order; with a name only those of that bundle, or
     cluster. Raises LogError."""
     store = LogStore(directory)
@@ -59,7 +59,7 @@ def _is_wanted(name: str, wanted: str) -> bool:
     return not wanted or name == wanted
 
 
-def _asked(record: DecisionRecord, gpus: Mapping[NodeKey, str]) -> Iterator[Asked]:
+def _asked(record: DecisionRecord, gpus: Mapping[NodeKey, str]) -> Iterator[LoggedJob]:
     tokens = record.placed_tokens()
     nodes = {
         each.job_id: {task.node for task in each.assignments}
@@ -67,4 +67,6 @@ def _asked(record: DecisionRecord, gpus: Mapping[NodeKey, str]) -> Iterator[Aske
     }
     for job in record.jobs:
         keys = {NodeKey(record.cluster, node) for node in nodes.get(job.id, ())}
-        yield Asked(record.time_s, job.model, tokens.get(job.id), frozenset(gpus[key] for key in keys if key in gpus))
+        yield LoggedJob(
+            record.time_s, job.model, tokens.get(job.id), frozenset(gpus[key] for key in keys if key in gpus)
+        )

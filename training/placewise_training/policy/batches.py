@@ -10,7 +10,7 @@ from torch import Tensor
 
 from placewise_core.inputs.cluster import JOB_FEATURES, NODE_FEATURES, STEP_FEATURES
 from placewise_training.policy.net import PolicyNet, masked_log_probabilities
-from placewise_training.policy.rollouts import Chunk, Step
+from placewise_training.policy.rollouts import Chunk, RolloutStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ class Answers:
     minutes: Tensor
 
 
-def collate(chunks: Sequence[Chunk], device: torch.device, steps: Sequence[Sequence[Step]] | None = None) -> Batch:
+def collate(
+    chunks: Sequence[Chunk], device: torch.device, steps: Sequence[Sequence[RolloutStep]] | None = None
+) -> Batch:
     """`steps` per chunk; None takes all of them."""
     chosen = [chunk.steps for chunk in chunks] if steps is None else steps
     count, total = len(chunks), sum(len(each) for each in chosen)

@@ -13,7 +13,7 @@ CHECKPOINT = "policy.pt"
 
 
 @dataclass(slots=True)
-class Run:
+class Checkpoint:
     """The contents of a checkpoint."""
 
     net: PolicyNet
@@ -37,7 +37,7 @@ def load_net(checkpoint: Path) -> PolicyNet:
     return net.eval()
 
 
-def keep(out: Path, run: Run) -> None:
+def keep(out: Path, run: Checkpoint) -> None:
     """Whole or not at all: written beside and renamed."""
     torch.save(
         {
@@ -58,7 +58,7 @@ def keep(out: Path, run: Run) -> None:
     (out / "policy.part").replace(out / CHECKPOINT)
 
 
-def restore(out: Path, run: Run) -> None:
+def restore(out: Path, run: Checkpoint) -> None:
     """Replay samples are not in a checkpoint: they are collected again."""
     path = out / CHECKPOINT
     stored = torch.load(path, map_location="cpu", weights_only=True)

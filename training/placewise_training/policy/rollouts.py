@@ -40,7 +40,7 @@ _NO_TARGET = np.zeros(0, dtype=np.float32)
 
 
 @dataclass(slots=True)
-class Step:
+class RolloutStep:
     """One task placed. step (M, STEP_FEATURES), mask (2M,); `target` (2M,) from a teacher, else empty."""
 
     job: int
@@ -56,7 +56,7 @@ class Chunk:
     """One encoding and the decisions on it. `minutes`: by job token, its run time at its best place."""
 
     seen: Observation
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RolloutStep] = field(default_factory=list)
     minutes: dict[int, float] = field(default_factory=dict)
 
 
@@ -219,7 +219,7 @@ class Actor(PlacementPolicy):
     ) -> Proposal | None:
         """By the net, by the lesson, or along `_guide`. Steps that lead nowhere are not kept."""
         self._forced, self._placed = lesson, np.zeros((2, view.nodes.size), dtype=np.int64)
-        seen: list[tuple[Chunk, Step]] = []
+        seen: list[tuple[Chunk, RolloutStep]] = []
         self._kept = seen
         proposal = self._harmony.decode(job, view, context, self._choose)
         if proposal is not None and is_kept:
@@ -244,7 +244,7 @@ class Actor(PlacementPolicy):
         else:
             action = int(np.where(mask, logits, -np.inf).argmax())
         self._placed.reshape(-1)[action] += 1
-        self._kept.append((chunk, Step(job, step, mask.copy(), action, float(odds[action]), target)))
+        self._kept.append((chunk, RolloutStep(job, step, mask.copy(), action, float(odds[action]), target)))
         return action, float(odds[action])
 
     def _explored(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:

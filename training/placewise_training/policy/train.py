@@ -34,7 +34,7 @@ from placewise_training.lab.work.workers import Workers
 from placewise_training.log.later import HeldBack
 from placewise_training.policy.acting import Acting, Graphs, Situations, graphs_in, harmony_of, heuristic
 from placewise_training.policy.args import Args, check, method_at, reward_of
-from placewise_training.policy.checkpoint import Run, copied, keep, restore
+from placewise_training.policy.checkpoint import Checkpoint, copied, keep, restore
 from placewise_training.policy.graphs import write_onnx
 from placewise_training.policy.logged.from_log import PolicyRow, episode_of, log_pi_of, log_report, log_rows, reading
 from placewise_training.policy.logged.weights import begun
@@ -102,11 +102,11 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     return report
 
 
-def _run(args: Args, device: torch.device) -> Run:
+def _run(args: Args, device: torch.device) -> Checkpoint:
     start = args.start or (shipped_bundle() if args.log else None)
     net = begun(start) if start else PolicyNet(args.width, args.heads, args.layers)
     net.to(device)  # before Adam, which keeps its moments there
-    run = Run(net, torch.optim.Adam(net.parameters(), lr=args.rate))
+    run = Checkpoint(net, torch.optim.Adam(net.parameters(), lr=args.rate))
     if args.resume:
         restore(args.out, run)
     net.cpu().eval()  # it acts on the CPU, through ONNX Runtime, and goes to the device to learn
@@ -124,7 +124,7 @@ def _log(args: Args, net: PolicyNet) -> HeldBack[PolicyRow[Chunk]] | None:
 
 def _learn(
     args: Args,
-    run: Run,
+    run: Checkpoint,
     method: str,
     share: float,
     memory: _Memory,
@@ -145,7 +145,7 @@ def _learn(
     return {**losses, "jct_minutes": float(np.mean([episode.avg_jct_s for episode in episodes])) / 60.0}
 
 
-def _validated(args: Args, run: Run, method: str, yardsticks: Sequence[float], workers: Workers) -> float:
+def _validated(args: Args, run: Checkpoint, method: str, yardsticks: Sequence[float], workers: Workers) -> float:
     """The validation of the net as it is now, which may become the best of the run."""
     if not yardsticks:
         run.best_state = copied(run.net)
@@ -159,7 +159,7 @@ def _validated(args: Args, run: Run, method: str, yardsticks: Sequence[float], w
     return now
 
 
-def _report(args: Args, run: Run, workers: Workers, show: Show) -> dict[str, Any]:
+def _report(args: Args, run: Checkpoint, workers: Workers, show: Show) -> dict[str, Any]:
     first = 100_000 * args.seed
     return {
         "schema": SCHEMA,
@@ -179,7 +179,9 @@ def _report(args: Args, run: Run, workers: Workers, show: Show) -> dict[str, Any
     }
 
 
-def _episodes(args: Args, run: Run, method: str, share: float, workers: Workers, show: Show) -> Iterator[Episode]:
+def _episodes(
+    args: Args, run: Checkpoint, method: str, share: float, workers: Workers, show: Show
+) -> Iterator[Episode]:
     """Those of one round, in the order of their seeds: all act by the net as it is now."""
     first = 100_000 * args.seed + run.rounds * args.simulations
     acting = _acting(args, run, method, share)
@@ -188,7 +190,7 @@ def _episodes(args: Args, run: Run, method: str, share: float, workers: Workers,
         show(f"simulating, round {run.rounds + 1}", i + 1, args.simulations)
 
 
-def _acting(args: Args, run: Run, method: str, share: float) -> Acting:
+def _acting(args: Args, run: Checkpoint, method: str, share: float) -> Acting:
     graphs, drawn = _graphs(run.net, args.out), _situations(args)
     scorer = _scorer(args)
     if method == "imitate":

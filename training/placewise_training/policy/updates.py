@@ -10,7 +10,7 @@ import torch
 
 from placewise_training.policy.args import Args, reward_scale, warm_share
 from placewise_training.policy.batches import ask, collate, entropy, imitation_loss, log_pi_taken
-from placewise_training.policy.checkpoint import Run
+from placewise_training.policy.checkpoint import Checkpoint
 from placewise_training.policy.net import PolicyNet
 from placewise_training.policy.rollouts import Chunk, Episode
 
@@ -21,7 +21,7 @@ _FORGETTING = 0.02  # of the moving average of returns, per interval
 
 def imitate(
     args: Args,
-    run: Run,
+    run: Checkpoint,
     kept: deque[Chunk],
     episodes: Sequence[Episode],
     share: float,
@@ -47,7 +47,7 @@ def imitate(
 
 
 def ppo(
-    args: Args, run: Run, episodes: Sequence[Episode], rng: np.random.Generator, device: torch.device
+    args: Args, run: Checkpoint, episodes: Sequence[Episode], rng: np.random.Generator, device: torch.device
 ) -> dict[str, float]:
     """Proximal policy optimisation: clipped ratios, advantages by GAE over scheduling intervals."""
     samples: list[tuple[Chunk, float, float]] = []  # encoding, advantage, return
@@ -138,7 +138,7 @@ def samples_of(episodes: Sequence[Episode], gamma: float, scale: float) -> list[
 
 def actor_critic(
     args: Args,
-    run: Run,
+    run: Checkpoint,
     replay: Replay,
     episodes: Sequence[Episode],
     share: float,
@@ -206,7 +206,7 @@ def gae(rewards: Sequence[float], values: Sequence[float], discounts: Sequence[f
     return advantages[::-1]
 
 
-def _step(run: Run, loss: torch.Tensor, rate: float) -> None:
+def _step(run: Checkpoint, loss: torch.Tensor, rate: float) -> None:
     for group in run.optimiser.param_groups:
         group["lr"] = rate
     run.optimiser.zero_grad()

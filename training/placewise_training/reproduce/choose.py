@@ -86,7 +86,7 @@ WORKLOADS: Mapping[str, Callable[[ComposedSpeed, int], Made]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CaseResult:
     """One run: mean JCT (s), and whether every job started within the bound."""
 
     workload: str
@@ -97,7 +97,7 @@ class Run:
     keeps_bound: bool
 
 
-def run(workload: str, lengths: str, policy: str, seed: int) -> Run:
+def run(workload: str, lengths: str, policy: str, seed: int) -> CaseResult:
     """Raises ValueError if not all jobs that fit have ended."""
     truth, settings, log = make_truth(TRUTH, seed), QueueSettings(), JobLog()
     nodes, jobs = WORKLOADS[workload](truth, seed)
@@ -113,7 +113,7 @@ def run(workload: str, lengths: str, policy: str, seed: int) -> Run:
     metrics = simulation.run().metrics
     if metrics.unfinished:
         raise ValueError(f"{metrics.unfinished} jobs of {workload} did not end under {policy}")
-    return Run(workload, lengths, policy, seed, metrics.avg_jct_s, keeps_bound(log, settings.bound_s))
+    return CaseResult(workload, lengths, policy, seed, metrics.avg_jct_s, keeps_bound(log, settings.bound_s))
 
 
 def keeps_bound(log: JobLog, bound_s: float) -> bool:
@@ -132,7 +132,7 @@ def keeps_bound(log: JobLog, bound_s: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PolicyRatios:
     """One policy under the rule: geometric mean and worst of its ratios, the case of the worst, its bound."""
 
     policy: str
@@ -146,7 +146,7 @@ class Row:
         return self.keeps_bound and self.worst_ratio <= MOST_RATIO
 
 
-def judge(runs: Sequence[Run]) -> tuple[list[Row], str]:
+def judge(runs: Sequence[CaseResult]) -> tuple[list[PolicyRatios], str]:
     """The rows, best first, and the policy that the rule chooses; "" if none may be chosen."""
     means: dict[tuple[str, str], dict[str, float]] = {}
     for workload, lengths in dict.fromkeys((each.workload, each.lengths) for each in runs):
@@ -161,13 +161,13 @@ def judge(runs: Sequence[Run]) -> tuple[list[Row], str]:
         worst = max(ratios, key=lambda case: ratios[case])
         mean = float(np.exp(np.mean(np.log(list(ratios.values())))))
         keeps = all(each.keeps_bound for each in runs if each.policy == policy)
-        rows.append(Row(policy, mean, ratios[worst], worst, keeps))
+        rows.append(PolicyRatios(policy, mean, ratios[worst], worst, keeps))
     rows.sort(key=lambda row: row.mean_ratio)
     return rows, next((row.policy for row in rows if row.may_be_chosen), "")
 
 
 def choose(
-    about: str, candidates: Sequence[str], workloads: Sequence[str], make: Callable[[str, str, str, int], Run]
+    about: str, candidates: Sequence[str], workloads: Sequence[str], make: Callable[[str, str, str, int], CaseResult]
 ) -> None:
     """The command: makes every run of the workloads, prints the rows and the choice, and writes all of it."""
     parser = argparse.ArgumentParser(description=about.split("\n", 1)[0])

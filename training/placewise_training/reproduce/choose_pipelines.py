@@ -14,7 +14,7 @@ import numpy as np
 from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.subtasks.metrics import CORE_SECONDS
 from placewise_core.view.view import ClusterView
-from placewise_training.reproduce.choose import LENGTHS, TRUTH, Run, choose
+from placewise_training.reproduce.choose import LENGTHS, TRUTH, CaseResult, choose
 from placewise_training.reproduce.ldwp.runs import Load
 from placewise_training.sim.hardware import ldwp_cluster
 from placewise_training.sim.pipelines.applications import PipelineTask, subtask_truths
@@ -51,7 +51,7 @@ class MeasuredTimes:
         return self._chooser.choose(task, view, nodes, now_s)
 
 
-def run(workload: str, lengths: str, policy: str, seed: int) -> Run:
+def run(workload: str, lengths: str, policy: str, seed: int) -> CaseResult:
     """Raises ValueError if not all pipelines have ended."""
     load, sigma = WORKLOADS[workload], LENGTHS[lengths]
     chooser = PolicyChooser(placement_policy(policy), seed)
@@ -66,7 +66,7 @@ def run(workload: str, lengths: str, policy: str, seed: int) -> Run:
     ).run()
     if result.unfinished:
         raise ValueError(f"{result.unfinished} pipelines of {workload} did not end under {policy}")
-    return Run(workload, lengths, policy, seed, result.avg_turnaround_s, keeps_bound=True)
+    return CaseResult(workload, lengths, policy, seed, result.avg_turnaround_s, keeps_bound=True)
 
 
 if __name__ == "__main__":

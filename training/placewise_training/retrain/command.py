@@ -20,7 +20,7 @@ from placewise_training.evaluate.command import REFUSED, NothingToEvaluateError
 from placewise_training.evaluate.evaluation import NeverAskedError
 from placewise_training.gate.report import as_json, lines
 from placewise_training.gate.simulated import WINDOWS
-from placewise_training.lab.mlruns import Run, add_run, numbers
+from placewise_training.lab.mlruns import FinishedRun, add_run, numbers
 from placewise_training.lab.origin import origin
 from placewise_training.lab.register import INTERRUPTED
 from placewise_training.lab.work.asked import HELP, METAVAR, PROCESSES_HELP, RayCommand
@@ -218,12 +218,12 @@ def _show(title: str, done: int, total: int) -> None:
         _tell(title)
 
 
-def _as_run(args: RetrainArgs, found: Retrained, start_s: float) -> Run:
+def _as_run(args: RetrainArgs, found: Retrained, start_s: float) -> FinishedRun:
     """Errors on later rows and the gate's figures are metrics; bundle and gate's reports are artifacts."""
     verdict, later = found.verdict, {step.name: step.later for step in found.steps}
     judged = as_json(verdict) if verdict is not None else {}
     made = [] if verdict is None else [found.folder, work_of(args.out) / "gate"]
-    return Run(
+    return FinishedRun(
         "retrain",
         args.out.name,
         start_s,

@@ -34,7 +34,7 @@ from placewise_training.lab.origin import origin
 from placewise_training.lab.register import Show
 from placewise_training.lab.work.asked import workers_of
 from placewise_training.log.placed import REWARD, placed_jobs
-from placewise_training.retrain.steps import STEPS, Done, Source, Step, run_step
+from placewise_training.retrain.steps import STEPS, Done, Source, TrainerStep, run_step
 
 _DESCRIBED: Final = "retrain.json"
 DISK_FULL: Final = "the disk is full: free some of it"
@@ -180,7 +180,7 @@ def _first_stretch_ends_s(args: RetrainArgs) -> float:
     return float(np.array([one.time_s for one in usable.jobs])[train].max()) + 1e-3
 
 
-def _steps(only: Sequence[str]) -> Sequence[Step]:
+def _steps(only: Sequence[str]) -> Sequence[TrainerStep]:
     unknown = set(only) - {step.name for step in STEPS}
     if unknown:
         raise RetrainError(f"no step is called {min(unknown)!r}; there are {', '.join(step.name for step in STEPS)}")

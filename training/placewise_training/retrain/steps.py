@@ -49,7 +49,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainerStep:
     """One trainer: `args` are its options for a source and a folder, `files` those that go into the bundle. With
     `needs_gain`, they go there only if the error on later rows fell: the gate judges placements, which say little of
     this model. Without the file `needs_start` in the bundle to begin with there is nothing to go on from."""
@@ -77,7 +77,7 @@ class Done:
     later: Mapping[str, Any] | None = None
 
 
-def run_step(step: Step, source: Source, work: Path, show: Show) -> Done:
+def run_step(step: TrainerStep, source: Source, work: Path, show: Show) -> Done:
     """Trains and exports, unless that is done. A log that holds too little for the trainer is no error: the model stays
     as it was. Raises LogError, OSError."""
     if step.needs_start and not (source.start / step.needs_start).is_file():
@@ -109,12 +109,12 @@ def run_step(step: Step, source: Source, work: Path, show: Show) -> Done:
     return Done(step.name, folder, step.files, "", later)
 
 
-def _is_whole(folder: Path, step: Step) -> bool:
+def _is_whole(folder: Path, step: TrainerStep) -> bool:
     """Whether the files that the step made are still there."""
     return all((folder / name).is_file() for name in (*step.files, step.trainer.report))
 
 
-def _key(step: Step, source: Source) -> str:
+def _key(step: TrainerStep, source: Source) -> str:
     args = step.args(source, Path(), False)
     text = f"{step.name} {source.digest} {source.start_digest} {args}"
     return hashlib.sha256(text.encode()).hexdigest()
@@ -215,18 +215,18 @@ def _scaled(count: int, source: Source) -> int:
 
 
 STEPS: Final = (
-    Step("throughput", _throughput, ("throughput.json",)),
-    Step("reward", _reward, ("reward.onnx", "reward.json"), can_resume=True),
-    Step("sharing", _sharing, ("sharing.onnx", "sharing.json"), needs_gain=True),
-    Step("stdm", _stdm, ("stdm.onnx", "stdm.json"), can_resume=True, needs_gain=True),
-    Step("ncf", _ncf, ("ncf.onnx", "ncf.json"), needs_gain=True),
-    Step("capability", _capability, ("capability.json",), needs_gain=True),
-    Step("ldwp", _ldwp, ("ldwp.onnx", "ldwp.json"), can_resume=True, needs_gain=True),
-    Step(
+    TrainerStep("throughput", _throughput, ("throughput.json",)),
+    TrainerStep("reward", _reward, ("reward.onnx", "reward.json"), can_resume=True),
+    TrainerStep("sharing", _sharing, ("sharing.onnx", "sharing.json"), needs_gain=True),
+    TrainerStep("stdm", _stdm, ("stdm.onnx", "stdm.json"), can_resume=True, needs_gain=True),
+    TrainerStep("ncf", _ncf, ("ncf.onnx", "ncf.json"), needs_gain=True),
+    TrainerStep("capability", _capability, ("capability.json",), needs_gain=True),
+    TrainerStep("ldwp", _ldwp, ("ldwp.onnx", "ldwp.json"), can_resume=True, needs_gain=True),
+    TrainerStep(
         "ldwp-paper", _ldwp_paper, (LDWP_PAPER_MODEL, LDWP_PAPER_REPORT), needs_gain=True, needs_start=LDWP_PAPER_MODEL
     ),
-    Step("policy", _policy, (*POLICY_GRAPHS, "policy.json"), can_resume=True, needs_gain=True),
-    Step(
+    TrainerStep("policy", _policy, (*POLICY_GRAPHS, "policy.json"), can_resume=True, needs_gain=True),
+    TrainerStep(
         "harmony-paper",
         _harmony_paper,
         (HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT),

@@ -27,7 +27,7 @@ NEVER = 10.0  # a spread that no net gives: its scale and its members' answers a
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JobErrors:
     """(N,) one entry per job of every placement: relative error, error and spread of the log-speed, kind of job."""
 
     wrong: Array
@@ -37,7 +37,7 @@ class Judged:
     is_reported: Bools
 
 
-def judge(net: RewardNet, samples: Sequence[Sample], device: torch.device, *, is_blind: bool = False) -> Judged:
+def judge(net: RewardNet, samples: Sequence[Sample], device: torch.device, *, is_blind: bool = False) -> JobErrors:
     """The net's answers against the labels; `is_blind` hides every reported speed from it."""
     parts: list[list[NDArray[Any]]] = []
     net.eval()
@@ -62,7 +62,7 @@ def judge(net: RewardNet, samples: Sequence[Sample], device: torch.device, *, is
         )
         parts.append([column[at] for column in columns])
     net.train()
-    return Judged(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return JobErrors(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _first_tokens(job: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -72,7 +72,7 @@ def _first_tokens(job: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
     return row[first], column[first]
 
 
-def errors(judged: Judged) -> dict[str, float]:
+def errors(judged: JobErrors) -> dict[str, float]:
     """Mean relative error and the share within ten percent: of all, new, and running jobs without a report."""
     kinds = {
         "": np.ones(len(judged.wrong), dtype=np.bool_),
@@ -102,7 +102,7 @@ def _per_job(samples: Sequence[Sample]) -> tuple[Any, Any]:
     return speeds[speeds > 0], weights[speeds > 0]
 
 
-def calibration(judged: Judged) -> list[dict[str, float]]:
+def calibration(judged: JobErrors) -> list[dict[str, float]]:
     """New jobs in bins of equal size by spread: the error that the net expects, and the error that it makes."""
     order = np.flatnonzero(judged.is_new)[np.argsort(judged.spread[judged.is_new])]
     return [
@@ -116,7 +116,7 @@ def calibration(judged: Judged) -> list[dict[str, float]]:
     ]
 
 
-def spread_limit(judged: Judged) -> tuple[float, dict[str, float]]:
+def spread_limit(judged: JobErrors) -> tuple[float, dict[str, float]]:
     """The spread from which on nothing should rest on the net, chosen on validation data, and the errors on both sides.
 
     Of several shares of new jobs that keep their score, the largest whose rest errs significantly more: the 95 %
@@ -140,7 +140,7 @@ def spread_limit(judged: Judged) -> tuple[float, dict[str, float]]:
     return NEVER, {}
 
 
-def beyond(judged: Judged, limit: float) -> Mapping[str, float]:
+def beyond(judged: JobErrors, limit: float) -> Mapping[str, float]:
     """Share of the new jobs beyond the limit, and the errors on both sides of it."""
     out, kept = judged.is_new & (judged.spread > limit), judged.is_new & (judged.spread <= limit)
     return {

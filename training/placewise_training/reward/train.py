@@ -132,7 +132,7 @@ class _Data(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Run:
+class _RewardTraining:
     """A net in training, with the rest of its checkpoint and the device."""
 
     net: RewardNet
@@ -202,7 +202,7 @@ def _situation(wide_share: float, seed: int) -> Situation:
     return wide_situation(seed) if is_wide else training_situation(seed)
 
 
-def _run(args: Args, device: torch.device) -> _Run:
+def _run(args: Args, device: torch.device) -> _RewardTraining:
     """Net, optimiser and schedule, new or as an earlier run left them: Adam with the Transformer's warm-up, as in the
     paper."""
     net = RewardNet(PART_FEATURES, args.width, args.heads, args.layers, args.members).to(device)
@@ -213,13 +213,13 @@ def _run(args: Args, device: torch.device) -> _Run:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step + 1, args.warm_up, args.steps))
     if args.start:
         net.load_state_dict(_same(begun(Path(args.start)), net).state_dict())
-    run = _Run(net, optimiser, schedule, device, _copied(net))
+    run = _RewardTraining(net, optimiser, schedule, device, _copied(net))
     if args.resume:
         _restore(args, run)
     return run
 
 
-def _train_net(args: Args, run: _Run, data: _Data, show: Show) -> None:
+def _train_net(args: Args, run: _RewardTraining, data: _Data, show: Show) -> None:
     """All but the uncertainty. The net ends with its best weights on the samples held back."""
     given = [samples for samples in (data.simulated, data.logged) if samples]
     sources = [_Source(samples, np.array([len(sample.job) for sample in samples])) for samples in given]
@@ -245,7 +245,7 @@ def _source(args: Args, sources: Sequence[_Source], rng: np.random.Generator) ->
     return sources[-1] if len(sources) == 1 or rng.random() < args.log_share else sources[0]
 
 
-def _learn(args: Args, run: _Run, source: _Source, rng: np.random.Generator) -> torch.Tensor:
+def _learn(args: Args, run: _RewardTraining, source: _Source, rng: np.random.Generator) -> torch.Tensor:
     """One step of the optimiser on one batch; its loss. `rng` is of the step: a resumed run goes on as it would
     have."""
     batch = collate([source.samples[i] for i in _alike(source.lengths, args.batch, rng)])
@@ -265,7 +265,7 @@ def _learn(args: Args, run: _Run, source: _Source, rng: np.random.Generator) -> 
 
 
 def _train_uncertainty(
-    args: Args, run: _Run, data: _Data, show: Show
+    args: Args, run: _RewardTraining, data: _Data, show: Show
 ) -> tuple[list[list[Sample]], Mapping[str, float]]:
     """An ensemble on the finished net's errors, scaled on placements that the net was not trained on. Returns these
     and the likelihood by gain."""
@@ -319,7 +319,9 @@ def _validation_error(net: RewardNet, held_back: Sequence[Sample], device: torch
     return 0.5 * (found["mean_relative_error"] + found["mean_relative_error_new"])
 
 
-def _judge(args: Args, run: _Run, data: _Data, practice: Sequence[Sequence[Sample]], show: Show) -> dict[str, Any]:
+def _judge(
+    args: Args, run: _RewardTraining, data: _Data, practice: Sequence[Sequence[Sample]], show: Show
+) -> dict[str, Any]:
     """On other measurements, another arrival pattern and other seeds, with the noise that no model can know; with a log
     also on its later part, beside the net that it began with."""
     unfamiliar = [sample for samples in practice for sample in samples]
@@ -418,7 +420,7 @@ def _shape(args: Args) -> dict[str, int]:
     return {"width": args.width, "heads": args.heads, "layers": args.layers, "members": args.members}
 
 
-def _keep(args: Args, run: _Run) -> None:
+def _keep(args: Args, run: _RewardTraining) -> None:
     """Whole or not at all: written beside and renamed."""
     torch.save(
         {
@@ -436,7 +438,7 @@ def _keep(args: Args, run: _Run) -> None:
     (args.out / "reward.part").replace(args.out / CHECKPOINT)
 
 
-def _restore(args: Args, run: _Run) -> None:
+def _restore(args: Args, run: _RewardTraining) -> None:
     path = args.out / CHECKPOINT
     stored = torch.load(path, map_location="cpu", weights_only=True)  # it may have been written beside a GPU
     if stored["feature_schema"] != feature_schema("reward")["hash"] or stored["shape"] != _shape(args):

@@ -60,7 +60,7 @@ class Args:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class HistoryNet:
     """A net and its rows: `history_rows` of the history first, then the kinds in their order, NaN where unmeasured."""
 
     net: Ncf
@@ -109,21 +109,21 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     return report
 
 
-def begin(args: Args, settings: StdmArgs, logged: LogMetrics | None = None) -> Known:
+def begin(args: Args, settings: StdmArgs, logged: LogMetrics | None = None) -> HistoryNet:
     """The run or bundle to go on from, or a net pre-trained on the history by Adam; untrained with a log alone."""
     if args.start:
         return load(Path(args.start))
     if args.only_log and logged:
         nothing = np.full(logged.cells.shape, np.nan)
-        return Known(Ncf(len(nothing), len(METRICS)), nothing, logged.kinds, 1)
+        return HistoryNet(Ncf(len(nothing), len(METRICS)), nothing, logged.kinds, 1)
     history = subtask_matrix(args.draws).values
     net = Ncf(*history.shape)
     optimiser = torch.optim.Adam(net.parameters(), lr=5e-3)
     fit(net, Cells.of(history, torch.device("cpu")), optimiser, args.pretrain_steps, settings)
-    return Known(net, history, (), 1)
+    return HistoryNet(net, history, (), 1)
 
 
-def stitched(begun: Known, profiles: Mapping[str, Mapping[str, float]], gpus: int) -> Known:
+def stitched(begun: HistoryNet, profiles: Mapping[str, Mapping[str, float]], gpus: int) -> HistoryNet:
     """The net with the GPUs and the kinds that are new to it. A kind that it has takes the measured metrics."""
     gpus = max(gpus, begun.gpus)
     net, values = begun.net, begun.values
@@ -140,7 +140,7 @@ def stitched(begun: Known, profiles: Mapping[str, Mapping[str, float]], gpus: in
     for kind, profile in profiles.items():
         row = row_of(profile, gpus)
         values[first + kinds.index(kind)] = np.where(np.isnan(row), values[first + kinds.index(kind)], row)
-    return Known(net, values, kinds, gpus)
+    return HistoryNet(net, values, kinds, gpus)
 
 
 def new_rows(args: Args, own: SiteRows = NO_ROWS, logged: LogMetrics | None = None) -> dict[str, dict[str, float]]:
@@ -175,7 +175,7 @@ def row_of(profile: Mapping[str, float], gpus: int) -> Matrix:
     return row
 
 
-def _state(known: Known) -> dict[str, Any]:
+def _state(known: HistoryNet) -> dict[str, Any]:
     return {
         "net": known.net.state_dict(),
         "values": torch.from_numpy(known.values),
@@ -184,14 +184,14 @@ def _state(known: Known) -> dict[str, Any]:
     }
 
 
-def _table(known: Known) -> Matrix:
+def _table(known: HistoryNet) -> Matrix:
     """(kinds, METRICS) of the net, on the first GPU."""
     with torch.no_grad():
         values: Matrix = known.net.table()[known.history_rows :, : len(METRICS)].double().numpy()
     return values
 
 
-def load(run: Path) -> Known:
+def load(run: Path) -> HistoryNet:
     """The net of a run, and its rows. A bundle's net comes without known values."""
     if not (run / CHECKPOINT).is_file():
         return _of_bundle(run)
@@ -199,14 +199,14 @@ def load(run: Path) -> Known:
     values = stored["values"].numpy()
     net = Ncf(*values.shape)
     net.load_state_dict(stored["net"])
-    return Known(net, values, tuple(stored["kinds"]), stored["gpus"])
+    return HistoryNet(net, values, tuple(stored["kinds"]), stored["gpus"])
 
 
-def _of_bundle(folder: Path) -> Known:
+def _of_bundle(folder: Path) -> HistoryNet:
     """Raises ValueError for a bundle without the net."""
     if not (folder / NCF_MODEL).is_file():
         raise ValueError(f"{folder} has neither {CHECKPOINT} of a run nor {NCF_MODEL} of a bundle")
     report = json.loads((folder / NCF_REPORT).read_text("utf-8"))
     kinds, gpus = tuple(report["kinds"]), int(report["gpus"])
     shape = (int(report["history_rows"]) + len(kinds), len(ncf_columns(gpus)))
-    return Known(filled(Ncf(*shape), folder / NCF_MODEL), np.full(shape, np.nan), kinds, gpus)
+    return HistoryNet(filled(Ncf(*shape), folder / NCF_MODEL), np.full(shape, np.nan), kinds, gpus)

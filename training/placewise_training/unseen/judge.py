@@ -52,7 +52,7 @@ class Spread:
 
 
 @frozen
-class Known:
+class HostReports:
     """The host's inventory and reports: with or without the bandwidth of `links` between the GPUs of a node, and the
     `speeds` of jobs. The inventory has `times` the true bandwidth of network and links."""
 
@@ -69,10 +69,12 @@ class Known:
         return replace(spec, node=replace(node, capacity=capacity, hardware=hardware))
 
 
-ALL_KNOWN = Known()
+ALL_KNOWN = HostReports()
 
 
-def play(scenario: Scenario, player: str, bundle: Path | None = None, known: Known = ALL_KNOWN) -> dict[str, float]:
+def play(
+    scenario: Scenario, player: str, bundle: Path | None = None, known: HostReports = ALL_KNOWN
+) -> dict[str, float]:
     """One simulation of the scenario; the metrics that the report reads."""
     truth = scenario.truth()
     spread = Spread()
@@ -100,7 +102,7 @@ def _policy(player: str, simulation: Simulation, bundle: Path | None) -> Placeme
 
 
 def judged(
-    scenario: Scenario, players: Sequence[str], bundle: Path | None = None, known: Known = ALL_KNOWN
+    scenario: Scenario, players: Sequence[str], bundle: Path | None = None, known: HostReports = ALL_KNOWN
 ) -> dict[str, Any]:
     """The scenario with the metrics of each player."""
     played = {player: play(scenario, player, bundle, known) for player in players}
@@ -113,7 +115,7 @@ def run(
     out: Path,
     bundle: Path | None = None,
     workers: Workers | None = None,
-    known: Known = ALL_KNOWN,
+    known: HostReports = ALL_KNOWN,
 ) -> None:
     """Appends one line per scenario that `out` lacks."""
     done = {line["scenario"]["number"] for line in lines(out)}
@@ -153,7 +155,7 @@ def main(arguments: Sequence[str]) -> None:
     args = parser.parse_args(arguments)
     first, _, end = args.only.partition(":")
     wanted = scenarios(args.count, args.seed)[int(first or 0) : int(end or args.count)]
-    known = Known(links=not args.without_links, speeds=not args.without_speeds, times=args.times)
+    known = HostReports(links=not args.without_links, speeds=not args.without_speeds, times=args.times)
     with workers_of(args.ray, args.processes) as workers:
         run(wanted, args.players, args.out, args.bundle, workers, known)
 

@@ -25,7 +25,7 @@ _SEED = 13
 
 
 @frozen
-class Found:
+class LossEstimate:
     """The estimate after so many pairs, and the truth, as shares."""
 
     pairs: float
@@ -39,16 +39,16 @@ class Watch:
     def __init__(self, true_loss: float) -> None:
         self.true_loss = true_loss
         self.simulation: Simulation | None = None
-        self.found: list[Found] = []
+        self.found: list[LossEstimate] = []
 
     def __call__(self, now_s: float, event: str, job: SimJob, nodes: tuple[str, ...]) -> None:
         assert self.simulation is not None
         known = self.simulation.view.estimates.disturbance
         while len(self.found) < len(PAIRS) and known.weight >= PAIRS[len(self.found)]:
-            self.found.append(Found(PAIRS[len(self.found)], known.loss, self.true_loss))
+            self.found.append(LossEstimate(PAIRS[len(self.found)], known.loss, self.true_loss))
 
 
-def watched(scenario: Scenario, policy: str) -> Sequence[Found]:
+def watched(scenario: Scenario, policy: str) -> Sequence[LossEstimate]:
     """The estimates of one run, whose truth has a flat rule."""
     assert scenario.flat_loss is not None
     truth, watch = scenario.truth(), Watch(scenario.flat_loss)

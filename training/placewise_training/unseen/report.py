@@ -28,7 +28,7 @@ _OTHERS = {"95th percentile of JCT": "p95", "slowdown": "avg_slowdown"}
 
 
 @frozen
-class Row:
+class ScenarioRow:
     """One scenario: its levels by factor, and 100 × the log ratio of mean JCT to `consolidate`, by player."""
 
     number: int
@@ -36,7 +36,7 @@ class Row:
     ratios: Mapping[str, float]
 
 
-def rows(paths: Sequence[Path], metric: str = "avg_jct_s") -> list[Row]:
+def rows(paths: Sequence[Path], metric: str = "avg_jct_s") -> list[ScenarioRow]:
     """The scenarios of all files, by number; players of the same scenario in several files are brought together. The
     ratios are of the metric."""
     levels: dict[int, Mapping[str, str]] = {}
@@ -45,7 +45,7 @@ def rows(paths: Sequence[Path], metric: str = "avg_jct_s") -> list[Row]:
         number = int(line["scenario"]["number"])
         levels[number] = line["levels"]
         players.setdefault(number, {}).update(line["players"])
-    return [Row(n, levels[n], _ratios(players[n], metric)) for n in sorted(players) if BASELINE in players[n]]
+    return [ScenarioRow(n, levels[n], _ratios(players[n], metric)) for n in sorted(players) if BASELINE in players[n]]
 
 
 def _ratios(players: Mapping[str, Mapping[str, float]], metric: str) -> dict[str, float]:
@@ -57,13 +57,13 @@ def _ratios(players: Mapping[str, Mapping[str, float]], metric: str) -> dict[str
     }
 
 
-def summary(found: Sequence[Row], player: str) -> Estimate | None:
+def summary(found: Sequence[ScenarioRow], player: str) -> Estimate | None:
     """The mean over the scenarios that the player has played; None below three."""
     values = [row.ratios[player] for row in found if player in row.ratios]
     return estimate(values) if len(values) >= _FEWEST else None
 
 
-def worst_level(found: Sequence[Row], player: str, most: float = 1.0) -> float:
+def worst_level(found: Sequence[ScenarioRow], player: str, most: float = 1.0) -> float:
     """Largest p over the levels of all factors, each against a mean above `most` in one-sided t-tests, by Holm."""
     tested = []
     for factor in found[0].levels:
@@ -75,7 +75,7 @@ def worst_level(found: Sequence[Row], player: str, most: float = 1.0) -> float:
     return max(min(1.0, p * (len(tested) - i)) for i, p in enumerate(sorted(tested)))
 
 
-def table(found: Sequence[Row], players: Sequence[str], others: Mapping[str, Sequence[Row]]) -> str:
+def table(found: Sequence[ScenarioRow], players: Sequence[str], others: Mapping[str, Sequence[ScenarioRow]]) -> str:
     """Markdown: a line for all, one for each level of each factor, one over all of each of `others`, by title, and the
     tail of the scenarios."""
     written = ["| | n | " + " | ".join(f"`{player}`" for player in players) + " |", "|---|---|" + "---|" * len(players)]
@@ -89,7 +89,7 @@ def table(found: Sequence[Row], players: Sequence[str], others: Mapping[str, Seq
     return "\n".join(written)
 
 
-def _levels(found: Sequence[Row], factor: str) -> list[str]:
+def _levels(found: Sequence[ScenarioRow], factor: str) -> list[str]:
     """Ascending: those that begin with a number by that number."""
     return sorted({row.levels[factor] for row in found}, key=lambda level: (_number(level), level))
 
@@ -99,12 +99,12 @@ def _number(level: str) -> int:
     return int(digits[0]) if digits else -1
 
 
-def _line(title: str, found: Sequence[Row], players: Sequence[str]) -> str:
+def _line(title: str, found: Sequence[ScenarioRow], players: Sequence[str]) -> str:
     cells = [_cell(found, player) for player in players]
     return f"| {title} | {len(found)} | " + " | ".join(cells) + " |"
 
 
-def _cell(found: Sequence[Row], player: str) -> str:
+def _cell(found: Sequence[ScenarioRow], player: str) -> str:
     """The number of scenarios follows if the player has not played all."""
     value, played = summary(found, player), sum(player in row.ratios for row in found)
     few = f" ({played})" if played < len(found) else ""
@@ -115,12 +115,12 @@ def _tail(values: Sequence[float]) -> str:
     return f"{float(np.quantile(values, 0.95)):+.1f}" if len(values) >= 20 else "–"
 
 
-def worst(found: Sequence[Row], player: str) -> list[Row]:
+def worst(found: Sequence[ScenarioRow], player: str) -> list[ScenarioRow]:
     """The scenarios in which the player loses most."""
     return sorted((row for row in found if player in row.ratios), key=lambda row: -row.ratios[player])[:_WORST]
 
 
-def plot(found: Sequence[Row], players: Sequence[str], factor: str, path: Path) -> None:
+def plot(found: Sequence[ScenarioRow], players: Sequence[str], factor: str, path: Path) -> None:
     """Means with their intervals by level of one factor, a colour for each player."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.subplots()

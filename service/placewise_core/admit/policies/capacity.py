@@ -7,7 +7,7 @@ start while its type runs nothing else: it could never start otherwise.
 
 from collections.abc import Sequence
 
-from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
+from placewise_core.admit.greedy import GreedyAdmission, Round, WaitingJob
 from placewise_core.admit.needs import requested_gpus
 from placewise_core.admit.shapes import Options, at_most
 from placewise_core.domain.job import Job
@@ -21,7 +21,7 @@ class Capacity(GreedyAdmission):
     is_explored = False
     stops_at_first_wait = False
 
-    def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
+    def order(self, waiting: Sequence[WaitingJob], state: Round) -> Sequence[WaitingJob]:
         for running in state.view.jobs.values():
             gpus = sum(len(a.gpu_indices) for a in running.assignments)
             state.used[_type(running.job)] = state.used.get(_type(running.job), 0) + gpus
@@ -29,7 +29,7 @@ class Capacity(GreedyAdmission):
             state.used.setdefault(_type(w.job), 0)
         return waiting
 
-    def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+    def choose(self, waiting: WaitingJob, options: Options, state: Round) -> int | None:
         kind = _type(waiting.job)
         if kind in state.blocked:
             return None

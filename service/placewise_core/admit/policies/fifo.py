@@ -4,7 +4,7 @@ An elastic job asks for the top of its range and takes the idle GPUs, down to th
 together with what is idle").
 """
 
-from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
+from placewise_core.admit.greedy import GreedyAdmission, Round, WaitingJob
 from placewise_core.admit.needs import requested_gpus
 from placewise_core.admit.shapes import Options, at_most
 
@@ -15,7 +15,7 @@ class FifoStrict(GreedyAdmission):
     name = "fifo-strict"
     keeps_order = True
 
-    def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+    def choose(self, waiting: WaitingJob, options: Options, state: Round) -> int | None:
         if waiting.job.is_rigid:  # one shape, its own
             return 0
         return at_most(options, requested_gpus(waiting.job, state.facts.total_gpus))

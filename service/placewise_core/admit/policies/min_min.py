@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from placewise_core.admit.greedy import Round, Waiting
+from placewise_core.admit.greedy import Round, WaitingJob
 from placewise_core.admit.policies.fifo import FifoStrict
 
 
@@ -12,5 +12,5 @@ class MinMin(FifoStrict):
     name = "min-min"
     keeps_order = False
 
-    def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
+    def order(self, waiting: Sequence[WaitingJob], state: Round) -> Sequence[WaitingJob]:
         return sorted(waiting, key=lambda w: (w.expected_s, w.position))

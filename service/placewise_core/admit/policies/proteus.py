@@ -11,7 +11,7 @@ fit are compared: the profiles predict speeds inside a node well, and over sever
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from placewise_core.admit.greedy import GreedyAdmission, Round, RoundNotes, Waiting
+from placewise_core.admit.greedy import GreedyAdmission, Round, RoundNotes, WaitingJob
 from placewise_core.admit.policies.lyapunov import drift_plus_penalties, followed, joined
 from placewise_core.admit.policy import AdmitContext
 from placewise_core.admit.seen import ShapeTable
@@ -56,7 +56,7 @@ class Proteus(GreedyAdmission):
         servable = [job for job in spaced(new, state.context.slices, 4) if len(state.whole.options(job))]
         return {job.id: self._waiting(job, state).single_s for job in servable}
 
-    def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+    def choose(self, waiting: WaitingJob, options: Options, state: Round) -> int | None:
         if len(options) == 1:
             return 0
         return self.least_of(options.few, state.few_latencies_s(waiting, options), state)
@@ -82,13 +82,13 @@ class Proteus(GreedyAdmission):
         rows = zip(printed, table.few_gpus, costs_s, strict=True)
         return tuple([value + weight * ((gpus or 1) / total) * cost_s / tau_s for value, gpus, cost_s in rows])
 
-    def _start(self, waiting: Waiting, rank: int, options: Options, i: int, state: Round) -> Admission:
+    def _start(self, waiting: WaitingJob, rank: int, options: Options, i: int, state: Round) -> Admission:
         admission = super()._start(waiting, rank, options, i, state)
         if not state.context.is_explaining:
             return admission
         return replace(admission, drift_plus_penalty=self._explained(waiting, options, state))
 
-    def _explained(self, waiting: Waiting, options: Options, state: Round) -> tuple[DriftPlusPenalty, ...]:
+    def _explained(self, waiting: WaitingJob, options: Options, state: Round) -> tuple[DriftPlusPenalty, ...]:
         """S(n) of the shapes that were compared. The job itself waits no more."""
         table = state.rated(waiting, options).table
         scores = self.scores(waiting.single_s, table, state.waiting, state.no_notes())

@@ -8,7 +8,7 @@ from itertools import compress
 
 import numpy as np
 
-from placewise_core.admit.greedy import Round, Waiting
+from placewise_core.admit.greedy import Round, WaitingJob
 from placewise_core.admit.policies.proteus import Proteus
 from placewise_core.admit.policies.qos import QosAware
 from placewise_core.admit.policies.qos_savable import QosSavable
@@ -21,7 +21,7 @@ class ProteusQos(Proteus, QosAware):
     name = "proteus-qos"
     keeps_order = False
 
-    def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+    def choose(self, waiting: WaitingJob, options: Options, state: Round) -> int | None:
         """Shapes on more nodes are looked at only if none on the fewest is in time."""
         if len(options) == 1:
             return 0

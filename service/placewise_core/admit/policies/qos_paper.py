@@ -5,7 +5,7 @@ not; in order of slack each job starts in its own s*, until the first whose s* d
 reconstructions: the paper's formulas are images that were lost.
 """
 
-from placewise_core.admit.greedy import Round, Waiting
+from placewise_core.admit.greedy import Round, WaitingJob
 from placewise_core.admit.policies.qos import QosAware
 from placewise_core.admit.shapes import Options
 from placewise_core.speed.throughput import ThroughputModel
@@ -20,7 +20,7 @@ class QosPaper(QosAware):
     def __init__(self, throughput: ThroughputModel) -> None:
         super().__init__(throughput.in_form("qos"))
 
-    def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+    def choose(self, waiting: WaitingJob, options: Options, state: Round) -> int | None:
         job = waiting.job
         if job.is_rigid:  # one shape, its own, however it is spread
             return 0

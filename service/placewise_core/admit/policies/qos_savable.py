@@ -6,7 +6,7 @@ well. Not in the paper; `qos` is the paper's policy.
 
 from collections.abc import Sequence
 
-from placewise_core.admit.greedy import Round, Waiting
+from placewise_core.admit.greedy import Round, WaitingJob
 from placewise_core.admit.policies.qos import QosAware
 from placewise_core.domain.job import Priority
 
@@ -16,11 +16,11 @@ class QosSavable(QosAware):
 
     name = "qos-savable"
 
-    def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
+    def order(self, waiting: Sequence[WaitingJob], state: Round) -> Sequence[WaitingJob]:
         if len(waiting) < 2:
             return waiting
 
-        def key(w: Waiting) -> tuple[int, float, int]:
+        def key(w: WaitingJob) -> tuple[int, float, int]:
             state.context.slices.pause()
             wish = self._wish(w, state)
             is_late = not wish.is_in_time and w.job.priority is not Priority.URGENT

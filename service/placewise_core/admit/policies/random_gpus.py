@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
+from placewise_core.admit.greedy import GreedyAdmission, Round, WaitingJob
 from placewise_core.admit.shapes import Options
 from placewise_core.domain.decision import AdmitDraw
 
@@ -20,7 +20,7 @@ class RandomGpus(GreedyAdmission):
     is_explored = False
     keeps_order = True
 
-    def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+    def choose(self, waiting: WaitingJob, options: Options, state: Round) -> int | None:
         counts = state.whole.options(waiting.job).consolidated.gpus
         seed = zlib.crc32(f"{waiting.job.id}:{waiting.job.submit_time_s}".encode())
         drawn = int(np.random.default_rng(seed).choice(counts))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise_core.admit.greedy import GreedyAdmission, Round, Waiting
+from placewise_core.admit.greedy import GreedyAdmission, Round, WaitingJob
 from placewise_core.admit.shapes import Options
 from placewise_core.basics.arrays import FloatArray
 from placewise_core.basics.slices import spaced
@@ -20,13 +20,13 @@ class _Tetris(GreedyAdmission):
     scores_shapes = True
 
     @abstractmethod
-    def merit(self, waiting: Waiting, options: Options, state: Round) -> FloatArray:
+    def merit(self, waiting: WaitingJob, options: Options, state: Round) -> FloatArray:
         """(K,) the merit of each shape; the largest is chosen."""
 
-    def choose(self, waiting: Waiting, options: Options, state: Round) -> int | None:
+    def choose(self, waiting: WaitingJob, options: Options, state: Round) -> int | None:
         return int(np.argmax(self.merit(waiting, options, state)))
 
-    def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
+    def order(self, waiting: Sequence[WaitingJob], state: Round) -> Sequence[WaitingJob]:
         if not waiting:
             return waiting
         alignment = np.array([self._alignment(w, state) for w in spaced(waiting, state.context.slices, 1)])
@@ -34,7 +34,7 @@ class _Tetris(GreedyAdmission):
         score = alignment - alignment.mean() / max(float(work.mean()), 1e-9) * work
         return [waiting[int(i)] for i in np.argsort(-score, kind="stable")]
 
-    def _alignment(self, waiting: Waiting, state: Round) -> float:
+    def _alignment(self, waiting: WaitingJob, state: Round) -> float:
         options = state.pool.options(waiting.job)
         if len(options) == 0:
             return 0.0
@@ -52,7 +52,7 @@ class TetrisPerf(_Tetris):
 
     name = "tetris-perf"
 
-    def merit(self, waiting: Waiting, options: Options, state: Round) -> FloatArray:
+    def merit(self, waiting: WaitingJob, options: Options, state: Round) -> FloatArray:
         return state.rate(waiting, options)
 
 
@@ -61,5 +61,5 @@ class TetrisCer(_Tetris):
 
     name = "tetris-cer"
 
-    def merit(self, waiting: Waiting, options: Options, state: Round) -> FloatArray:
+    def merit(self, waiting: WaitingJob, options: Options, state: Round) -> FloatArray:
         return state.cer(waiting, options)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from placewise_core.admit.greedy import Round, Waiting
+from placewise_core.admit.greedy import Round, WaitingJob
 from placewise_core.admit.policies.fifo import FifoStrict
 
 ARRIVAL_WEIGHT = 0.5  # the paper gives no weights: both times count the same
@@ -14,8 +14,8 @@ class WeightedFair(FifoStrict):
     name = "weighted-fair"
     keeps_order = False
 
-    def order(self, waiting: Sequence[Waiting], state: Round) -> Sequence[Waiting]:
-        def weight(w: Waiting) -> float:
+    def order(self, waiting: Sequence[WaitingJob], state: Round) -> Sequence[WaitingJob]:
+        def weight(w: WaitingJob) -> float:
             arrival = w.job.submit_time_s if w.job.submit_time_s > 0 else state.context.now_s
             return ARRIVAL_WEIGHT * arrival + (1.0 - ARRIVAL_WEIGHT) * w.expected_s
 

@@ -59,7 +59,7 @@ class NodeSpeeds:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CompletionTerms:
     """`terms` (3, 4, M), for the resources of _ROWS: 1 over the capacity; telemetry's shares, 0 where unknown; and 1
     over the number of resources the node has, 0 for one it lacks."""
 
@@ -74,7 +74,7 @@ class NodeLoads:
     larger of the promised and the measured amount."""
 
     def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[ClusterView, _Kept] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[ClusterView, _CompletionTerms] = WeakKeyDictionary()
 
     def of(self, offer: Offer) -> FloatArray:
         """(J, N) in [0, 1], right for the nodes that may take the task. Do not write."""
@@ -94,18 +94,18 @@ class NodeLoads:
             kept.stamps[m] = view.usage.node_stamp[m]
         return kept.load
 
-    def _of(self, view: ClusterView) -> _Kept:
+    def _of(self, view: ClusterView) -> _CompletionTerms:
         kept = self._kept.get(view)
         if kept is None or kept.telemetry_stamp != view.nodes.telemetry_stamp or len(kept.stamps) != view.nodes.size:
             kept = self._kept[view] = _begun(view)
         return kept
 
 
-def _begun(view: ClusterView) -> _Kept:
+def _begun(view: ClusterView) -> _CompletionTerms:
     inverse = view.nodes.inverse_capacity[_ROWS]
     is_there = inverse > 0
     weights = is_there / np.maximum(1, is_there.sum(axis=0))
-    kept = _Kept(
+    kept = _CompletionTerms(
         load=np.zeros(view.nodes.size),
         terms=np.array([inverse, np.nan_to_num(view.nodes.telemetry[_MEASURED]), weights]),
         stamps=view.usage.node_stamp.copy(),
@@ -125,7 +125,7 @@ def _load(free: FloatArray, terms: FloatArray) -> FloatArray:
     return np.asarray(np.add.reduce(used, axis=0))
 
 
-def _load_on(view: ClusterView, kept: _Kept, m: int) -> float:
+def _load_on(view: ClusterView, kept: _CompletionTerms, m: int) -> float:
     """`_load` of one node, to the last bit: for four numbers arrays take several times as long."""
     free = view.usage.free[:, m].tolist()
     load = 0.0

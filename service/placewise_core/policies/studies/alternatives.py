@@ -19,7 +19,7 @@ from placewise_core.gang.policy import Action, PlacementPolicy, Proposal, action
 from placewise_core.inputs.reward import PartTokens
 from placewise_core.policies import explore
 from placewise_core.policies.explore import Drawn, Exploration, asked_once
-from placewise_core.policies.search import BestOfK, Judged
+from placewise_core.policies.search import BestOfK, PlacementScores
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view.view import ClusterView
 
@@ -98,7 +98,7 @@ def studied(
     chosen = action_of(drawn.proposal.assignments)
     explorers = [explorer.policy for explorer in study.exploration.explorers] if drawn.rate > 0 else []
     others = [policies[name] for name in ASKED if name in policies]
-    asked = [_Asked.of(each, study, context) for each in dict.fromkeys((study.policy, *explorers, *others))]
+    asked = [_PolicyProposal.of(each, study, context) for each in dict.fromkeys((study.policy, *explorers, *others))]
     found: dict[Action, tuple[str, Proposal]] = {chosen: (drawn.explorer or study.policy.name, drawn.proposal)}
     for each in asked:
         if each.proposal is not None and not each.proposal.is_fallback:
@@ -129,7 +129,7 @@ def studied(
 
 
 @frozen
-class _Asked:
+class _PolicyProposal:
     """A policy, its proposal and where that puts the tasks."""
 
     policy: PlacementPolicy
@@ -137,7 +137,7 @@ class _Asked:
     action: Action = ()
 
     @classmethod
-    def of(cls, policy: PlacementPolicy, study: Study, context: PlaceContext) -> "_Asked":
+    def of(cls, policy: PlacementPolicy, study: Study, context: PlaceContext) -> "_PolicyProposal":
         proposal = asked_once(policy, study.job, study.view, context)
         return cls(policy, proposal, action_of(proposal.assignments) if proposal is not None else ())
 
@@ -160,7 +160,7 @@ def _probabilities(study: Study, drawn: Drawn, gives: Mapping[PlacementPolicy, f
 
 def _judged(
     study: Study, proposals: Sequence[Proposal], search: BestOfK | None, context: PlaceContext
-) -> tuple[Judged | None, bool]:
+) -> tuple[PlacementScores | None, bool]:
     """The reward model's forecasts and whether it knows their spread; none without a model, or if it fails."""
     if search is None:
         return None, False

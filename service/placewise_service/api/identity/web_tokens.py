@@ -54,7 +54,7 @@ class Key:
 
 
 @frozen
-class _Known:
+class _VerifiedToken:
     """A token that was verified."""
 
     principal: Principal
@@ -78,7 +78,7 @@ class WebTokens:
     ) -> None:
         self._rules = rules
         self._clock = clock
-        self._known: Bounded[bytes, _Known] = Bounded(_KEPT)
+        self._known: Bounded[bytes, _VerifiedToken] = Bounded(_KEPT)
         self.file = WatchedFile("JWKS file", path, parse_keys, clock, keep_s, self._on_change, on_stale)
 
     def find(self, token: str) -> Principal:
@@ -91,7 +91,7 @@ class WebTokens:
             return known.principal
         claims = self._verified(token, keys, now_s)
         principal = self._principal(claims)
-        self._known[digest] = _Known(principal, _time_s(claims.get("nbf", 0)), _time_s(claims["exp"]))
+        self._known[digest] = _VerifiedToken(principal, _time_s(claims.get("nbf", 0)), _time_s(claims["exp"]))
         return principal
 
     def _verified(self, token: str, keys: Keys, now_s: float) -> dict[str, Any]:

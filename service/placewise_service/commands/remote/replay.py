@@ -28,9 +28,9 @@ from placewise_service.commands.remote.cluster import explorer_of
 from placewise_service.commands.store import opened_store
 from placewise_service.data import PHILLY_CUT
 from placewise_service.declog.dataset import DatasetBusyError
-from placewise_service.replay.host import Host, ReplayPlan, Run
+from placewise_service.replay.host import Host, ReplayPlan, ReplayResult
 from placewise_service.replay.keeping import save_log
-from placewise_service.replay.summary import Figures
+from placewise_service.replay.summary import ReplayFigures
 from placewise_service.replay.true_host import TrueHost
 from placewise_service.replay.truths import truth_maker
 
@@ -146,7 +146,7 @@ class _Keeping:
     is_keeping: bool
     log: Path | None
 
-    async def end(self, host: Host | TrueHost, run: Run) -> None:
+    async def end(self, host: Host | TrueHost, run: ReplayResult) -> None:
         """Exports the log if that is asked for, and deletes the cluster unless it is kept.
 
         A log that could not be exported keeps its cluster. Raises CommandError then.
@@ -177,7 +177,7 @@ def _most_span_s(jobs: Sequence[TraceJob], gpus: int) -> float:
     return max(job.submit_s for job in jobs) + 4.0 * (work_s + max(job.duration_s for job in jobs))
 
 
-def _drawn(runs: Sequence[Figures], plot: Path, title: str) -> str:
+def _drawn(runs: Sequence[ReplayFigures], plot: Path, title: str) -> str:
     """The path of the plot, or the reason if there is none: serving does not install the library for it."""
     try:
         from placewise_service.replay.plot import draw  # noqa: PLC0415 - of the extra `plot`
@@ -195,7 +195,7 @@ async def _run_all(
     jobs: Sequence[TraceJob],
     truth: Callable[[], Truth] | None,
     keeping: _Keeping,
-) -> list[Figures]:
+) -> list[ReplayFigures]:
     runs = []
     try:
         opened = AsyncClient(target, timeout_s=30.0)
@@ -207,13 +207,13 @@ async def _run_all(
             with progress(plan.place_policy, len(jobs)) as bar:
                 task = bar.task_ids[0]
                 try:
-                    runs.append(Figures.of(await host.run(lambda n, b=bar, t=task: b.advance(t, n))))  # type: ignore[misc]
+                    runs.append(ReplayFigures.of(await host.run(lambda n, b=bar, t=task: b.advance(t, n))))  # type: ignore[misc]
                 finally:
                     await keeping.end(host, host.result)
     return runs
 
 
-def _print(runs: Sequence[Figures], trace: Path, jobs: int, truth: str, plot: str, is_json: bool) -> None:
+def _print(runs: Sequence[ReplayFigures], trace: Path, jobs: int, truth: str, plot: str, is_json: bool) -> None:
     results = [run.as_dict() for run in runs]
     if is_json:
         first = runs[0].run.plan

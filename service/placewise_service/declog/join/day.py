@@ -29,7 +29,7 @@ from placewise_service.declog.join.flatten import (
     unrepeated,
 )
 from placewise_service.declog.join.runs import REWARDED, run_row
-from placewise_service.declog.outcomes import CLOCK_S, Decided, Fates, Found
+from placewise_service.declog.outcomes import CLOCK_S, Decided, Fates, RowOutcome
 from placewise_service.declog.problems import FileProblemError, Problems, check_schema, first_line
 from placewise_service.declog.tables import DECISIONS, OUTCOMES, SCHEMAS
 
@@ -145,7 +145,7 @@ class DayJoin:
         self.counts["REPEATED"] += 1
         self.problems.note(path, "rows that the log has already, counted once", f"job {job_id}")
 
-    def _check_clock(self, row: Decided, found: Found) -> None:
+    def _check_clock(self, row: Decided, found: RowOutcome) -> None:
         fate = found.fate
         if fate.first_time_s < row.time_s - CLOCK_S:
             what = "jobs reported from before their decision: the clocks disagree"
@@ -201,7 +201,7 @@ def _table(rows: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 
-def _columns(found: Sequence[Found]) -> dict[str, Sequence[object]]:
+def _columns(found: Sequence[RowOutcome]) -> dict[str, Sequence[object]]:
     fates = [each.fate for each in found]
     return {
         "status": [each.status.value for each in found],

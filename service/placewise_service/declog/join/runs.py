@@ -15,7 +15,7 @@ from placewise_core.domain.commands import JobEventKind
 from placewise_core.domain.realised import HORIZONS_MIN, Run, points_of, reward_h
 from placewise_service.declog.derived import PLACED_REWARDS, REWARDS
 from placewise_service.declog.join.clock import LogClock
-from placewise_service.declog.outcomes import Decided, Found, Status
+from placewise_service.declog.outcomes import Decided, RowOutcome, Status
 
 _MOST_ON_NODE: Final = 512  # runs at once: beyond them a reward is unknown, as pairs grow with the square
 REWARDED: Final = pa.schema(
@@ -28,7 +28,7 @@ REWARDED: Final = pa.schema(
 )
 
 
-def run_row(row: Decided, found: Found) -> tuple[Any, ...] | None:
+def run_row(row: Decided, found: RowOutcome) -> tuple[Any, ...] | None:
     """The row of `runs` of one job of a Place decision; None if it never started, or never ran by this decision."""
     fate = found.fate
     if not row.is_place or found.status is Status.NOT_HELD or not fate.start_time_s:

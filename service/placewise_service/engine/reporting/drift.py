@@ -67,7 +67,7 @@ class Columns:
 
 
 @frozen
-class _Known:
+class _ProfiledTypes:
     """Models and GPU types that a bundle has a profile of."""
 
     bundle: Bundle
@@ -75,7 +75,7 @@ class _Known:
     gpu_types: frozenset[str]
 
     @classmethod
-    def of(cls, bundle: Bundle) -> "_Known":
+    def of(cls, bundle: Bundle) -> "_ProfiledTypes":
         profiles = bundle.document(THROUGHPUT)["profiles"]
         models, gpu_types = ({str(each[key]) for each in profiles} for key in ("model", "gpu_model"))
         return cls(bundle, frozenset(map(normalised, models)), frozenset(map(canonical, gpu_types)))
@@ -85,7 +85,7 @@ class _Known:
 class _Watched:
     """One cluster."""
 
-    known: _Known
+    known: _ProfiledTypes
     columns: Columns = field(default_factory=Columns)
     # By job: bundle and predicted speed.
     forecasts: Latest[str, tuple[str, float]] = field(default_factory=lambda: Latest(_MOST_JOBS))
@@ -166,10 +166,10 @@ class DriftWatch:
         bundle = self._registry.bundle_of(cluster)
         if cluster not in self._watched:
             self._watched = {name: each for name, each in self._watched.items() if self._views.find(name)}
-            self._watched[cluster] = _Watched(_Known.of(bundle))
+            self._watched[cluster] = _Watched(_ProfiledTypes.of(bundle))
         watched = self._watched[cluster]
         if watched.known.bundle is not bundle:
-            watched.known = _Known.of(bundle)
+            watched.known = _ProfiledTypes.of(bundle)
         return watched
 
 

@@ -8,7 +8,7 @@ from placewise_service.state.store import MOST_LINKED
 
 
 @dataclass(slots=True)
-class _Kept:
+class _JobDecisions:
     admitted: str = ""
     placed: str = ""
     refused: str = ""
@@ -19,13 +19,13 @@ class Links:
     """Of one cluster, by job; the older half goes when the newer one is full."""
 
     def __init__(self) -> None:
-        self._newer: dict[str, _Kept] = {}
-        self._older: dict[str, _Kept] = {}
+        self._newer: dict[str, _JobDecisions] = {}
+        self._older: dict[str, _JobDecisions] = {}
 
     def link(self, questions: Sequence[AskedJob]) -> Sequence[JobLinks]:
         found = []
         for asked in questions:
-            kept = self._newer.get(asked.job) or self._older.get(asked.job) or _Kept()
+            kept = self._newer.get(asked.job) or self._older.get(asked.job) or _JobDecisions()
             self._newer[asked.job] = kept
             refused = ""
             if asked.kind is Asked.WAITS:

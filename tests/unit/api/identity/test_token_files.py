@@ -26,7 +26,7 @@ from placewise_service.telemetry import Telemetry
 KEEP_S = 60.0
 
 
-class Kept:
+class OneToken:
     """A tokens file with one token, as a service reads it."""
 
     def __init__(self, folder: Path, on_stale: Callable[[str, float], None] | None = None) -> None:
@@ -44,8 +44,8 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Kept:
-    return Kept(tmp_path)
+def kept(tmp_path: Path) -> OneToken:
+    return OneToken(tmp_path)
 
 
 def empty(path: Path) -> None:
@@ -82,7 +82,7 @@ BREAKS = [empty, comment, no_list, half, other_kind, delete, folder]
 
 @pytest.mark.parametrize("spoil", BREAKS, ids=lambda spoil: spoil.__name__)
 def test_a_file_that_cannot_be_used_keeps_the_last_tokens_for_a_while_and_then_refuses_all(
-    kept: Kept, spoil: Callable[[Path], object]
+    kept: OneToken, spoil: Callable[[Path], object]
 ) -> None:
     assert kept.ask() == "slurm"
     content = kept.path.read_bytes()
@@ -115,7 +115,7 @@ def test_such_a_file_is_a_reason_not_to_start(tmp_path: Path, spoil: Callable[[P
         by_tokens(path)
 
 
-def test_an_empty_list_revokes_all_at_once(kept: Kept) -> None:
+def test_an_empty_list_revokes_all_at_once(kept: OneToken) -> None:
     kept.path.write_text("tokens: []\n")
     with pytest.raises(UnauthenticatedError):
         kept.ask()
@@ -124,7 +124,7 @@ def test_an_empty_list_revokes_all_at_once(kept: Kept) -> None:
 
 
 def test_a_failed_read_is_repeated_though_nothing_of_the_file_changes(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
+    kept: OneToken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An owner who is corrected, or a directory above that is opened, may leave no trace in the file's dates."""
     opened = Path.open
@@ -142,7 +142,7 @@ def test_a_failed_read_is_repeated_though_nothing_of_the_file_changes(
     assert kept.ask(new) == "new"
 
 
-def test_a_change_of_mode_is_a_reason_to_read_again(kept: Kept) -> None:
+def test_a_change_of_mode_is_a_reason_to_read_again(kept: OneToken) -> None:
     """Size and date of the content stay: only the inode's own date tells."""
     status = kept.path.stat()
     text = kept.path.read_text().replace("name: slurm", "name: other")
@@ -154,7 +154,7 @@ def test_a_change_of_mode_is_a_reason_to_read_again(kept: Kept) -> None:
 
 def test_readiness_and_metrics_tell_of_it(tmp_path: Path) -> None:
     """Of the file that nobody asked about meanwhile, too."""
-    kept = Kept(tmp_path)
+    kept = OneToken(tmp_path)
     kept.path.unlink()
     kept.clock.advance(2.0)
     assert kept.identity.problem() == ""
@@ -164,7 +164,7 @@ def test_readiness_and_metrics_tell_of_it(tmp_path: Path) -> None:
 
 
 async def test_readyz_is_red_and_says_why(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = OneToken(tmp_path)
     async with faces(authenticator=kept.identity) as running:
         assert (await running.http.get("/readyz")).status_code == 200
         kept.path.unlink()
@@ -180,7 +180,7 @@ async def test_readyz_is_red_and_says_why(tmp_path: Path) -> None:
 
 async def test_metrics_tell_of_it_as_long_as_it_lasts_and_then_of_nothing_else(tmp_path: Path) -> None:
     telemetry = Telemetry()
-    kept = Kept(tmp_path, telemetry.credentials_stale)
+    kept = OneToken(tmp_path, telemetry.credentials_stale)
     async with faces(authenticator=kept.identity, telemetry=telemetry) as running:
 
         async def scrape(token: str) -> tuple[int, list[str]]:
@@ -213,7 +213,7 @@ def test_changes_keep_the_file_its_mode_and_whatever_is_mounted_of_it(tmp_path: 
     assert row["name"] == "b"
 
 
-def test_a_revoked_token_is_refused_by_who_has_the_one_file_mounted(kept: Kept, tmp_path: Path) -> None:
+def test_a_revoked_token_is_refused_by_who_has_the_one_file_mounted(kept: OneToken, tmp_path: Path) -> None:
     os.link(kept.path, tmp_path / "mounted")
     mounted = by_tokens(tmp_path / "mounted", kept.clock)
     assert mounted.authenticate(Credentials(kept.token)).name == "slurm"
@@ -223,7 +223,7 @@ def test_a_revoked_token_is_refused_by_who_has_the_one_file_mounted(kept: Kept, 
         mounted.authenticate(Credentials(kept.token))
 
 
-def test_a_file_that_is_being_changed_is_read_a_moment_later(kept: Kept) -> None:
+def test_a_file_that_is_being_changed_is_read_a_moment_later(kept: OneToken) -> None:
     with kept.path.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write("tokens: []")  # half of the content

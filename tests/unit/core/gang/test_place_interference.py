@@ -126,7 +126,7 @@ def test_a_reported_speed_is_where_a_neighbour_starts_from() -> None:
     assert [(n.speed_before, n.speed_after) for n in prediction.neighbours] == [pytest.approx((3.0, 1.2))]
 
 
-class _Asked(NoInterference):
+class _ModelRecorder(NoInterference):
     """Notes the questions."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ def test_gpu_memory_decides_before_anybody_asks_for_speeds(needs_gib: float, fit
         [node("a", gpus=1, max_jobs_per_gpu=2)], [running("there", "a", [0], holds, model="lm", gpu_sharing=share)]
     )
     job = gang("new", 1, gpus, model="lm", sharing=share, gpu_memory_gib=needs_gib)
-    asked = _Asked()
+    asked = _ModelRecorder()
     proposal = Consolidate().propose(job, view, context(interference=asked))
     assert (proposal is not None) == fits
     assert bool(asked.models) == fits

@@ -74,7 +74,7 @@ async def pair(root: Path, store: MemoryStore, clock: ManualClock) -> AsyncItera
         await engine.close()
 
 
-class Kept:
+class MemoryAudit:
     """An audit in memory."""
 
     def __init__(self, records: list[AuditRecord]) -> None:
@@ -84,7 +84,7 @@ class Kept:
         self.records.append(record)
 
 
-def replica(store: MemoryStore, root: Path, clock: ManualClock, audit: Kept | None = None) -> Engine:
+def replica(store: MemoryStore, root: Path, clock: ManualClock, audit: MemoryAudit | None = None) -> Engine:
     return build_engine(store, clock, Telemetry(), EngineOptions(), root, audit=audit)
 
 
@@ -368,7 +368,7 @@ async def test_a_replica_that_cannot_load_the_canary_rolls_it_back(
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     copy_bundle(elsewhere / "default", created="2026-01-04T00:00:00Z")
     kept: list[AuditRecord] = []
-    here, there = replica(store, root, clock), replica(store, elsewhere, clock, Kept(kept))
+    here, there = replica(store, root, clock), replica(store, elsewhere, clock, MemoryAudit(kept))
     await here.report_nodes(LAB, [make_node("n0", 4)], full=True)
     await here.bundles.set_canary("next", LAB, Arms("", 0.3))
     await there.bundles.refresh()

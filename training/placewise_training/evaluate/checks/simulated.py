@@ -47,7 +47,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _SimulatedDecision:
     """One decision: which policy placed the job, whether both gave one placement, (2, F) features of the two and
     their nodes."""
 
@@ -68,7 +68,7 @@ class Mixed(PlacementPolicy):
         bundle = shipped()
         self._policies = placement_policy(site.own, bundle), placement_policy(site.candidate, bundle)
         self._rate, self._seed, self._forced = site.rate, seed, forced or {}
-        self.asked: dict[str, _Asked] = {}
+        self.asked: dict[str, _SimulatedDecision] = {}
 
     def propose(self, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
         given = [policy.propose(job, view, context) for policy in self._policies]
@@ -81,12 +81,12 @@ class Mixed(PlacementPolicy):
         is_same = action_of(own.assignments) == action_of(candidate.assignments)
         rows = np.array([_features(job, one, view) for one in both])
         nodes = frozenset(each.node for one in both for each in one.assignments)
-        self.asked[job.id] = _Asked(job, context.now_s, turn, is_same, rows, nodes)
+        self.asked[job.id] = _SimulatedDecision(job, context.now_s, turn, is_same, rows, nodes)
         return both[turn]
 
 
 @dataclass(slots=True)
-class _Run:
+class _JobProgress:
     """A job's nodes, and (time, work done, work per second) from each change of its speed on. Work is 1 in all."""
 
     nodes: frozenset[str]
@@ -107,17 +107,17 @@ class _Run:
 
 def played(
     site: Site, seed: int, forced: Mapping[str, int] | None = None, until: str = ""
-) -> tuple[Mixed, dict[str, _Run]]:
+) -> tuple[Mixed, dict[str, _JobProgress]]:
     """One simulation and the runs of its jobs; with `until`, no further than that job's horizon."""
     truth = make_truth(site.truth, seed)
-    policy, runs = Mixed(site, seed, forced), dict[str, _Run]()
+    policy, runs = Mixed(site, seed, forced), dict[str, _JobProgress]()
     versions: dict[str, int] = {}
 
     def note_event(now_s: float, what: str, job: SimJob, places: tuple[str, ...]) -> None:
         if what == "finish":
             runs[job.id].end_s = now_s
         elif what == "start":
-            runs[job.id] = _Run(frozenset(places), [(now_s, 0.0, 0.0)])
+            runs[job.id] = _JobProgress(frozenset(places), [(now_s, 0.0, 0.0)])
 
     jobs = HarmonyWorkload(jobs=site.jobs).generate(truth, seed)
     options = SimOptions(observers=(note_event,))
@@ -134,7 +134,7 @@ def played(
     return policy, runs
 
 
-def reward_of(job_id: str, runs: Mapping[str, _Run], nodes: Set[str], horizon_s: float) -> float:
+def reward_of(job_id: str, runs: Mapping[str, _JobProgress], nodes: Set[str], horizon_s: float) -> float:
     """Σ (c_n / e_n) over `horizon_s` from its start, of the job and of those that ran on one of `nodes` by then. `runs`
     are in the order of their decisions, `nodes` those of any placement that the job could have had."""
     run = runs[job_id]
@@ -178,7 +178,7 @@ def simulated_log(site: Site, seed: int) -> tuple[LoggedDecisions, Sequence[str]
     return log, names
 
 
-def _before(asked: Sequence[_Asked], runs: Sequence[_Run], horizon_s: float) -> FloatArray:
+def _before(asked: Sequence[_SimulatedDecision], runs: Sequence[_JobProgress], horizon_s: float) -> FloatArray:
     """(N, 3) as the gate's forecast has it."""
     stays = [
         Stay("", one.job, one.time_s, run.start_s, run.end_s, run.end_s < math.inf, tuple(run.nodes))

@@ -14,7 +14,7 @@ from placewise_core.basics.arrays import FloatArray
 from placewise_training.log.later import gain
 
 
-class Chosen(NamedTuple):
+class LoggedChoice(NamedTuple):
     """A decision between K placements with these probabilities (K,), of which the `taken` earned `reward`."""
 
     time_s: float
@@ -23,7 +23,7 @@ class Chosen(NamedTuple):
     reward: float
 
 
-def worth(decisions: Sequence[Chosen], choices: Sequence[int], levels: FloatArray) -> FloatArray:
+def worth(decisions: Sequence[LoggedChoice], choices: Sequence[int], levels: FloatArray) -> FloatArray:
     """Importance-weighted rewards (N,) of a net that would have made these choices.
 
     Each reward is taken relative to its entry of `levels` (N,), a baseline that depends on the decision but not on the
@@ -37,7 +37,7 @@ def worth(decisions: Sequence[Chosen], choices: Sequence[int], levels: FloatArra
 
 
 def gain_of_choices(
-    decisions: Sequence[Chosen], before: Sequence[int], after: Sequence[int], levels: FloatArray
+    decisions: Sequence[LoggedChoice], before: Sequence[int], after: Sequence[int], levels: FloatArray
 ) -> dict[str, Any]:
     """As gain(), with minus the worth as error. Raises ValueError without decisions."""
     if not decisions:

@@ -22,7 +22,7 @@ from placewise_log.reading import ExportedLog
 from placewise_log.rebuilding import NotRebuiltError
 from placewise_log.record import DecisionRecord
 from placewise_log.store import LogStore
-from placewise_training.log.choosing.choices import Chosen, gain_of_choices
+from placewise_training.log.choosing.choices import LoggedChoice, gain_of_choices
 from placewise_training.log.index import LogIndex
 from placewise_training.log.placed import is_probability
 from placewise_training.log.places import Placed, Places
@@ -113,7 +113,7 @@ def choice_gain(
     ValueError if none of these has its alternatives.
     """
     until_s = min((step.time_s for step in steps if step.end_time_s is None), default=math.inf)
-    decisions: list[Chosen] = []
+    decisions: list[LoggedChoice] = []
     choices: tuple[list[int], list[int]] = ([], [])
     kept = [
         i for i, step in enumerate(steps)
@@ -121,7 +121,7 @@ def choice_gain(
     ]  # fmt: skip
     for step, reward in [(steps[i], float(rewards[i])) for i in kept]:
         places = [place for place, _ in step.options]
-        decisions.append(Chosen(step.time_s, [p for _, p in step.options], places.index(step.action), reward))
+        decisions.append(LoggedChoice(step.time_s, [p for _, p in step.options], places.index(step.action), reward))
         for found, values_of in zip(choices, (before, after), strict=True):
             found.append(int(np.argmax(values_of(step.state)[places])))
     return gain_of_choices(decisions, choices[0], choices[1], levels[kept])

@@ -23,7 +23,7 @@ from placewise_core.view.standing import with_groups
 from placewise_core.view.view import ClusterView
 from placewise_log.reading import ExportedLog
 from placewise_log.rebuilding import NotRebuiltError
-from placewise_training.log.choosing.choices import Chosen, gain_of_choices
+from placewise_training.log.choosing.choices import LoggedChoice, gain_of_choices
 from placewise_training.log.choosing.ridge import Ridge
 from placewise_training.log.later import HeldBack, held_back
 from placewise_training.log.placed import OUTSIDE, REWARD, Option, PlacedJob, features_of, placed_jobs
@@ -169,7 +169,8 @@ def log_report(where: str, log: HeldBack[PolicyRow[Way]], before: LogPi[Way], af
     rewards, (seen, asked) = np.array([row.reward for row in known]), (_situations(part) for part in (known, rows))
     levels = Ridge.fitted(seen, rewards).predicted(asked)
     decisions = [
-        Chosen(row.time_s, [choice.propensity for choice in row.choices], row.chosen, row.reward or 0.0) for row in rows
+        LoggedChoice(row.time_s, [choice.propensity for choice in row.choices], row.chosen, row.reward or 0.0)
+        for row in rows
     ]
     return log.report(where, gain_of_choices(decisions, _likeliest(rows, before), _likeliest(rows, after), levels))
 

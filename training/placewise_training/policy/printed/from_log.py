@@ -19,11 +19,11 @@ from placewise_training.log.later import HeldBack
 from placewise_training.policy.logged.from_log import LogPi, PolicyRow, log_rows
 from placewise_training.policy.net import masked_log_probabilities
 from placewise_training.policy.printed.net import PaperPolicy
-from placewise_training.policy.printed.rollouts import ActingNet, Interval, Step
+from placewise_training.policy.printed.rollouts import ActingNet, Interval, PaperStep
 from placewise_training.policy.teacher import Lesson
 from placewise_training.sim.arrivals import INTERVAL_S
 
-Steps = tuple[Step, ...]
+Steps = tuple[PaperStep, ...]
 
 
 class Reader:
@@ -37,13 +37,13 @@ class Reader:
         """The steps to the placement of a lesson; None if the net cannot take them."""
         if view.nodes.size != self._net.nodes:
             return None
-        steps, left = list[Step](), lesson.counts[lesson.best].reshape(-1).copy()
+        steps, left = list[PaperStep](), lesson.counts[lesson.best].reshape(-1).copy()
 
         def choose(logits: Float32, mask: BoolArray, task: int) -> tuple[int, float]:
             wanted = np.flatnonzero(mask & (left > 0))
             action = int(wanted[0]) if len(wanted) else int(np.flatnonzero(mask)[0])
             left[action] -= 1
-            steps.append(Step(self._net.asked, mask.copy(), action, 1.0))
+            steps.append(PaperStep(self._net.asked, mask.copy(), action, 1.0))
             return action, 1.0
 
         proposal = self._policy.decode(job, view, context, choose)
@@ -64,7 +64,7 @@ def intervals_of(rows: Sequence[PolicyRow[Steps]]) -> list[Interval]:
     for (row, reward), share in zip(known, [*passed, 1.0], strict=True):
         way, propensity, _ = row.choices[row.chosen]
         odds = propensity ** (1.0 / len(way))
-        found.append(Interval([Step(s.rows, s.mask, s.action, odds) for s in way], reward, share))
+        found.append(Interval([PaperStep(s.rows, s.mask, s.action, odds) for s in way], reward, share))
     return found
 
 

@@ -25,7 +25,7 @@ from placewise_training.sim.workloads import HarmonyWorkload, Lengths
 
 
 @dataclass(slots=True)
-class Step:
+class PaperStep:
     """One task placed: rows (J, columns), of which the first is the job's, mask (2M,), and π of the action then."""
 
     rows: Float32
@@ -38,7 +38,7 @@ class Step:
 class Interval:
     """The tasks of a scheduling interval and its reward (1); `passed` intervals later the next one came."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[PaperStep] = field(default_factory=list)
     reward: float = 0.0
     passed: float = 1.0
 
@@ -82,7 +82,7 @@ class PaperActor(PlacementPolicy):
         self._rng, self._explore, self._is_sampled = rng, explore, is_sampled
         self._speeds = PredictedSpeeds(scorer, INTERVAL_S) if scorer is not None else None
         self._guide: list[int] = []
-        self._steps: list[Step] = []
+        self._steps: list[PaperStep] = []
         self._now_s = -1.0
         self.intervals: list[Interval] = []
 
@@ -124,7 +124,7 @@ class PaperActor(PlacementPolicy):
             action = int(self._rng.choice(len(odds), p=odds))
         else:
             action = int(odds.argmax())
-        self._steps.append(Step(self._net.asked, mask.copy(), action, float(odds[action])))
+        self._steps.append(PaperStep(self._net.asked, mask.copy(), action, float(odds[action])))
         return action, float(odds[action])
 
     def _tick(self, now_s: float, view: ClusterView) -> None:

@@ -32,7 +32,7 @@ from placewise_training.policy.logged.from_log import PolicyRow, log_report
 from placewise_training.policy.net import masked_log_probabilities
 from placewise_training.policy.printed.from_log import Steps, intervals_of, log_decisions, log_pi_of
 from placewise_training.policy.printed.net import PaperPolicy, PaperValue
-from placewise_training.policy.printed.rollouts import Interval, PaperActor, Step, simulate, situation
+from placewise_training.policy.printed.rollouts import Interval, PaperActor, PaperStep, simulate, situation
 
 SCHEMA, REPORT, CHECKPOINT = "placewise.harmony-paper/1", "harmony_paper.json", "harmony_paper.pt"
 FIRST_VALIDATION_SEED = 900_000  # above every training seed
@@ -79,14 +79,14 @@ class Args:
 class Sample:
     """A task, the reward of its interval, and the first state of the next interval (None at the end)."""
 
-    step: Step
+    step: PaperStep
     reward: float
     discount: float
-    after: Step | None
+    after: PaperStep | None
 
 
 @dataclass(slots=True)
-class _Run:
+class _PaperTraining:
     policy: PaperPolicy
     value: PaperValue
     optimiser: torch.optim.Optimizer
@@ -135,7 +135,7 @@ def train(args: Args, show: Show = lambda title, done, total: None) -> dict[str,
     return report
 
 
-def _keep(args: Args, run: _Run, report: dict[str, Any]) -> None:
+def _keep(args: Args, run: _PaperTraining, report: dict[str, Any]) -> None:
     """The best net so far, so that a run that is ended early leaves one."""
     torch.save({"shape": run.policy.shape, "policy": run.best_state}, args.out / CHECKPOINT)
     (args.out / REPORT).write_text(json.dumps(report, indent=2) + "\n", "utf-8")
@@ -149,7 +149,7 @@ def load_net(checkpoint: Path) -> PaperPolicy:
     return net.eval()
 
 
-def _report(args: Args, run: _Run, seconds: float) -> dict[str, Any]:
+def _report(args: Args, run: _PaperTraining, seconds: float) -> dict[str, Any]:
     first = 100_000 * args.seed
     machine = ("out", "threads", "reward_model", "start")
     return {
@@ -166,12 +166,12 @@ def _report(args: Args, run: _Run, seconds: float) -> dict[str, Any]:
     }
 
 
-def _run(args: Args) -> _Run:
+def _run(args: Args) -> _PaperTraining:
     shape = (args.nodes, args.width, args.heads, args.layers)
     policy = begun(args.start) if args.start else PaperPolicy(*shape)
     value = PaperValue(**policy.shape)
     optimiser = torch.optim.Adam([*policy.parameters(), *value.parameters()], lr=args.rate)
-    return _Run(policy, value, optimiser, deque(maxlen=args.replay))
+    return _PaperTraining(policy, value, optimiser, deque(maxlen=args.replay))
 
 
 def begun(folder: Path) -> PaperPolicy:
@@ -183,7 +183,9 @@ def begun(folder: Path) -> PaperPolicy:
     return filled(PaperPolicy(**shape), folder / HARMONY_PAPER_MODEL)
 
 
-def _episodes(args: Args, run: _Run, share: float, scorer: RewardRuntime) -> tuple[list[list[Interval]], float]:
+def _episodes(
+    args: Args, run: _PaperTraining, share: float, scorer: RewardRuntime
+) -> tuple[list[list[Interval]], float]:
     """The intervals of each simulation of a round, and the mean of their average JCTs in seconds."""
     first = 100_000 * args.seed + run.rounds * args.simulations
     episodes, jct_s = [], []
@@ -205,7 +207,7 @@ def samples_of(intervals: Sequence[Interval], gamma: float) -> list[Sample]:
     ]
 
 
-def _learn(args: Args, run: _Run, episodes: Sequence[Sequence[Interval]], share: float) -> dict[str, float]:
+def _learn(args: Args, run: _PaperTraining, episodes: Sequence[Sequence[Interval]], share: float) -> dict[str, float]:
     """One update per interval of the round."""
     rng = np.random.default_rng((args.seed, 59, run.rounds))
     for episode in episodes:
@@ -221,7 +223,7 @@ def _learn(args: Args, run: _Run, episodes: Sequence[Sequence[Interval]], share:
     return {"policy_loss": policy, "value_loss": value}
 
 
-def _learn_log(args: Args, run: _Run, log: HeldBack[PolicyRow[Steps]]) -> None:
+def _learn_log(args: Args, run: _PaperTraining, log: HeldBack[PolicyRow[Steps]]) -> None:
     """The update of (2) on decisions of the log, drawn as from the FIFO."""
     kept = samples_of(intervals_of(log.learn), args.gamma)
     if not kept:
@@ -235,7 +237,7 @@ def _learn_log(args: Args, run: _Run, log: HeldBack[PolicyRow[Steps]]) -> None:
     run.best_state = {name: value.detach().clone() for name, value in run.policy.state_dict().items()}
 
 
-def _update(run: _Run, chosen: Sequence[Sample], beta: float) -> tuple[float, float]:
+def _update(run: _PaperTraining, chosen: Sequence[Sample], beta: float) -> tuple[float, float]:
     rows, mask = collate([sample.step for sample in chosen])
     known = [sample.after for sample in chosen if sample.after is not None]
     with torch.no_grad():
@@ -257,7 +259,7 @@ def _update(run: _Run, chosen: Sequence[Sample], beta: float) -> tuple[float, fl
     return float(loss.detach()), float(value_loss.detach())
 
 
-def collate(steps: Sequence[Step]) -> tuple[Tensor, Tensor]:
+def collate(steps: Sequence[PaperStep]) -> tuple[Tensor, Tensor]:
     """rows (B, J, columns) and mask (B, J), padded to the longest."""
     most = max(len(step.rows) for step in steps)
     rows = np.zeros((len(steps), most, steps[0].rows.shape[1]), dtype=np.float32)
@@ -273,7 +275,7 @@ def _yardstick(args: Args, i: int) -> float:
     return simulate(drawn, placement_policies()["consolidate"])
 
 
-def _validated(args: Args, run: _Run, yardsticks: Sequence[float]) -> float:
+def _validated(args: Args, run: _PaperTraining, yardsticks: Sequence[float]) -> float:
     """Geometric mean of the net's JCT over consolidate's; the net may become the best of the run."""
     ratios = []
     for i, theirs in enumerate(yardsticks):

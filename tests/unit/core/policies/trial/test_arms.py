@@ -4,7 +4,7 @@ import itertools
 from functools import cache
 
 import pytest
-from tests.fakes.explored import EXPLORERS, POLICIES, Known, enumerated, first_of, gang_for, on_nodes, uneven
+from tests.fakes.explored import EXPLORERS, POLICIES, SingleProposal, enumerated, first_of, gang_for, on_nodes, uneven
 from tests.fakes.place_cases import context
 
 from placewise_core.domain.cluster import ExplorationGuard
@@ -56,8 +56,8 @@ def test_by_time_each_arm_has_one_block_of_each_period_and_the_first_one_is_draw
 
 
 @cache
-def known(policy: PlacementPolicy, workers: int) -> Known:
-    return Known(policy, first_of(policy, gang_for("", workers)))
+def known(policy: PlacementPolicy, workers: int) -> SingleProposal:
+    return SingleProposal(policy, first_of(policy, gang_for("", workers)))
 
 
 @pytest.mark.parametrize("workers", range(1, 5))

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.declog import decision
 
 from placewise_core.policies.studies.alternatives import Alternative
-from placewise_training.log.choosing.choices import Chosen, gain_of_choices, worth
+from placewise_training.log.choosing.choices import LoggedChoice, gain_of_choices, worth
 from placewise_training.log.choosing.pipelines import _options
 
 TRUE = (1.0, 3.0, 2.0)  # of three placements
@@ -17,7 +17,7 @@ P = (0.7, 0.2, 0.1)
 @pytest.mark.parametrize("level", [0.0, 2.5])
 def test_its_mean_over_what_the_log_could_have_taken_is_the_reward_of_the_choice(level: float) -> None:
     for choice, true in enumerate(TRUE):
-        taken = [Chosen(0.0, P, k, reward) for k, reward in enumerate(TRUE)]
+        taken = [LoggedChoice(0.0, P, k, reward) for k, reward in enumerate(TRUE)]
         found = worth(taken, [choice] * 3, np.full(3, level))
         assert float(np.dot(P, found)) == pytest.approx(true - level)
 
@@ -25,7 +25,7 @@ def test_its_mean_over_what_the_log_could_have_taken_is_the_reward_of_the_choice
 def test_the_better_choice_gains_and_equal_ones_do_not() -> None:
     rng = np.random.default_rng(0)
     taken = rng.choice(3, size=2000, p=P)
-    log = [Chosen(float(i), P, int(k), TRUE[k] + rng.normal()) for i, k in enumerate(taken)]
+    log = [LoggedChoice(float(i), P, int(k), TRUE[k] + rng.normal()) for i, k in enumerate(taken)]
     levels = np.full(len(log), 1.5)
     better = gain_of_choices(log, [0] * len(log), [1] * len(log), levels)
     low, high = better["gain_interval"]
