@@ -158,7 +158,7 @@ class AdapterConformance(HostMistakes, LearningReports):
     async def taken_after_release(self, world: World, key: str) -> None:
         """Until the scheduler takes a job that was released; most do in the same look."""
 
-    async def test_a_lost_question_is_not_asked_again_for_a_job_that_was_let_go(self, world: World) -> None:
+    async def test_a_lost_question_is_not_asked_again_for_a_released_job(self, world: World) -> None:
         await world.loop.run_pass(full=True)
         world.oracle.fail_always = StateUnavailableError("away")
         key = await world.host.submit(1, 8)
@@ -382,7 +382,7 @@ class AdapterConformance(HostMistakes, LearningReports):
 
     # --- dry run ------------------------------------------------------------------------------------------------------
 
-    async def test_dry_run_only_lets_go(self, world: World) -> None:
+    async def test_dry_run_only_releases(self, world: World) -> None:
         world.start_adapter(AdapterSettings(cluster="conformance", is_dry_run=True))
         key = await world.host.submit(2, 2)
         await world.step()

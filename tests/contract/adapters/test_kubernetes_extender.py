@@ -201,7 +201,7 @@ async def test_an_incomplete_gang_says_what_it_lacks(bench: Bench) -> None:
     assert set(answer["FailedNodes"].values()) == {"Placewise: no ps pod of the gang exists yet"}
 
 
-async def test_a_gang_without_a_decision_in_time_is_let_go_for_good(bench: Bench) -> None:
+async def test_a_gang_without_a_decision_in_time_is_released_for_good(bench: Bench) -> None:
     documents = [bench.kube.add_pod(item) for item in gang("g", 2)]
     await bench.kube.seen()
     opening = Extender(bench.host, fail_open_s=0.0)

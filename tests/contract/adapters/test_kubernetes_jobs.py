@@ -165,7 +165,7 @@ async def test_a_job_that_was_there_before_is_decided_by_its_pods(world: Kuberne
     assert bound(world) == world.decided_nodes(key_of(world))
 
 
-async def test_a_suspended_job_is_decided_when_it_is_resumed_and_let_go_when_it_is_suspended(
+async def test_a_suspended_job_is_decided_when_it_is_resumed_and_cancelled_when_it_is_suspended(
     world: KubernetesWorld,
 ) -> None:
     pods = gang("g", 2, scheduler=OWN)

@@ -97,7 +97,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return in_api() if request.param == "api" else in_files(tmp_path)
 
 
-async def test_the_first_holds_it_and_the_second_waits_until_it_lets_go(place: Place) -> None:
+async def test_the_first_holds_it_and_the_second_waits_until_it_is_released(place: Place) -> None:
     first, second = place.replica("a"), place.replica("b")
     await first.acquire()
     waiting = asyncio.ensure_future(second.acquire())

@@ -72,7 +72,7 @@ local function asks_for_placewise(job_desc, part_list)
 end
 
 -- Features that every node needs, and no choices or counts of them.
-local function has_plain_features(job_desc)
+local function needs_every_feature(job_desc)
   return job_desc.features == nil or string.find(job_desc.features, "^[%w_.:&-]*$") ~= nil
 end
 
@@ -102,7 +102,7 @@ local function can_be_placed(job_desc)
     and not string.find(job_desc.partition or "", ",", 1, true)
     and job_desc.shared ~= EXCLUSIVE
     and job_desc.tres_per_socket == nil
-    and has_plain_features(job_desc)
+    and needs_every_feature(job_desc)
     and job_desc.priority ~= 0
     and (job_desc.immediate == nil or job_desc.immediate == 0)
     and (job_desc.begin_time == nil or job_desc.begin_time == 0 or job_desc.begin_time == NO_VAL)

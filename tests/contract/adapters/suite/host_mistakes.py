@@ -224,7 +224,7 @@ class HostMistakes(AdapterStage):
         await world.step()
         assert await world.host.where(key) == world.decided_nodes(key)
 
-    async def test_a_gang_that_gets_no_place_with_its_admission_is_let_go_in_the_end(self, world: World) -> None:
+    async def test_a_gang_that_gets_no_place_with_its_admission_is_released_in_the_end(self, world: World) -> None:
         world.oracle.spoil = without_place
         key = await world.host.submit(1, 1)
         await world.step()

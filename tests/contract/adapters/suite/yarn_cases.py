@@ -45,12 +45,12 @@ SHOWN: Mapping[str, str] = {
     "test_a_node_drained_before_the_start_is_left_for_another": _DRAINED,
     "test_restart_leaves_running_jobs_alone_and_joins_their_end": _RESTARTED,
     "test_restart_between_decision_and_start_keeps_the_decision": _RESTARTED,
-    "test_dry_run_only_lets_go": f"{E2E}::test_a_dry_run_holds_nothing_and_agrees_seldom",
+    "test_dry_run_only_releases": f"{E2E}::test_a_dry_run_holds_nothing_and_agrees_seldom",
     "test_a_gang_that_is_queued_again_is_a_new_question": _MASTER,
     "test_a_node_that_is_lost_takes_no_gang_until_it_is_back": _LOST,
     "test_what_the_host_says_twice_is_reported_once": f"{FAULTS}::test_two_resource_managers_take_turns",
     "test_an_admission_without_a_place_for_every_task_starts_nothing": _WRONG,
-    "test_a_gang_that_gets_no_place_with_its_admission_is_let_go_in_the_end": _WRONG,
+    "test_a_gang_that_gets_no_place_with_its_admission_is_released_in_the_end": _WRONG,
     "test_a_place_on_a_node_that_the_host_does_not_have_is_decided_again": _WRONG,
     "test_a_gang_that_ran_as_decided_is_told_by_its_start_and_end": _UNDER_CONTENTION,
     "test_every_job_has_its_user": f"{BROKER}::aQuestionNamesTheUserOfTheApplication",
@@ -62,7 +62,7 @@ SHOWN: Mapping[str, str] = {
         f"{ASKER}::aLostAnswerForAGangThatIsHeldIsAskedForAgainByTheSameName"
     ),
     "test_a_lost_answer_for_a_job_less_is_another_question": f"{ASKER}::aLostAnswerForAGangLessIsAskedForWithoutIt",
-    "test_a_lost_question_is_not_asked_again_for_a_job_that_was_let_go": (
+    "test_a_lost_question_is_not_asked_again_for_a_released_job": (
         f"{ASKER}::aGangThatWasReleasedIsNotAskedAboutAgain"
     ),
     "test_a_job_the_service_cannot_read_holds_up_no_other": f"{ASKER}::aGangThatTheServiceCannotReadHoldsUpNoOther",

@@ -9,11 +9,11 @@ import java.util.function.LongSupplier;
 final class Breaker {
   private static final long FIRST_MS = 100;
   private static final long LONGEST_MS = 1_000;
-  private static final long TELL_MS = 60_000;
+  private static final long LOG_EVERY_MS = 60_000;
   private final LongSupplier clock;
   private int failed;
   private long openUntil = Long.MIN_VALUE;
-  private long toldMs;
+  private long loggedMs;
   private String reason = "";
 
   Breaker(LongSupplier clock) {
@@ -39,10 +39,10 @@ final class Breaker {
     openUntil = now + Math.min(LONGEST_MS, FIRST_MS << Math.min(failed, 4));
     reason = why;
     failed++;
-    if (failed > 1 && now - toldMs < TELL_MS) {
+    if (failed > 1 && now - loggedMs < LOG_EVERY_MS) {
       return 0;
     }
-    toldMs = now;
+    loggedMs = now;
     return failed;
   }
 

@@ -12,7 +12,7 @@ public final class BreakerTest {
   private final Breaker breaker = new Breaker(() -> now);
 
   @Test
-  public void theFirstFailureIsToldAndThenOneEachMinuteWithTheirNumber() {
+  public void theFirstFailureIsLoggedAndThenOneEachMinuteWithTheirNumber() {
     assertEquals(1, breaker.fail("refused"));
     for (int second = 1; second < 60; second++) {
       now += 1_000;

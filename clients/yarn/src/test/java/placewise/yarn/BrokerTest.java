@@ -133,7 +133,7 @@ public final class BrokerTest {
   }
 
   @Test
-  public void anApplicationIsToldWhyItsGangWaits() {
+  public void anApplicationLearnsWhyItsGangWaits() {
     Gang gang = theGang();
     broker.waits(gang, gang.id(), "INSUFFICIENT_GPU", "decision");
     assertEquals(Collections.singleton("INSUFFICIENT_GPU"), new HashSet<>(broker.reasons().values()));
