@@ -139,9 +139,9 @@ class AdmitSeen:
 
     `repeats`: the jobs that the queue, or the process that answered, knew from an earlier question. `left_out`:
     unchanged refusals of the queue that the log left out before this decision. `free_gpus` are idle GPUs, `free_nodes`
-    the nodes in use with at least one of them. What is known of shapes is in `tables` and `jobs`, of `proteus-paper` in
-    `scores`, and of older records in `scores` and `shapes`: `shapes_of` and `scores_of` read it. Policies that do not
-    score shapes leave it out unless the decision was observed. `settings` are those of the queue, `is_seeded`: the
+    the nodes in use with at least one of them. `tables` and `jobs` have the shapes; `proteus-paper` has
+    `scores`, and older records have `scores` and `shapes`. `shapes_of` and `scores_of` read all of them. Policies that
+    score no shapes leave them out unless the decision was observed. `settings` are those of the queue, `is_seeded`: the
     caller gave the seed. `refused_before`: of the jobs that wait for the reasons that the log has already, the decision
     that logged them.
     """

@@ -46,9 +46,9 @@ def slot_of(queue: QueueState, now_s: float, settings: QueueSettings) -> int:
 class AdmitContext:
     """Inputs of one admission besides jobs and view. `slot` = ⌊now / slot length⌋, never less than the state's.
     `slices` may be other than one only if the view is the request's own. `starts_only`: the caller reads the jobs that
-    start with shape and rank, so a plan may leave out all else. In `noted`, if that is given, a policy notes what it
-    knew of each job's shapes. In `same_until_s` it may note, if none starts, before which point in time none of these
-    jobs will, as long as the view and the other queues' heads stay as they are."""
+    start with shape and rank, so a plan may leave out all else. A policy leaves in `noted`, if that is given, its
+    knowledge of each job's shapes. In `same_until_s` it may note, if none starts, before which point in time none of
+    these jobs will, as long as the view and the other queues' heads stay as they are."""
 
     now_s: float
     slot: int
@@ -87,7 +87,7 @@ class AdmissionPolicy(Protocol):
 
     @property
     def stops_in_order(self) -> bool:
-        """True if the first of the request that waits ends the round, whatever comes behind it."""
+        """True if the first of the request that waits ends the round, also for the jobs behind it."""
         return False
 
     @abstractmethod
