@@ -15,7 +15,7 @@ BEFORE ?= 0ce0bd2
 .DEFAULT_GOAL := help
 # Where Python may write no bytecode, pytest rewrites the assertions of all 343 test files at every start: 8 s a process.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: e2e-kubernetes
+.PHONY: e2e-kubernetes e2e-volcano
 .PHONY: e2e-compose bench
 .PHONY: e2e-slurm e2e-yarn e2e-all
 .PHONY: attack attack-quick bench-compare
@@ -102,6 +102,17 @@ e2e-kubernetes: install ## A real apiserver, etcd and kube-scheduler with fake n
 	assets=$$($(BIN)/python -m tests.e2e.kubernetes.kubernetes_binaries) || { code=$$?; \
 	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: e2e-kubernetes"; exit 0; }; \
 	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m e2e_heavy -s tests/e2e/kubernetes/test_kubernetes_*.py tests/e2e/kubernetes/gates/test_kubernetes_*.py
+
+# VOLCANO_ASSETS names a folder with vc-scheduler, vc-controller-manager and the release's definitions in crds/: nothing
+# here builds them. The control plane is that of e2e-kubernetes.
+e2e-volcano: install ## A real Volcano with fake nodes; VOLCANO_ASSETS
+	volcano=$$($(BIN)/python -m tests.e2e.volcano.volcano_assets) || { code=$$?; \
+	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; \
+	  echo "SKIPPED: $$($(BIN)/python -m tests.e2e.volcano.volcano_assets 2>&1)"; exit 0; }; \
+	assets=$$($(BIN)/python -m tests.e2e.kubernetes.kubernetes_binaries) || { code=$$?; \
+	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; \
+	  echo "SKIPPED: e2e-volcano: no Kubernetes for it"; exit 0; }; \
+	VOLCANO_ASSETS="$$volcano" KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m e2e_heavy -s tests/e2e/volcano/test_volcano_*.py
 
 # 75: YARN cannot be had here. That is said, and is a failure where PLACEWISE_TEST_REQUIRE_SCHEDULERS asks for it.
 # PYTEST_ADDOPTS="-k twenty" runs the short form alone.

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.fakes.quick.order import quick_reproductions_first
 
 import placewise_service  # noqa: F401 - switches ONNX Runtime's telemetry off before any test imports it
 
@@ -60,6 +61,10 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    quick_reproductions_first(items)
 
 
 def pytest_collection_finish() -> None:

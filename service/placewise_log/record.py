@@ -14,6 +14,7 @@ from typing import Final, final
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from placewise_core.admit.seen import JobShapes, ShapeTable, drift_scores, shape_scores
@@ -37,7 +38,8 @@ from placewise_core.policies.studies.alternatives import Alternative
 from placewise_core.policies.studies.shadow import Compared
 
 SCHEMA_VERSION: Final = 2
-READABLE: Final = (1, 2)  # in 1, `time_s` of a Place was when its record was made, and nothing said which view it read
+# In 1, `time_s` of a Place was when its record was made, and nothing said which view it read.
+READABLE: Final = (1, 2)
 PLACE: Final = "Place"
 PARTITION: Final = "Partition"
 ADMIT_OR_WAIT: Final = "AdmitOrWait"
@@ -65,8 +67,9 @@ class Tensor:
 
 @frozen
 class Choice:
-    """Observation and actions of one job: the encoded observation by name, the mask of each step (tasks, actions), and
-    the action ids. `nodes` and `jobs` are the ids behind the tokens of nodes and jobs."""
+    """Observation and actions of one job: the arrays that a net read, or an encoding of the view, by name
+    (docs/decision-log.md), the mask of each step (tasks, actions), and the action ids. `nodes` and `jobs` are the ids
+    behind the tokens of nodes and jobs."""
 
     job_id: str
     actions: tuple[int, ...] = ()
@@ -137,13 +140,12 @@ class Parts:
 class AdmitSeen:
     """The state that an admission was decided on, besides the queue in its answer.
 
-    `repeats`: the jobs that the queue, or the process that answered, knew from an earlier question. `left_out`:
+    `repeats`: the jobs that the queue, or any replica, knew from an earlier question. `left_out`:
     unchanged refusals of the queue that the log left out before this decision. `free_gpus` are idle GPUs, `free_nodes`
     the nodes in use with at least one of them. `tables` and `jobs` have the shapes; `proteus-paper` has
-    `scores`, and older records have `scores` and `shapes`. `shapes_of` and `scores_of` read all of them. Policies that
-    score no shapes leave them out unless the decision was observed. `settings` are those of the queue, `is_seeded`: the
-    caller gave the seed. `refused_before`: of the jobs that wait for the reasons that the log has already, the decision
-    that logged them.
+    `scores`, and older records have `scores` and `shapes`. `shapes_of` and `scores_of` read all of them. `settings`
+    are those of the queue, `is_seeded`: the caller gave the seed. `refused_before`: of the jobs that wait for the
+    reasons that the log has already, the decision that logged them.
     """
 
     repeats: tuple[str, ...] = ()
@@ -178,7 +180,8 @@ class PlaceSeen:
     knew better than the view, after a conflict or because they hold resources already. `conflicts`: node and reason of
     each attempt that the store refused before this one. `is_seeded`: the caller gave the seed. `slot_s`: of draws for
     jobs of a queue without settings of its own. `guards`: the guard's verdict on jobs that found no place, and have no
-    Draw.
+    Draw. `heuristic`: the one that answered under a kill switch, where named explorers were left out; UNSET, and not in
+    the bytes, without one.
     """
 
     repeats: tuple[str, ...] = ()
@@ -189,6 +192,7 @@ class PlaceSeen:
     is_seeded: bool = False
     slot_s: float = 0.0
     guards: Mapping[str, str] = field(default_factory=dict)
+    heuristic: str | UnsetType = UNSET
 
 
 @final
@@ -227,7 +231,7 @@ class JobArm:
 @frozen
 class CanarySeen:
     """The canary that a decision met: its bundle, and the rule of its arms (core/policies/trial/arms.py). `is_washout`:
-    the decision counts for neither arm."""
+    the decision counts for neither arm. `arms` are in the order in which the jobs were decided."""
 
     bundle: str
     digest: str

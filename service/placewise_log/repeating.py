@@ -15,6 +15,7 @@ from placewise_core.gang import why
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.policies import explore
+from placewise_core.policies.trial.arms import Arm, Side
 from placewise_core.speed.completed_interference import InterferenceSource
 from placewise_core.view.heads import barred
 from placewise_core.view.standing import with_groups
@@ -24,7 +25,7 @@ from placewise_log.record import DecisionRecord, Draw
 
 @frozen
 class Policies:
-    """The policies of a service: those that can be in force and those that explore, by name; the slowdown of jobs on
+    """The policies of one bundle: those that can be in force and those that explore, by name; the slowdown of jobs on
     one GPU; the policy that answers when another raises an error."""
 
     in_force: Mapping[str, PlacementPolicy]
@@ -66,34 +67,54 @@ def before(record: DecisionRecord, view: ClusterView, job_id: str) -> ClusterVie
 
 
 def decide_again(
-    record: DecisionRecord, views: Iterable[ClusterView], policies: Policies, policy: str = ""
+    record: DecisionRecord, views: Iterable[ClusterView], bundles: Mapping[str, Policies], policy: str = ""
 ) -> list[Repeat]:
     """Decides the jobs of a Place decision again, on the views that it read, in their order; they are changed. There is
-    one, or, if the request was decided in slices, the one that it began with and one for each job. `policy`: another
-    than the logged one.
+    one, or, if the request was decided in slices, the one that it began with and one for each job. `bundles`: by name,
+    those that decided. `policy`: another than the logged one.
 
-    Raises ValueError for other records.
+    Raises ValueError for other records, and if a bundle is missing.
     """
     if record.place is None or record.scope == Scope.NODE or not record.reads:
-        raise ValueError(f"decision {record.decision_id} cannot be repeated: it is no Place on a known view")
-    return list(_Repeating(record, policies, policy or record.meta.policy).run(iter(views)))
+        raise _not_repeated(record, "it is no Place on a known view")
+    heuristic = (record.asked is not None and record.asked.heuristic) or ""
+    if not heuristic and any(draw.fallback_reason.endswith(": kill switch") for draw in record.draws):
+        raise _not_repeated(record, "an older version logged no heuristic of its kill switch")
+    deciding = {arm: _policies_of(arm, record, bundles) for arm in {*_arms_of(record).values()} or {Arm.INCUMBENT}}
+    return list(_Repeating(record, deciding, policy or heuristic or record.meta.policy).run(iter(views)))
+
+
+def _not_repeated(record: DecisionRecord, why: str) -> ValueError:
+    return ValueError(f"decision {record.decision_id} cannot be repeated: {why}")
+
+
+def _arms_of(record: DecisionRecord) -> dict[str, Arm]:
+    """By job, as they were decided. Empty without a canary."""
+    return {each.job_id: Arm(each.arm) for each in record.canary.arms} if record.canary is not None else {}
+
+
+def _policies_of(arm: Arm, record: DecisionRecord, bundles: Mapping[str, Policies]) -> Policies:
+    canary = record.canary
+    bundle = canary.bundle if canary is not None and arm is Arm.CANARY else record.meta.bundle
+    if bundle not in bundles:
+        raise _not_repeated(record, f"it needs the policies of the bundle {bundle!r}")
+    return bundles[bundle]
 
 
 class _Repeating:
-    """One record."""
+    """One record, by the policies of the arms that decided it: the incumbent alone without a canary."""
 
-    def __init__(self, record: DecisionRecord, policies: Policies, policy: str) -> None:
+    def __init__(self, record: DecisionRecord, deciding: Mapping[Arm, Policies], policy: str) -> None:
         self._record = record
-        self._policies = policies
-        self._policy = policies.in_force[policy]
+        self._deciding = deciding
+        self._policy = policy
+        self._arms = _arms_of(record)
+        self._sides: Mapping[Arm, Side] = {}
         self._context = PlaceContext(record.reads[0].now_s, record.seed)
-        self._settings = explore.NONE
 
     def run(self, views: Iterator[ClusterView]) -> Iterator[Repeat]:
         record, view = self._record, next(views)
-        self._context.interference = self._policies.interference.of(view.co_runs, record.jobs)
-        if not record.is_dry_run:
-            self._settings = explore.exploration_of(view.settings, self._policies.explorers)
+        self._sides = {arm: self._side(policies, view) for arm, policies in self._deciding.items()}
         if len(record.reads) > 1:
             yield from self._in_slices(view, views)
             return
@@ -101,51 +122,73 @@ class _Repeating:
             for job in record.jobs:
                 view.remove_job(job.id)
         decided = {job.id for job in jobs_decided(record, view)}
-        for job in self._policy.order(record.jobs, view, self._context):
+        for job in self._ordered(view):
             if job.id in decided:
                 yield self._decide(with_groups(job, view), view)
 
     def _in_slices(self, view: ClusterView, others: Iterator[ClusterView]) -> Iterator[Repeat]:
         """In the logged order. The policy is asked for its own all the same, as it takes notes of the request then."""
         jobs = {job.id: job for job in self._record.jobs}
-        self._policy.order(self._record.jobs, view.fork(), self._context)
+        self._ordered(view.fork())
         for read, seen in zip(self._record.reads[1:], others, strict=True):
             if _are_alike(view, seen):
                 seen.lineage = view.lineage  # a net reads the nodes once for several jobs, as in the service
             yield self._decide(with_groups(jobs[JobId(read.job_id)], seen), seen)
 
+    def _side(self, policies: Policies, view: ClusterView) -> Side:
+        record, exploration = self._record, explore.NONE
+        if not record.is_dry_run:
+            is_killed = record.asked is not None and record.asked.heuristic
+            exploration = explore.exploration_of(view.settings, {} if is_killed else policies.explorers)
+        interference = policies.interference.of(view.co_runs, record.jobs)
+        return Side(policies.in_force[self._policy], exploration, interference)
+
+    def _ordered(self, view: ClusterView) -> Sequence[Job]:
+        """As the incumbent's policy orders them; as logged if the canary had all of them."""
+        incumbent = self._sides.get(Arm.INCUMBENT)
+        if incumbent is None:
+            jobs = {job.id: job for job in self._record.jobs}
+            return [jobs[JobId(job_id)] for job_id in self._arms]
+        self._context.interference = incumbent.interference
+        return incumbent.policy.order(self._record.jobs, view, self._context)
+
     def _decide(self, job: Job, view: ClusterView) -> Repeat:
-        context = self._context
+        context, arm = self._context, self._arms.get(job.id, Arm.INCUMBENT)
+        side, context.interference = self._sides[arm], self._sides[arm].interference
         draw = self._record.draw_of(job.id) or Draw(job.id)
         context.barred = barred(view, job, job.gpus, context.now_s) if view.heads else None
-        policy, exploration = self._as_logged(draw)
+        policy, exploration = self._as_logged(draw, side)
         if (exploration.rate > 0 or policy.is_drawing) and not self._is_seeded:
             context.randomness = explore.seed_in_slot(view.cluster, job, context.now_s, self._slot_s(job, view))
-        proposal = self._proposal(policy, exploration, job, view)
+        proposal = self._proposal(policy, exploration, job, view, self._deciding[arm].fallback)
         if proposal is None:
             return Repeat(job.id, None, None, *why.explain(job, view, context))
         view.add_job(RunningJob(job, proposal.assignments, RunState.RESERVED))
         return Repeat(job.id, proposal.assignments, proposal.propensity)
 
     def _proposal(
-        self, policy: PlacementPolicy, exploration: explore.Exploration, job: Job, view: ClusterView
+        self,
+        policy: PlacementPolicy,
+        exploration: explore.Exploration,
+        job: Job,
+        view: ClusterView,
+        fallback: PlacementPolicy,
     ) -> Proposal | None:
         try:
             drawn = explore.propose(policy, exploration, job, view, self._context)
         except Exception:  # as in the service
-            return self._policies.fallback.propose(job, view, self._context)
+            return fallback.propose(job, view, self._context)
         return drawn.proposal if drawn is not None else None
 
-    def _as_logged(self, draw: Draw) -> tuple[PlacementPolicy, explore.Exploration]:
+    def _as_logged(self, draw: Draw, side: Side) -> tuple[PlacementPolicy, explore.Exploration]:
         """The policy and the explorers, each stopped as the clock had stopped it."""
-        stops = draw.stops or self._stops_before(draw)
+        stops, policy, exploration = draw.stops or self._stops_before(draw), side.policy, side.exploration
         if not stops:
-            return self._policy, self._settings
-        asked = (self._policy, *(each.policy for each in self._settings.explorers))
+            return policy, exploration
+        asked = (policy, *(each.policy for each in exploration.explorers))
         as_logged = {id(each): _stopped(each, stops.get(each.name)) for each in asked}
-        explorers = [explore.Explorer(as_logged[id(each.policy)], each.weight) for each in self._settings.explorers]
-        exploration = explore.Exploration(self._settings.rate, explorers, self._settings.guard)
-        return as_logged[id(self._policy)], exploration
+        explorers = [explore.Explorer(as_logged[id(each.policy)], each.weight) for each in exploration.explorers]
+        return as_logged[id(policy)], explore.Exploration(exploration.rate, explorers, exploration.guard)
 
     def _stops_before(self, draw: Draw) -> Mapping[str, explore.Stop]:
         """Of a record of before `stops` came: of the policy that placed the job alone."""

@@ -6,9 +6,9 @@ Nodes and applications are those of ScaleDriver: they speak YARN's protocols and
 on each node, and every gang wants two containers of four. Times are processor time of threads, so that other load
 counts little.
 
-Three ResourceManagers take it: with the jar; `stock`, which reserves nodes for the first asks and then looks at few;
-and `walk`, stock with an allocator that accepts no node, so that the scheduler looks at every ask as it does with the
-jar.
+Three ResourceManagers take it: with the jar and PlacewiseOrderingPolicy; `stock`, which reserves nodes for the first
+asks and then looks at few; and `walk`, stock with an allocator that accepts no node, so that the scheduler looks at
+every ask as it does with the jar and another ordering policy.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ UPDATES = 200
 WINDOW_S = 30.0
 MOST_GROWTH = 1.3
 _SCHEDULER = ("SchedulerEventD",)
+_ORDERING = "yarn.scheduler.capacity.root.default.ordering-policy"
 _LONG_MS = 3_600_000
 _SETTINGS = {
     "yarn.scheduler.capacity.schedule-asynchronously.enable": "false",  # else a node update schedules nothing
@@ -185,7 +186,7 @@ def driver(root: Path, yarn: LargeCluster) -> Iterator[subprocess.Popen[str]]:
 
 @contextlib.contextmanager
 def scale(arm: str, nodes: int) -> Iterator[Scale]:
-    """So many nodes, each with two free GPUs; the service knows what is in use."""
+    """So many nodes, each with two free GPUs; the service knows the GPUs in use."""
     root = Path(tempfile.mkdtemp(prefix="placewise-yarn-scale-"))
     ports = free_ports(3 + LargeCluster.PORTS)
     way = CountingWay(ports[2]) if arm == "jar" else None
@@ -194,7 +195,9 @@ def scale(arm: str, nodes: int) -> Iterator[Scale]:
         "walk": {ALLOCATOR: "placewise.yarn.NowhereAllocator"},
         "stock": {},
     }
-    yarn = LargeCluster(root, [*ports[3:], 28141], {**own[arm], **_SETTINGS})
+    policy = "placewise.yarn.PlacewiseOrderingPolicy" if arm == "jar" else "fifo"
+    settings = {**own[arm], **_SETTINGS}
+    yarn = LargeCluster(root, [*ports[3:], 28141], settings, {_ORDERING: policy})
     world = YarnWorld(yarn, rest_port=ports[0], grpc_port=ports[1])
     try:
         if way is not None:

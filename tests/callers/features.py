@@ -41,11 +41,13 @@ _ON_SLURM = "contract.adapters.test_slurm_adapter.TestSlurm2605."
 _VOLCANO = "contract.adapters.test_volcano_conformance.TestVolcano."
 _PAYLOADS = "contract.adapters.test_volcano_extender."
 _GROUPS = "contract.adapters.test_volcano_groups."
+_ON_VOLCANO = "e2e.volcano.test_volcano_groups."
+_VOLCANO_DECIDED = "e2e.volcano.test_volcano_decided.test_mixed_gangs_run_as_decided"
+_VOLCANO_FAULTS = "e2e.volcano.test_volcano_faults.test_nothing_is_lost_or_doubled"
 _YARN = "e2e.yarn.test_yarn_e2e."
 _YARN_LIMITS = "e2e.yarn.test_yarn_limits."
 _YARN_FAULTS = "e2e.yarn.test_yarn_faults."
 
-_WHERE = "test_a_gang_runs_exactly_where_the_service_said"
 _WAITS = "test_a_gang_that_must_wait_waits_and_starts_when_it_is_admitted"
 _KEPT = "test_restart_between_decision_and_start_keeps_the_decision"
 _EVERY_GANG = f"{_SLURM}test_every_gang_runs_where_the_service_said"
@@ -81,7 +83,7 @@ FIGURES_OF: Mapping[str, tuple[str, ...]] = {
     ),
     OWN: (f"{_ROLES}[own", _LATENCY, f"{_SCALE}[own", *(f"{_DIES}[{case}-own" for case in _DIED)),
     GATES: ("e2e.kubernetes.gates.", f"{_SCALE}[gates"),
-    VOLCANO: (),
+    VOLCANO: ("e2e.volcano.",),
     YARN: ("e2e.yarn.", "bench.test_yarn_scale."),
 }
 """How the names of the tests begin whose figures are of an adapter."""
@@ -92,7 +94,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         EXTENDER: _cell("no node is offered while it waits; an annotation wakes its pods", f"{_TURNING}[extender"),
         OWN: _cell("bound once it is admitted", f"{_TURNING}[own"),
         GATES: _cell("its gate goes once it is admitted", _GATED),
-        VOLCANO: _cell("jobEnqueueable answers no while it waits", f"{_VOLCANO}{_WAITS}"),
+        VOLCANO: _cell("jobEnqueueable answers no while it waits", f"{_VOLCANO}{_WAITS}", _VOLCANO_DECIDED),
         YARN: _cell("no node may take its containers while it waits", _MIXED),
     },
     "where": {
@@ -100,7 +102,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         EXTENDER: _cell("filter leaves the decided node alone", f"{_BOUND}[placewise-extender"),
         OWN: _cell("the adapter's own Bindings", f"{_BOUND}[placewise-own"),
         GATES: _cell("the decided node is nominated, and pinned soft or hard", _GATED),
-        VOLCANO: _cell("a score above all plugins'; elsewhere if the node is full", f"{_VOLCANO}{_WHERE}"),
+        VOLCANO: _cell("the decided node is nominated, and scored; elsewhere if it is full", _VOLCANO_DECIDED),
         YARN: _cell("only a decided node may take the container", _MIXED),
     },
     "how": {
@@ -111,7 +113,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
             "a deployment and two admission policies; any scheduler",
             f"{_GATES}test_the_policy_gates_labelled_pods_and_neither_the_system_s_nor_daemons",
         ),
-        VOLCANO: _cell("a deployment, in Volcano's extender plugin", f"{_VOLCANO}{_WHERE}"),
+        VOLCANO: _cell("a deployment, in Volcano's extender plugin", _VOLCANO_DECIDED),
         YARN: _cell("a jar in the ResourceManager", _MIXED),
     },
     "gangs": {
@@ -122,7 +124,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
             "decided whole; bound pod by pod by the scheduler",
             f"{_GATES}test_a_gang_that_does_not_fit_is_held_whole_and_says_why",
         ),
-        VOLCANO: _cell("Volcano's own, decided whole", f"{_VOLCANO}{_WHERE}"),
+        VOLCANO: _cell("Volcano's own, decided whole", _VOLCANO_DECIDED),
         YARN: _cell("the asks of one call, decided whole", _MIXED),
     },
     "unequal roles": {
@@ -138,6 +140,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         ),
         VOLCANO: _cell(
             "as the vcjob's tasks have them; without one, the group's sum is cut among them",
+            f"{_ON_VOLCANO}test_unequal_roles_run_as_decided",
             f"{_GROUPS}test_unequal_roles_are_asked_for_as_the_vcjob_has_them",
         ),
         YARN: _cell("asks of different sizes", _MIXED),
@@ -147,7 +150,7 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         EXTENDER: _cell("no: the device plugin picks"),
         OWN: _cell("no: the device plugin picks; noted on the pod"),
         GATES: _cell("no: the device plugin picks; noted on the pod"),
-        VOLCANO: _cell("no: the device plugin picks"),
+        VOLCANO: _cell("no: the device plugin picks; noted on the pod"),
         YARN: _cell("no: YARN picks"),
     },
     "shares": {
@@ -166,7 +169,10 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         EXTENDER: _cell("no"),
         OWN: _cell("no"),
         GATES: _cell("no"),
-        VOLCANO: _cell("no: decided with minMember"),
+        VOLCANO: _cell(
+            "no: the pods that start together are decided together, later ones one by one",
+            f"{_ON_VOLCANO}test_of_an_elastic_vcjob_what_starts_together_is_decided_together",
+        ),
         YARN: _cell(
             "`placewise.min-gpus`: a gang of one-GPU containers may start with fewer",
             f"{_YARN_LIMITS}test_a_gang_with_a_range_starts_on_the_idle_gpus",
@@ -184,7 +190,10 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
             f"{_GATES}test_a_decision_obeys_the_rules_of_the_pod",
             f"{_GATES}test_rules_that_are_not_evaluated_are_left_to_the_scheduler_and_counted",
         ),
-        VOLCANO: _cell("no: HyperNodes are not read"),
+        VOLCANO: _cell(
+            "HyperNodes are racks; a gang of hard topology stays within one",
+            f"{_ON_VOLCANO}test_a_gang_of_hard_topology_is_decided_within_a_hyper_node",
+        ),
         YARN: _cell("node labels", f"{_YARN_LIMITS}test_two_partitions_are_decided_apart"),
     },
     "quotas": {
@@ -202,7 +211,12 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
             "contract.adapters.test_kubernetes_early.test_the_rest_that_never_comes_is_given_up_and_what_runs_is_told",
         ),
         GATES: _cell("no: a gang is decided once its pods are there"),
-        VOLCANO: _cell("no: queues' quotas are not read"),
+        VOLCANO: _cell(
+            "nothing is reserved beyond the quotas of its queue and those above it, nor of the guarantees of others",
+            f"{_ON_VOLCANO}test_nothing_is_reserved_beyond_the_quota_of_a_queue",
+            f"{_ON_VOLCANO}test_nothing_is_reserved_beyond_the_quota_of_the_queue_above",
+            f"{_ON_VOLCANO}test_nothing_is_reserved_of_what_another_queue_is_guaranteed",
+        ),
         YARN: _cell(
             "nothing is reserved beyond a queue's maximum or a user's limit",
             f"{_YARN_LIMITS}test_a_queue_at_its_maximum_and_a_user_at_the_limit_hold_up_nobody_else",
@@ -220,7 +234,11 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
             "goes on from the API and the service",
             f"{_GATES}test_an_adapter_killed_between_its_writes_finishes_the_gang",
         ),
-        VOLCANO: _cell("goes on from the API and the service", f"{_VOLCANO}{_KEPT}"),
+        VOLCANO: _cell(
+            "goes on from the API and the service",
+            f"{_VOLCANO}{_KEPT}",
+            f"{_ON_VOLCANO}test_a_restart_reports_no_gang_twice",
+        ),
         YARN: _cell(
             "gangs that run are taken over, open asks decided again",
             f"{_YARN_FAULTS}test_the_resource_manager_killed_between_decision_and_allocation",
@@ -235,7 +253,11 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
             f"{_GATES}test_without_the_service_gangs_stay_gated",
             f"{_GATES}test_release_takes_the_gates_of_one_job_or_of_all",
         ),
-        VOLCANO: _cell("open: it abstains", f"{_PAYLOADS}test_without_the_service_volcano_decides_alone"),
+        VOLCANO: _cell(
+            "open: it abstains",
+            f"{_PAYLOADS}test_without_the_service_volcano_decides_alone",
+            f"{_VOLCANO_FAULTS}[service killed",
+        ),
         YARN: _cell(
             "open: after 100 ms, a held gang after 10 s",
             f"{_YARN}test_gangs_go_on_when_the_service_does_not",

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.callers.features import FEATURES, FIGURES_OF, SUITES, VOLCANO, WAYS, Cell
+from tests.callers.features import FEATURES, FIGURES_OF, SUITES, WAYS, Cell
 from tests.callers.record import FAILED, PASSED, other_commits, outcome_of, skipped_of
 from tests.callers.record import PATH as RECORD
 from tests.callers.suites import COMMANDS
 
 PATH = Path(__file__).parents[2] / "docs" / "callers.md"
 NOT_RUN, NO_FIGURE = "not run", "no figure"
-_ALL_SUITES = (*COMMANDS, SUITES[VOLCANO])
 _THREE_TIMES = "3 times"
 
 _HEAD = """\
@@ -38,7 +37,8 @@ _FIGURES = {
         "Faults",
         "After each of Slurm's the service counts the GPUs, cores and memory that Slurm counts. "
         "Doubled, by the decision log: a GPU that was given to a gang while another ran on it, and a gang that started "
-        "by two decisions.",
+        "by two decisions. A gang of YARN that starts while its ResourceManager or a node dies is decided again in "
+        "part, and counts as elsewhere: each of its containers ran where one of its decisions said.",
     ),
     "added time": ("Added time", "Of Placewise, beside the scheduler alone."),
     "scale": ("Scale", "Cost at 1,000 and 10,000 nodes, with 500 and 5,000 waiting jobs or gangs."),
@@ -88,7 +88,7 @@ def _runs(record: Mapping[str, Any]) -> list[str]:
         priority = f", at nice {suite['nice']}" if suite.get("nice") else ""
         load = f"{suite['load_average']} on {suite['cores']} cores, {suite['stolen_pct']} % stolen{priority}"
         rows.append((name, ", ".join(suite["versions"]), ran, suite["date"], f"`{suite['commit']}`", load))
-    absent = [suite for suite in _ALL_SUITES if suite not in record["suites"]]
+    absent = [suite for suite in COMMANDS if suite not in record["suites"]]
     rows += [(suite, "", NOT_RUN, "", "", "") for suite in absent]
     head = ("suite", "version", "passed / failed / skipped", "date", "commit", "load")
     return ["## The last run\n", _table(head, rows), *_troubles(record)]

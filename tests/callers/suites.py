@@ -15,6 +15,7 @@ COMMANDS = {
     "scale": [*_PYTEST, "-m", "e2e_heavy", "tests/bench/test_slurm_scale.py", "tests/bench/test_kubernetes_scale.py"],
     **{f"slurm-{release}": ["make", "e2e-slurm", f"SLURM={release}"] for release in ("22.05", "24.11", "26.05")},
     "kubernetes": ["make", "e2e-kubernetes"],
+    "volcano": ["make", "e2e-volcano"],
     "yarn": ["make", "e2e-yarn"],
     **{name: ["make", "e2e-yarn", *variables] for name, variables in _OTHER_HADOOPS.items()},
     "yarn-scale": [*_PYTEST, "-m", "e2e_heavy", "tests/bench/test_yarn_scale.py"],

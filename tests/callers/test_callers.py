@@ -53,6 +53,7 @@ SUITES_OF = {
     "contract": ("contract",),
     "e2e.slurm": ("slurm-",),
     "e2e.kubernetes": ("kubernetes",),
+    "e2e.volcano": ("volcano",),
     "e2e.yarn": ("yarn",),
 }
 

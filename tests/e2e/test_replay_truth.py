@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,10 +17,12 @@ from tests.fakes.bundles import copy_bundle, rewrite
 from placewise.v1.cluster_pb2 import GetClusterRequest
 from placewise_client.aio import AsyncClient
 from placewise_client.target import Target
-from placewise_core.domain.traces import at_rate, read_trace
+from placewise_core.admit.registry import admission_policies
+from placewise_core.domain.traces import TraceJob, at_rate, read_trace
 from placewise_core.domain.truth import TruthSetting
 from placewise_core.policies.registry import placement_policies
 from placewise_models.bundle import load
+from placewise_models.learned import LEARNED_POLICIES
 from placewise_models.printed.harmony_paper import HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT
 from placewise_service.bench.processes import service_process
 from placewise_service.cli import invoke
@@ -33,7 +36,7 @@ from placewise_training.policy.printed.train import Args, train
 from placewise_training.sim.gangs.hosted import HostedSimulation
 from placewise_training.sim.gangs.results import Observer
 from placewise_training.sim.hardware import uniform_cluster
-from placewise_training.sim.policies import placement_policy
+from placewise_training.sim.policies import shipped, throughput_model
 from placewise_training.sim.runs import Contender, Setting, simulate
 from placewise_training.sim.traces import TraceMapping, read_jobs
 
@@ -51,35 +54,35 @@ def recorder(events: list[Event]) -> Observer:
 
 
 def simulated(
-    truth: str, policy: str, admit: str, *, reports_progress: bool = False, bundle: Path | None = None
+    truth: str, policy: str, admit: str, *, bundle: Path | None = None, setting: TruthSetting = SETTING
 ) -> tuple[list[Event], str]:
-    """Every start and end of the simulator's own run, and its hash. A policy object hears of progress."""
+    """Every start and end of the simulator's own run, and its hash."""
     events: list[Event] = []
-    is_elastic = admit != "none"
-    mapping = TraceMapping(gpu_model="V100", gpus_per_node=GPUS, has_classes=True, is_elastic=is_elastic)
-    cluster = uniform_cluster(NODES, GPUS)
-    setting = Setting(cluster, lambda speeds, seed: mapping.generate(SETTING.jobs, speeds, seed), truth)
-    nets = load(bundle) if bundle else None
-    place = placement_policy(policy, nets) if reports_progress else policy
-    result = simulate(setting, Contender(place, admit), SEED, observers=[recorder(events)])
+    is_elastic, gpus = admit != "none", setting.gpus_per_node
+    mapping = TraceMapping(gpu_model="V100", gpus_per_node=gpus, has_classes=True, is_elastic=is_elastic)
+    cluster = uniform_cluster(setting.nodes, gpus)
+    jobs = Setting(cluster, lambda speeds, seed: mapping.generate(setting.jobs, speeds, seed), truth)
+    contender = Contender(policy, admit, load(bundle) if bundle else shipped())
+    result = simulate(jobs, contender, setting.seed, observers=[recorder(events)])
     return events, result.event_hash
 
 
 async def replayed(
-    client: AsyncClient, truth: str, policy: str, admit: str, *, reports_progress: bool = False
+    client: AsyncClient, truth: str, policy: str, admit: str, *, setting: TruthSetting = SETTING
 ) -> tuple[list[Event], str, ReplayFigures]:
     events: list[Event] = []
-    hosted = HostedSimulation(truth, replace(SETTING, is_elastic=admit != "none"))
+    hosted = HostedSimulation(truth, replace(setting, is_elastic=admit != "none"))
     hosted.simulation.options.observers = [recorder(events)]
-    named = (f"{truth}-{policy}-{admit}", policy, admit, NODES, GPUS, BASE_S)
-    plan = ReplayPlan(*named, seed=SEED, reports_progress=reports_progress)
+    named = (f"{truth}-{policy}-{admit}", policy, admit, setting.nodes, setting.gpus_per_node, BASE_S)
+    plan = ReplayPlan(*named, seed=setting.seed, reports_progress=policy in LEARNED_POLICIES)
     run = await TrueHost(client, plan, hosted).run(lambda _: None)
     return events, run.digest, ReplayFigures.of(run)
 
 
 async def test_a_service_and_the_simulator_run_a_trace_alike() -> None:
-    cases = [("judge", name, "none") for name in placement_policies() if name != "random"]
+    cases = [("judge", name, "none") for name in placement_policies()]
     cases += [("site", "consolidate", "none"), ("train", "load-balance", "none"), ("site", "tetris", "fifo-strict")]
+    cases += [("site", "random", "fifo"), ("judge", "random", "qos")]
     waited = 0.0
     async with service_process() as service, AsyncClient(Target((service.target,)), timeout_s=30.0) as client:
         for case in cases:
@@ -91,37 +94,59 @@ async def test_a_service_and_the_simulator_run_a_trace_alike() -> None:
     assert waited > 3600  # the cluster was too small, or the placements would have been too easy
 
 
-# (truth, policy, admission, whether speeds are reported): they read the time.
+# They read the time.
 TIMED = (
-    *[("judge", "consolidate", admit, False) for admit in ("proteus", "proteus-paper", "qos", "qos-paper")],
-    ("site", "consolidate", "proteus-qos", False),
-    ("judge", "harmony", "none", True),
-    ("site", "search", "none", True),
-    ("judge", "ldwp", "none", True),
-    ("site", "adaptive", "none", True),
-    *[(truth, policy, "fifo", True) for truth, policy in (("judge", "consolidate"), ("site", "tetris"))],
+    *[("judge", "load-balance", admit) for admit in admission_policies(throughput_model())],
+    *[("site", policy, "proteus-qos") for policy in ("consolidate", "tetris", "random")],
+    *[(truth, policy, "none") for truth, policy in (("judge", "harmony"), ("site", "search"), ("judge", "ldwp"))],
+    ("site", "adaptive", "none"),
+    ("site", "harmony", "fifo"),
+    ("judge", "search", "qos"),
 )
 
 
 async def test_policies_that_read_the_time_read_that_of_the_trace() -> None:
     async with service_process() as service, AsyncClient(Target((service.target,)), timeout_s=30.0) as client:
-        for truth, policy, admit, reports_progress in TIMED:
-            case = (truth, policy, admit)
-            events, digest, figures = await replayed(client, *case, reports_progress=reports_progress)
+        for case in TIMED:
+            events, digest, figures = await replayed(client, *case)
             shown = await client.get_cluster(GetClusterRequest(cluster="-".join(case)))
-            assert (events, digest) == simulated(*case, reports_progress=reports_progress), case
+            assert (events, digest) == simulated(*case), case
             last_s = max(now_s for now_s, *_ in events)
             assert shown.host_time.ToNanoseconds() / 1e9 == pytest.approx(BASE_S + last_s, abs=1e-3)
             assert figures.run.wall_s < last_s / 1000  # more than a week of the trace, in minutes at most
             assert last_s > 7 * 86_400
 
 
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle with Harmony's net as printed for the replay's number of nodes, next to untrained."""
-    nets, folder = tmp_path_factory.mktemp("nets"), copy_bundle(tmp_path_factory.mktemp("bundles") / "default")
-    few = Args(out=nets, nodes=NODES, tasks=20, simulations=1, jobs=4, width=16, layers=1, validation_simulations=1)
-    train(few)
+def crowded() -> TruthSetting:
+    """Small jobs, and four as large as the cluster, which wait beside them for a long one to end."""
+    draw, now_s = random.Random(1), 10.0
+    jobs = [TraceJob("long", 0.0, 400_000.0, 4, queue="q")]
+    for i in range(60):
+        now_s += draw.expovariate(1 / 300.0)
+        jobs.append(TraceJob(f"s{i}", now_s, draw.uniform(300, 3000), draw.choice([1, 1, 1, 2]), queue="q"))
+        if i % 15 == 2:
+            jobs.append(TraceJob(f"big{i}", now_s + 1.0, 2000.0, 6 * GPUS, queue="q"))
+    return TruthSetting(jobs, 6, GPUS, seed=SEED)
+
+
+@pytest.mark.parametrize("setting", [SETTING, crowded()], ids=["philly", "crowded"])
+async def test_a_net_as_printed_decides_alike_in_both(setting: TruthSetting, tmp_path: Path) -> None:
+    """Its net reads the jobs that wait. Of the nets as printed, a trace asks this one alone: those of ldwp-paper and
+    iawp-paper are for pipelines."""
+    printed = bundle_as_printed(setting.nodes, tmp_path)
+    case, served = ("judge", "harmony-paper", "none"), service_process({"PLACEWISE_BUNDLE_DIR": str(printed.parent)})
+    async with served as service, AsyncClient(Target((service.target,)), timeout_s=30.0) as client:
+        events, digest, _ = await replayed(client, *case, setting=setting)
+    assert (events, digest) == simulated(*case, bundle=printed, setting=setting)
+    heuristic = simulated("judge", "consolidate", "none", setting=setting)  # which answers if the net cannot
+    assert events != heuristic[0]
+
+
+def bundle_as_printed(nodes: int, directory: Path) -> Path:
+    """A bundle with Harmony's net as printed for so many nodes, next to untrained."""
+    nets, folder = directory / "nets", copy_bundle(directory / "bundles" / "default")
+    few = Args(out=nets, nodes=nodes, tasks=200, simulations=1, jobs=4, width=32, heads=4, layers=2, rate=3e-3)
+    train(replace(few, validation_simulations=1))
     export_harmony_paper(nets, nets)
     files = json.loads((folder / "manifest.json").read_text())["files"]
     for name in (HARMONY_PAPER_MODEL, HARMONY_PAPER_REPORT):
@@ -130,18 +155,30 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return rewrite(folder, files=files)
 
 
-async def test_a_net_as_printed_decides_alike_in_both(printed: Path) -> None:
-    """Of the nets as printed, a trace asks this one alone: those of ldwp-paper and iawp-paper are for pipelines."""
-    case, served = ("judge", "harmony-paper", "none"), service_process({"PLACEWISE_BUNDLE_DIR": str(printed.parent)})
-    async with served as service, AsyncClient(Target((service.target,)), timeout_s=30.0) as client:
-        events, digest, _ = await replayed(client, *case, reports_progress=True)
-    assert (events, digest) == simulated(*case, reports_progress=True, bundle=printed)
-    heuristic = simulated("judge", "consolidate", "none")  # which answers if the net cannot
-    assert events != heuristic[0]
-
-
 async def call(*args: object) -> int:
     return await asyncio.to_thread(invoke, [str(arg) for arg in args])
+
+
+async def hashes(capsys: pytest.CaptureFixture[str], command: str, *options: object) -> dict[str, str]:
+    """The hash of the run of each policy, by a command of docs/replay.md."""
+    assert await call(command, *options, "--truth", "judge", "--json") == 0
+    runs = json.loads(capsys.readouterr().out)["policies"]
+    return {run["policy"]: run.get("event_hash") or run["event_hashes"][0] for run in runs}
+
+
+@pytest.mark.parametrize("admit", ["none", "fifo", "proteus-qos"])
+async def test_both_commands_of_the_document_give_one_run(
+    admit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("\n".join(PHILLY_CUT.read_text().splitlines()[:70]))
+    policies = [option for policy in ("tetris", "random", "harmony", "search") for option in ("--policy", policy)]
+    options = ("--trace", trace, "--nodes", 2, "--admit", admit, *policies)
+    expected = await hashes(capsys, "simulate", *options)
+    async with service_process() as service:
+        found = await hashes(capsys, "replay", *options, "--plot", tmp_path / "p.png", "--target", service.target)
+    assert list(found.values()) == list(expected.values())
+    assert len(set(found.values())) > 1
 
 
 def installed(folder: Path, truths: str) -> None:

@@ -17,7 +17,7 @@ from placewise_core.admit import slot_exploring
 from placewise_core.admit.exploring import BOUND, HEAD, PROMISED
 from placewise_core.admit.greedy import GreedyAdmission
 from placewise_core.admit.needs import elastic_range
-from placewise_core.admit.policy import AdmitContext, AdmitExploration
+from placewise_core.admit.policy import AdmissionPolicy, AdmitContext, AdmitExploration
 from placewise_core.admit.pool import Pool
 from placewise_core.admit.registry import admission_policies
 from placewise_core.admit.shapes import Options
@@ -249,8 +249,10 @@ class World:
     def ask(self, queue: str) -> tuple[list[Job], QueueState, AdmitPlan]:
         jobs, before = list(self.jobs[queue]), self.view.queues.get(queue) or QueueState(queue)
         context = asking(self.rate, self.now_s)
-        policy = self.policy if queue == "q" else POLICIES["fifo"]  # whose head binds every policy
-        return jobs, before, policy.admit(jobs, self.view, before, context)
+        return jobs, before, self.policy_of(queue).admit(jobs, self.view, before, context)
+
+    def policy_of(self, queue: str) -> AdmissionPolicy:
+        return self.policy if queue == "q" else POLICIES["fifo"]  # whose head binds every policy
 
     def tell(self, queue: QueueState) -> None:
         event = QueueAdvanced(replace(queue, seq=queue.seq + 1))
@@ -281,11 +283,6 @@ class World:
             self.view.remove_job(name)
 
 
-def options_beside(world: World, job: Job, pool: Pool) -> set[Answer]:
-    shapes = pool.options(job)
-    return {(int(d), int(g)) for d, g in zip(shapes.nodes, shapes.gpus_per_node, strict=True)}
-
-
 def check_limits(job: Job, given: Admission) -> None:
     if job.is_rigid:
         assert given.gpus == job.gpus
@@ -295,18 +292,23 @@ def check_limits(job: Job, given: Admission) -> None:
         assert given.gpus == given.nodes * given.gpus_per_node
 
 
-def check_nodes_of_heads(world: World, queue: str, before: QueueState, job: Job, given: Admission) -> None:
-    """Its shape fits beside the nodes that the heads of other queues keep from it, and its own queue's head, if this
-    request does not find that again."""
+def beside_heads(world: World, queue: str, before: QueueState, job: Job, pool: Pool) -> Pool:
+    """The pool without the nodes that heads keep from the job: those of other queues (from a head only older ones do),
+    and its own queue's, if this request does not find that again."""
     heads = {name: head for name, head in world.view.heads.items() if name != queue}
     asked = {each.id for each in world.jobs[queue]}
-    if before.head is not None and before.head.job not in asked:
+    if before.head is not None and (before.head.job not in asked or before.head.job == job.id):
         heads[queue] = before.head
     known, world.view.heads = world.view.heads, heads
     mask = barred(world.view, job, job.gpus if job.is_rigid else elastic_range(job).min_gpus, world.now_s)
     world.view.heads = known
-    pool = Pool.free(world.view, world.now_s)
-    open_to = options_beside(world, job, pool if mask is None else pool.without(mask))
+    return pool if mask is None else pool.without(mask)
+
+
+def check_nodes_of_heads(world: World, queue: str, before: QueueState, job: Job, given: Admission) -> None:
+    """Its shape fits beside the nodes that heads keep from it."""
+    shapes = beside_heads(world, queue, before, job, Pool.free(world.view, world.now_s)).options(job)
+    open_to = {(int(d), int(g)) for d, g in zip(shapes.nodes, shapes.gpus_per_node, strict=True)}
     assert answer(given) in open_to or (job.is_rigid and open_to)
 
 
@@ -321,7 +323,7 @@ def test_exploring_breaks_no_limit_no_bound_and_no_reservation_of_a_head(name: s
         for queue in ("q", "other"):
             world.come(queue)
             jobs, before, plan = world.ask(queue)
-            pool = Pool.free(world.view, world.now_s)
+            pool, is_backfilling = Pool.free(world.view, world.now_s), world.policy_of(queue).reads_progress
             in_force = [head.job for head in world.view.heads.values() if is_in_force(head, world.view, world.now_s)]
             for job, given in sorted(zip(jobs, plan.admissions, strict=True), key=lambda each: each[1].rank):
                 is_held_back = any(why.reason is Reason.EXPLORATION for why in given.blockers)
@@ -332,10 +334,11 @@ def test_exploring_breaks_no_limit_no_bound_and_no_reservation_of_a_head(name: s
                     assert job.submit_time_s + BOUND_S >= (int(world.now_s / SLOT_S) + 2) * SLOT_S
                 if given.verdict is Verdict.ADMIT:
                     check_limits(job, given)
-                    shapes = pool.options(job)
+                    left = beside_heads(world, queue, before, job, pool) if is_backfilling else pool
+                    shapes = left.options(job)
                     fits = (shapes.nodes == given.nodes) & (shapes.gpus_per_node == given.gpus_per_node)
                     assert len(shapes) if job.is_rigid else fits.any(), "the shapes of one answer fit side by side"
-                    pool.take(job, shapes, 0 if job.is_rigid else int(fits.argmax()))
+                    pool.apply(left.takes(job, shapes, 0 if job.is_rigid else int(fits.argmax())))
                     if given.draw is not None and given.draw.explorer:
                         kinds["explored"] += 1
                         check_nodes_of_heads(world, queue, before, job, given)

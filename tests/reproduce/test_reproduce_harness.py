@@ -284,8 +284,32 @@ def test_results_are_judged_again_by_the_criteria_of_today(monkeypatch: pytest.M
     assert kept["experiments"] == found["experiments"]
     assert kept["origins"] == found["origins"]
     assert f"by the criteria of commit {kept['criteria']}" in tmp_path.with_suffix(".md").read_text()
-    again = document.rejudged(kept, "another")
-    assert again == kept, "nothing to judge"
+    settled = {**kept, "criteria": "0123456789ab"}
+    assert document.rejudged(settled, "another") == settled, "nothing to judge"
+
+
+def test_results_on_other_seeds_keep_their_verdict_say_so_and_are_run_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are never taken for those of today's seeds."""
+    old, new = (paper(experiment(first_seed=first), experiment(key="as before")) for first in (0, 90_000))
+    found = {**report.as_json(old, ran(old), is_quick=False), "paper": "heat"}
+    assert {key for key, _, _ in report.from_json(old, found).runs} == {"e", "as before"}
+    assert {key for key, _, _ in report.from_json(new, found).runs} == {"as before"}
+    monkeypatch.setattr(document, "load", lambda name, **options: new)
+    assert document.rejudged(found, "another") == found
+    before, shown = found["claims"][0], document.worded(found)["claims"][0]
+    assert (shown["verdict"], shown["ours"]) == (before["verdict"], before["ours"])
+    assert shown["why"].endswith("**Judged on the seeds of that run.** Today's seeds were not run yet.")
+    again = {**report.as_json(new, ran(new), is_quick=False), "paper": "heat"}
+    assert "seeds of that run" not in document.worded(again)["claims"][0]["why"]
+
+
+def test_criteria_of_changed_code_are_named_by_their_commit_once_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = paper()
+    found = {**report.as_json(made, ran(made), is_quick=False), "paper": "heat", "criteria": "0123456789ab+"}
+    monkeypatch.setattr(document, "load", lambda name, **options: made)
+    assert document.rejudged(found, "another")["criteria"] == "another"
 
 
 def test_a_gain_is_judged_by_the_lower_end_of_its_interval() -> None:
@@ -399,7 +423,8 @@ def test_words_of_the_code_change_no_verdict_and_no_figure(name: str) -> None:
     [found] = [found for found in document.read_reports(PUBLISHED) if found["paper"] == "iawp"]
     other = {**found["claims"][0], name: "97 %", "why": "old words"}
     words = document.worded({**found, "claims": [{**found["claims"][0], "why": "old words"}]})
-    assert words["claims"] == found["claims"][:1]
+    made = registry.load("iawp", is_quick=False)
+    assert words["claims"] == [report.claim_as_json(made.claims[0], report.from_json(made, found))]
     with pytest.raises(ValueError, match=r"as .*, the JSON holds '97 %'"):
         document.worded({**found, "claims": [other]})
 
@@ -434,7 +459,7 @@ def test_consolidation_and_shortest_first_are_in_every_table_of_methods() -> Non
 
 @pytest.mark.parametrize("name", registry.PAPERS)
 def test_every_claim_has_a_verdict_wherever_a_run_ends(name: str, tmp_path: Path) -> None:
-    """`--quick` and Ctrl-C end a run after any experiment: what is there is judged, the rest is not measured."""
+    """`--quick` and Ctrl-C end a run after any experiment: the rows that exist are judged, the rest is not measured."""
     options = {"variants": tmp_path} if name == registry.ABLATIONS else {}
     real = registry.load(name, is_quick=True, **options)
 

@@ -1,5 +1,6 @@
 """IAWP's experiments on one server: methods, knowledge of subtasks, and how claims are judged."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from placewise_training.reproduce.iawp.claims import (
     WRITTEN,
     WRITTEN_NCF,
 )
-from placewise_training.reproduce.ldwp.runs import BASELINES, KINDS, kind, profiled, saturating
+from placewise_training.reproduce.ldwp.runs import BASELINES, KINDS, ORACLE, kind, profiled, saturating
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.pipelines.applications import subtask_truths
 from placewise_training.sim.policies import opened
@@ -69,6 +70,29 @@ def test_on_a_saturated_server_algorithm_2_beats_random() -> None:
     assert outcomes[IAWP]["sm"] / outcomes[IAWP]["gpu"] > outcomes["ect"]["sm"] / outcomes["ect"]["gpu"]  # it shares
     for values in outcomes.values():
         assert all(0 <= values[name] <= 1 for name in ("gpu", "sm", "cpu"))
+
+
+def test_the_oracle_of_units_is_above_every_baseline_and_takes_part_wherever_methods_are_compared() -> None:
+    for key in ("kinds", "use", "applications", "speedup"):
+        assert ORACLE in experiment(key).methods
+    kinds = experiment("kinds")
+    done = {method: kinds.trial("2 × K80", method, 0).values["throughput"] for method in (*BASELINES, ORACLE)}
+    assert all(done[ORACLE] > done[method] for method in BASELINES)
+
+
+def test_speedups_stand_beside_ect_consolidation_and_the_oracle() -> None:
+    claims = {claim.key: claim for claim in iawp.paper(is_quick=True).claims}
+    results = Results()
+    for method, speedup in {"random": 1.0, "ect": 2.0, "pats": 1.5, "consolidate": 1.8, ORACLE: 2.5, IAWP: 2.0}.items():
+        for size, seed in itertools.product(("10", "400"), range(3)):
+            results.add(("speedup", size, method), seed, TrialOutcome({"speedup": speedup}))
+    for key in ("speedup_shipped", "size_shipped"):
+        why = judged(claims[key], results).why
+        assert "At 400 MB ect 2 ± 0 ×, pats 1.5 ± 0 ×, consolidate 1.8 ± 0 ×, oracle 2.5 ± 0 ×; " in why
+        assert (
+            "iawp is +100.0 ± 0 % vs random, +0.0 ± 0 % vs ect, +33.3 ± 0 % vs pats, +11.1 ± 0 % vs consolidate" in why
+        )
+        assert "-20.0 ± 0 % vs oracle" in why
 
 
 @pytest.mark.parametrize("method", [SPEEDUPS_ONLY, TWO_METRICS, NO_METRICS, DAMAGED, COMPLETED])

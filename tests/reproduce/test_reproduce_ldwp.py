@@ -1,6 +1,8 @@
 """LDWP's experiments: the figures of a run, recovery after cluster changes, and how claims are judged."""
 
 import functools
+import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -198,6 +200,36 @@ def test_every_claim_is_judged_as_printed_and_as_shipped() -> None:
     results = loads_of([48.0, 52.8, 50.0], [40.0, 44.0, 42.0])
     assert judged(claims["average"], results).verdict is ClaimVerdict.REPRODUCED
     assert judged(claims["average_shipped"], results).verdict is ClaimVerdict.NOT
+
+
+def test_alike_names_the_margin_over_each_baseline_consolidation_and_the_oracle() -> None:
+    results = Results()
+    done = {**dict.fromkeys(BASELINES, 8.0), CONSOLIDATE: 10.0, ORACLE: 12.5, LDWP: 10.0}
+    for method, throughput in done.items():
+        for seed in range(3):
+            results.add(("rates", "10", method), seed, TrialOutcome({"throughput": throughput}))
+    why = judged(claim_named("similar_shipped"), results).why
+    assert all(f"+25.0 ± 0 % vs {method}" in why for method in BASELINES)
+    assert "+0.0 ± 0 % vs consolidate, -20.0 ± 0 % vs oracle" in why
+
+
+def test_what_is_judged_at_one_load_says_so() -> None:
+    """Only the gains are means over the loads."""
+    made = ldwp.paper(is_quick=False)
+    results = Results()
+    for experiment in made.experiments:
+        names = [metric.name for metric in experiment.metrics]
+        for (setting, method), seed in itertools.product(experiment.trials(), range(2)):
+            results.add((experiment.key, setting, method), seed, TrialOutcome(dict.fromkeys(names, 1.0)))
+    why = {claim.key: judged(claim, results).why for claim in made.claims}
+    gains = {"average", "nodes_10", "rate_60", "first_6", "first_60"}
+    for key in ("gpu", "gpu_first", "balance", "speedup", "recovery", "similar"):
+        for form in (key, f"{key}_shipped"):
+            assert "At load 1 alone: of the paper's claims only the five gains" in why[form]
+    for key in ("anywhere", "plain", "bound", "learned", "units"):
+        assert re.search(r"[Aa]t load 1\b", why[key]), key
+    for key in gains:
+        assert re.search(r"By load 0\.5: .*, 2: ", why[key])
 
 
 def test_a_gain_is_the_mean_over_all_loads_and_names_each() -> None:

@@ -212,7 +212,7 @@ def turns(younger_s: float) -> tuple[Admitter, ClusterView, dict[str, list[SimJo
         gang("younger", 1, queue="a", single_gpu_s=younger_s, submit_time_s=3.0),
     ]
     first, large, younger = (SimJob(job, 1.0, job.submit_time_s, number=i) for i, job in enumerate(jobs))
-    admitter = Admitter(admission("fifo"), 0, QueueSettings())
+    admitter = Admitter(admission("fifo"), QueueSettings())
     return admitter, view_of([node("n0"), node("n1")], others), {"a": [first, younger], "b": [large]}
 
 
@@ -254,7 +254,7 @@ def test_jobs_start_by_rank() -> None:
     view = view_of([node("n0")], [running("long", "n0", range(2), single_gpu_s=1e4)])
     jobs = [gang(name, gpus, queue="a", submit_time_s=1.0) for name, gpus in (("large", 8), ("y", 1), ("x", 1))]
     sims = [SimJob(job, 1.0, 1.0, number=number) for number, job in enumerate(jobs)]
-    admitter = Admitter(admission("fifo"), 0, QueueSettings(bound_s=60.0))
+    admitter = Admitter(admission("fifo"), QueueSettings(bound_s=60.0))
     assert started(admitter, view, {"a": sims}, 100.0) == ["x", "y"]
 
 
@@ -293,7 +293,7 @@ def test_the_shortest_of_the_waiting_jobs_is_the_first_even_if_it_comes_last() -
     view = view_of([node("n0"), node("n1")], [running("other", "n0", range(4), single_gpu_s=1e3)])
     first = SimJob(gang("long", 8, single_gpu_s=1e6, submit_time_s=1.0), samples=1.0, submit_time_s=1.0)
     shorter = SimJob(gang("short", 1, single_gpu_s=1e5, submit_time_s=2.0), samples=1.0, submit_time_s=2.0)
-    admitter = Admitter(admission(f"fifo{SHORTEST}"), 0, QueueSettings())
+    admitter = Admitter(admission(f"fifo{SHORTEST}"), QueueSettings())
     assert list(admitter.admitted([("", [first])], view, 1.0)) == []
     assert [job.id for job in admitter.admitted([("", [first, shorter])], view, 2.0)] == ["short"]
 

@@ -11,6 +11,7 @@ from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.faults import Fault, FaultKind, added
 from placewise_training.sim.gangs.engine import LiveJob, SimOptions, SimResult, Simulation
 from placewise_training.sim.gangs.oracle import Oracle
+from placewise_training.sim.gangs.what_if import what_if
 from placewise_training.sim.hardware import harmony_cluster, make_node, qos_cluster, uniform_cluster
 from placewise_training.sim.jobs import SimJob, gang
 from placewise_training.sim.policies import admission_policy, placement_policy
@@ -238,7 +239,7 @@ def test_what_if_changes_nothing_and_is_right() -> None:
         proposal = policy.propose(job.job, simulation.view, simulation.context)
         assert proposal is not None
         rates = {name: live.rate for name, live in simulation.running.items()}
-        reported = simulation.what_if(job, proposal.assignments)
+        reported = what_if(simulation, job, proposal.assignments)
         assert {name: live.rate for name, live in simulation.running.items()} == rates
         simulation.start(job, proposal.assignments)
         simulation.refresh()

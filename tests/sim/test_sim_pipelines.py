@@ -1,8 +1,11 @@
 """Pipelines: order of subtasks, units, sharing of GPUs, nodes that go and come, determinism."""
 
+from dataclasses import replace
+
 import pytest
 
 from placewise_core.domain.events import ClusterRecords
+from placewise_core.domain.job import Job, JobId, Subtask
 from placewise_core.subtasks.graph import check_pipeline
 from placewise_core.view.view import ClusterView
 from placewise_training.ldwp.judge import SIZES
@@ -20,7 +23,8 @@ from placewise_training.sim.pipelines.applications import (
 )
 from placewise_training.sim.pipelines.choosers import BacklogEct, NodeChooser, PolicyChooser, loaded_pats
 from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation
-from placewise_training.sim.pipelines.queues import NodeQueue
+from placewise_training.sim.pipelines.oracle import OracleUnits
+from placewise_training.sim.pipelines.queues import NodeQueue, RunningSubtask
 from placewise_training.sim.pipelines.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
 from placewise_training.sim.policies import placement_policy
 
@@ -151,6 +155,38 @@ def test_unlike_subtasks_share_a_gpu_better_than_like_ones(truth: str) -> None:
     assert gpu_relative_speed(compute, [], truth) == 1
     full = SubtaskTruth(1.0, 5.0, (1.0, 0, 0, 0, 0, 0, 0), 0.1)
     assert gpu_relative_speed(full, [full], truth) == pytest.approx(0.5, rel=0.05)
+
+
+def oracle_beside(*running: str) -> list[tuple[str, str, str]]:
+    """What the oracle starts of one frame differencing on a node of one core and one GPU, where these kinds run, half
+    of each done: the first on the core, the others on the GPU."""
+    [spec] = ldwp_cluster(1)
+    node = replace(spec.node, capacity=replace(spec.node.capacity, cpu_cores=1.0), gpus=spec.node.gpus[:1])
+    simulation = PipelineSimulation([replace(spec, node=node)], [], "judge", None, IawpUnits(), is_noisy=False)
+    queue, truths = simulation.nodes[node.id], subtask_truths("judge")
+    for i, name in enumerate(running):
+        task = PipelineTask(Job(JobId(f"r{i}")), "made up", 100.0, 0.0, i)
+        unit = "gpu0" if i else "cpu0"
+        rate = simulation.base_rate(queue, task, truths[name], unit)
+        queue.begin((task.job.id, name), RunningSubtask(task, name, truths[name], unit, rate, 50.0, 0.0, rate))
+    asked = Job(JobId("asked"), subtasks=(Subtask("s", "frame_differencing", has_gpu_version=True),))
+    queue.tasks[asked.id] = (PipelineTask(asked, "made up", 100.0, 0.0, 9), asked)
+    oracle = OracleUnits()
+    oracle.simulation = simulation
+    return oracle.assign([asked], node.id, simulation.view, queue.units(0.0), 0.0)
+
+
+def test_the_oracle_of_units_takes_the_unit_where_own_end_and_loss_of_others_are_least() -> None:
+    assert oracle_beside() == [("asked", "s", "gpu0")]
+    # The scarcest resource of the two is not over its limit: 3 % of each are lost, less than the wait.
+    assert oracle_beside("stitching", "face_encodings") == [("asked", "s", "gpu0")]
+    # Three that fill the memory already: it costs them more to share than it costs the fourth to wait.
+    assert oracle_beside("stitching", *["gmm_background"] * 3) == []
+
+
+def test_the_oracle_of_units_knows_nothing_without_a_simulation() -> None:
+    with pytest.raises(RuntimeError, match="not attached"):
+        OracleUnits().assign([], "n", run()[1].view, [], 0.0)
 
 
 def test_the_truths_draw_different_kinds_within_the_same_ranges() -> None:

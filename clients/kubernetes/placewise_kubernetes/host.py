@@ -25,6 +25,9 @@ from placewise_kubernetes.gang.groups import WATCHED_PATHS, GroupLookup, read_gr
 from placewise_kubernetes.gang.jobs import JobMirror
 from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
 from placewise_kubernetes.gang.spec import GangRef, GangRules, GroupFacts, Source
+from placewise_kubernetes.gang.volcano.limits import HYPER_NODES_PATH, VolcanoLimits
+from placewise_kubernetes.gang.volcano.queues import QUEUES_PATH, QueueMirror
+from placewise_kubernetes.gang.volcano.writer import VolcanoWriter
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.bind import Binder
 from placewise_kubernetes.kube.client import KubeClient, KubeUnreachableError
@@ -69,8 +72,9 @@ class KubernetesHost:
         self.gated = GatedPods(rules, self._report_nodes_again)
         self.nodes = NodeMirror(reader, self.poke, self.gated.labelled)
         ledger, read = GpuLedger(self.nodes.gpus), self.gated.read if self.gates.is_enabled else rules.pod
-        self.pods = PodMirror(rules, self.poke, self.poke_soon, self._serve_own, ledger, read)
+        self.pods = PodMirror(rules, self.poke, self.poke_soon, self._serve, ledger, read)
         self.writer = PodWriter(client)
+        self.volcano_writer = VolcanoWriter(self.writer)
         self.binder = Binder(client)
         self.opener = GateOpener(client, self.gates.pin)
         starters = (self.binder, self.opener, self.writer)
@@ -92,6 +96,11 @@ class KubernetesHost:
         # Held gangs are decided by their pods: a Job's template lacks the gate and the nodes of its volumes.
         is_job_watched = rules.is_job_watched and not self.gates.is_enabled
         self._jobs = Reflector(client, JOBS_PATH, jobs) if is_job_watched else None
+        self.queues = QueueMirror(self.pods.book, clock, self.nodes.total)
+        self._queues = Reflector(client, QUEUES_PATH, self.queues, may_be_absent=True)
+        limited = (rules, self.pods, self.nodes, self.queues, self.volcano_writer)
+        self.limits = VolcanoLimits(*limited, clock, self.poke)
+        self._hyper_nodes = Reflector(client, HYPER_NODES_PATH, self.limits.hyper_nodes, may_be_absent=True)
         self._groups = {
             source: Reflector(client, path, self._group_mirror(source), may_be_absent=True)
             for source, path in WATCHED_PATHS.items()
@@ -104,6 +113,7 @@ class KubernetesHost:
 
         def tell(change: Callable[[GangRef], None], group: GangRef) -> None:
             change(group)
+            self.volcano_writer.nominate(book.find(group))
             if book.has_news():
                 self.poke()
 
@@ -112,7 +122,7 @@ class KubernetesHost:
     async def run(self) -> None:
         """Watches nodes, pods, Jobs, and the groups of other projects until it is cancelled."""
         jobs = (self._jobs,) if self._jobs is not None else ()
-        reflectors = (*self._groups.values(), *self._reflectors, *jobs)
+        reflectors = (*self._absent(), *self._reflectors, *jobs)
         await asyncio.gather(*(reflector.run() for reflector in reflectors))
 
     def is_synced(self) -> bool:
@@ -149,12 +159,15 @@ class KubernetesHost:
             await self._wait_read()
             self._open_admitted()
             self._restore()
+            self.volcano_writer.clear_left(self.pods.book.active.values())
             self._has_looked = True
         self._leave_unjudged()
         for gang in self.pods.book.active.values():
             if gang.plan is not None and not gang.is_started_here:
                 self._wake(gang)
+        self.volcano_writer.nominate_again()
         await self.binding.bind_late()
+        self.limits.judge()
         jobs = self.pods.news(full=full)
         for gang in self.pods.book.take_unreadable():
             if _needs_nodes(gang):
@@ -174,6 +187,7 @@ class KubernetesHost:
             return await self.binding.apply(gang)
         gang.answer_callers()
         self._wake(gang)
+        self.volcano_writer.nominate(gang)
         return Applied.DONE
 
     async def release(self, job: NativeJob) -> Applied:
@@ -209,6 +223,8 @@ class KubernetesHost:
             return Applied.REFUSED
         if gang.is_by_gate:
             await self.opener.clear(gang.waiting())
+        if not gang.pods:  # Volcano does not ask again about a group that it has let in: its pods may never come
+            gang.templates.clear()
         self._undecide(gang)
         return Applied.DONE
 
@@ -219,9 +235,12 @@ class KubernetesHost:
             return
         gang.text = text
         gang.answer_callers()
+        self.volcano_writer.nominate(gang)
         if gang.is_started_here:
-            self._serve_own(gang)
+            self._serve(gang)
             return
+        if not gang.pods and gang.facts is not None:
+            self.volcano_writer.explain(gang.ref, gang.facts, text)
         # The pod's own scheduler reports our refusal; if it has not asked about the pod yet, we report it.
         stale = [pod for pod in gang.waiting() if gang.refused.get(pod.uid, text) != text]
         self.writer.wake(stale)
@@ -259,7 +278,12 @@ class KubernetesHost:
 
     def open_group(self, reference: GangRef, facts: GroupFacts) -> Gang:
         """The gang of a PodGroup, which may have no pods yet. Raises ValueError: its demands cannot be read."""
+        known = self.pods.book.find(reference)
+        is_new = known is None or not (known.templates or known.pods)
+        if is_new:
+            self.queues.note(facts)
         gang = self.pods.book.open_group(reference, facts)
+        gang.is_counted = gang.is_counted or is_new
         gang.asked_at_s = self._clock()
         self.poke()
         return gang
@@ -287,12 +311,17 @@ class KubernetesHost:
         if gang.is_started_here:
             self.poke()
         else:
+            self.volcano_writer.nominate(gang)
             self.writer.wake(gang.waiting(), RELEASED_NOTE)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    def _absent(self) -> tuple[Reflector, ...]:
+        """Those of collections that a cluster may not have."""
+        return (*self._groups.values(), self._queues, self._hyper_nodes)
+
     def _first_lists(self) -> list[asyncio.Event]:
-        groups = [reflector.tried for reflector in self._groups.values()]
+        groups = [reflector.tried for reflector in self._absent()]
         return groups + [reflector.synced for reflector in self._reflectors]
 
     async def _wait_synced(self) -> None:
@@ -315,6 +344,7 @@ class KubernetesHost:
     def _undecide(self, gang: Gang) -> None:
         gang.mark_waiting()
         self.pods.book.touch(gang)
+        self.volcano_writer.nominate(gang)
 
     def _wake(self, gang: Gang) -> None:
         """Once per decision: a pod that its scheduler has put aside would be looked at again only after a minute."""
@@ -327,8 +357,11 @@ class KubernetesHost:
         gang.refused.clear()
         self.writer.wake(asleep)
 
-    def _serve_own(self, gang: Gang) -> None:
-        """Pods of our own scheduler name have come: each gets its node, or the reason why its gang waits."""
+    def _serve(self, gang: Gang) -> None:
+        """Pods that we bind or nominate have come: each gets its node, or the reason why its gang waits."""
+        if gang.is_nominated:
+            self.volcano_writer.nominate(gang)
+            return
         if gang.plan is not None:
             if self.is_current():
                 self.binding.bind(gang)
@@ -362,7 +395,7 @@ class KubernetesHost:
         if self._clock() - gang.first_refused_s >= self.gates.scale_up_after_s:
             return True
         gang.text = f"no node can take it; left to its scheduler after {self.gates.scale_up_after_s:.0f} s"
-        self._serve_own(gang)
+        self._serve(gang)
         return False
 
     def _explain_unbound(self, gang: Gang) -> None:
@@ -436,18 +469,19 @@ class KubernetesHost:
         return self.are_groups_watched(Source.VOLCANO_JOB) and not self.pods.book.groups.has_job(group, facts)
 
     def _forget_groups(self) -> None:
-        for gang in list(self.pods.book.active.values()):
+        book = self.pods.book
+        for gang in [gang for gang in book.active.values() if gang.templates] + list(book.emptied.values()):
             age_s = self._clock() - gang.asked_at_s
-            if not gang.templates or gang.pods:
+            if gang.pods:
                 continue
             if gang.ref.source is Source.VOLCANO:
                 is_watched = self.are_groups_watched(Source.VOLCANO)
-                if age_s > GROUP_UNSHOWN_S and is_watched and self.pods.book.groups.find(gang.ref) is None:
-                    self.pods.book.end(gang)
-                elif age_s > GROUP_FORGOTTEN_S:
-                    self.pods.book.remove(gang)
+                if age_s > GROUP_UNSHOWN_S and is_watched and book.groups.find(gang.ref) is None:
+                    book.end(gang)
+                elif age_s > GROUP_FORGOTTEN_S and (gang.templates or not is_watched):
+                    book.remove(gang)  # one without stand-ins holds nothing: as long as it is shown, its pods may come
             elif age_s > JOB_FORGOTTEN_S and gang.plan is None:
-                self.pods.book.end(gang)
+                book.end(gang)
 
 
 def _needs_nodes(gang: Gang) -> bool:

@@ -34,8 +34,9 @@ class Backfill:
         self._head: HeadReservation | None = None
         self._is_served = False
         before = queue.head if queue.queue in view.heads else None  # the view drops the heads of jobs that ended
-        if before is not None and before.job not in self._asked and is_in_force(before, view, context.now_s):
-            self._head = before
+        self._before = before if before is not None and is_in_force(before, view, context.now_s) else None
+        if self._before is not None and self._before.job not in self._asked:
+            self._head = self._before
         others = [head for name, head in view.heads.items() if name != queue.queue]
         self._others = [head for head in others if is_in_force(head, view, context.now_s)]
         self._other_jobs = {head.job for head in self._others}
@@ -119,7 +120,9 @@ class Backfill:
 
     def _against(self, job: Job, others: list[HeadReservation], own: HeadReservation | None) -> list[HeadReservation]:
         """Those of the heads whose nodes the job may not take."""
-        heads = outranking(others, job.id) if others else []
+        before = self._before if self._before is not None and self._before.job == job.id else None
+        known = others if before is None else [*others, before]  # a younger head of another queue bars no older one
+        heads = outranking(known, job.id) if others else []
         if own is not None and own.job != job.id and not self._is_served:
             heads.append(own)
         return barring(heads, job, fewest_gpus(job), self._context.now_s) if heads else heads

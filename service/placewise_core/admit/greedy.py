@@ -203,6 +203,10 @@ class GreedyAdmission(AdmissionPolicy):
         return ()
 
     @property
+    def reads_progress(self) -> bool:
+        return self.backfills
+
+    @property
     def stops_in_order(self) -> bool:
         return self.keeps_order and self.stops_at_first_wait and not self.backfills
 
@@ -401,13 +405,10 @@ class GreedyAdmission(AdmissionPolicy):
         tables, startup_of, jobs = Tables(), self._throughput.startup_of, {}
         for job_id, (single_s, rated) in notes.fitted.items():
             times = single_s, startup_of(single_s), tables.index(rated.table)
-            start = notes.started.get(job_id) if self.scores_shapes else None
-            if start is None:
-                jobs[str(job_id)] = JobShapes(*times)
-                continue
-            table = start[0].table  # another one if chance drew
-            scores = self.scores(single_s, table, start[1], notes)
-            jobs[str(job_id)] = JobShapes(*times, tables.index(table), scores)
+            start = notes.started.get(job_id)
+            scores = self.scores(single_s, start[0].table, start[1], notes) if start else ()
+            scored = tables.index(start[0].table) if start and scores else -1  # another table if chance drew
+            jobs[str(job_id)] = JobShapes(*times, scored, scores)
         return Seen(tuple(tables.all), jobs)
 
     def _start(self, waiting: WaitingJob, rank: int, options: Options, i: int, state: Round) -> Admission:

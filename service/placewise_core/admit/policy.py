@@ -77,13 +77,16 @@ class AdmissionPolicy(Protocol):
     again if another replica was faster. Asking twice in one slot gives the same answer and moves Q and Z once.
     `explores_itself`: it draws job by job as `context.exploration` says, or needs no exploration. `passes_in_order`: it
     tries the jobs in the order of the request and reads no other, so that a host may ask by turns (admit/turns.py).
-    `scores_shapes`: it chooses among a job's shapes by a score of each.
     """
 
     name: str
     explores_itself: bool = False
     passes_in_order: bool = False
-    scores_shapes: bool = False
+
+    @property
+    def reads_progress(self) -> bool:
+        """True if it expects the ends of running jobs, and so reads how far they are."""
+        return False
 
     @property
     def stops_in_order(self) -> bool:

@@ -24,8 +24,9 @@ class AskedJob:
 @frozen
 class JobLinks:
     """Decisions about a job: the AdmitOrWait that admitted it, the first Place that asked about it, the last WAIT if it
-    said the same; "" for none."""
+    said the same, the first AdmitOrWait that asked about it before; "" for none."""
 
     admit_decision: str
     first_place: str
     refused: str = ""
+    first_admit: str = ""

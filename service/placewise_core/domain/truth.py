@@ -13,6 +13,8 @@ from placewise_core.domain.job import Job, JobId, Shape
 from placewise_core.domain.traces import TraceJob
 
 TRUTH_GROUP = "placewise.truths"
+TICK_S = 60.0  # between questions while nothing happens and jobs wait (policies that wait on purpose)
+IDLE_TICKS = 2000  # so many in vain, and the rest will never start
 
 
 @frozen

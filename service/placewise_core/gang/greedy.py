@@ -4,9 +4,11 @@ Tasks with the largest dominant share go first; equal tasks stay in their order.
 alone is scored again only when it gets a task.
 """
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from heapq import heappop, heapreplace
 from typing import Protocol
 
@@ -18,7 +20,7 @@ from placewise_core.domain.job import Job, TaskGroup
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
 from placewise_core.gang.offer import Offer, best_fit
-from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.gang.policy import NO_ROWS, NetRead, PlacementPolicy, Proposal
 from placewise_core.view.view import ClusterView
 
 # `info` key of a proposal that best fit had to find, because the policy's own order of nodes led into a dead end.
@@ -52,6 +54,12 @@ class NodeScorer(Protocol):
     def terms(self, offer: Offer, m: int) -> Terms:
         """The named parts of node m's score for the next task, for explain. The offer is of all nodes."""
         ...
+
+
+class NetScorer(NodeScorer, Protocol):
+    """Scores by a net. `read`: where it notes the arrays that the net reads before each task; None for nowhere."""
+
+    read: NetRead | None
 
 
 class ScoredPolicy(PlacementPolicy):
@@ -104,6 +112,18 @@ def propose(scorer: NodeScorer, job: Job, view: ClusterView, context: PlaceConte
         if not gang.placed:
             break
     return None
+
+
+def propose_noted(scorer: NetScorer, job: Job, view: ClusterView, context: PlaceContext) -> Proposal | None:
+    """As `propose`. If the context asks for the arrays that the net read, the proposal has them, unless best fit had to
+    find it."""
+    if not context.is_recording:
+        return propose(scorer, job, view, context)
+    noting = copy.copy(scorer)
+    noting.read = NetRead(NO_ROWS)
+    proposal = propose(noting, job, view, context)
+    is_its_own = proposal is not None and RESCUED not in proposal.info
+    return replace(proposal, read=noting.read) if proposal is not None and is_its_own else proposal
 
 
 def place_all(scorer: NodeScorer, gang: Gang, candidates: list[Candidate], choose: Choose | None = None) -> bool:

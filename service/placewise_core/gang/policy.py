@@ -5,31 +5,45 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from placewise_core.basics.arrays import Float32, IntArray
+import numpy as np
+
+from placewise_core.basics.arrays import BoolArray, Float32, IntArray
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.decision import Candidate
-from placewise_core.domain.job import Job
+from placewise_core.domain.job import Job, JobId
 from placewise_core.gang.context import PlaceContext
 from placewise_core.view.view import ClusterView
 
 Action = tuple[tuple[str, str], ...]
+NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NetRead:
-    """Inputs and answers of a net that placed a gang: `rows` (C,) its candidates' places in the view; before each task
-    `tokens` (C, STEP_FEATURES) and `logits` (2C,) in the order of actions.py."""
+    """The arrays that a net reads, and its answers, while it places a gang; for the log.
+
+    `rows` (C,) are the places of its candidates in the view. `observation` has the tokens that it read of the cluster
+    and the job by name, as inputs.cluster.Observation has them; empty for a net that reads none. `jobs`: the ids of the
+    running jobs behind them. For each task that it placed: the `tokens` that it read before it, of Harmony's net
+    (C, STEP_FEATURES), its `logits` (2C,), the `masks` (2C,) of the actions that were open, and the `actions` taken, in
+    the order of actions.py. A net that values nodes has tokens alone, and in `step_rows` the places of those nodes.
+    """
 
     rows: IntArray
-    tokens: Sequence[Float32]
-    logits: Sequence[Float32]
+    observation: Mapping[str, Float32] = field(default_factory=dict)
+    jobs: Sequence[JobId] = ()
+    tokens: list[Float32] = field(default_factory=list)
+    logits: list[Float32] = field(default_factory=list)
+    masks: list[BoolArray] = field(default_factory=list)
+    actions: list[int] = field(default_factory=list)
+    step_rows: list[IntArray] = field(default_factory=list)
 
 
 @frozen
 class Proposal:
     """A full placement of one gang. `propensity`: probability with which this policy proposes exactly this. `read`: of
-    a net that placed all of it, `judgement`: of a search (search.Judgement), both if the context asks for that."""
+    the net that placed it, `judgement`: of a search (search.Judgement), both if the context asks for that."""
 
     assignments: tuple[Assignment, ...]
     propensity: float = 1.0

@@ -84,6 +84,12 @@ class Observation:
     placement: Float32
     current: int
 
+    def beside(self, new: Float32) -> "Observation":
+        """With the tokens of new jobs (N, JOB_FEATURES), of which nothing is placed, in front of its own."""
+        nowhere: Float32 = np.zeros((len(new), *self.placement.shape[1:]), dtype=np.float32)
+        jobs, placement = np.concatenate([new, self.jobs]), np.concatenate([nowhere, self.placement])
+        return Observation(self.nodes, jobs, placement, self.current)
+
 
 class Encoder:
     """Encodes observations of one view at a time; remembers the unchanging features of jobs."""

@@ -147,8 +147,17 @@ def _stops(*asked: tuple[PlacementPolicy, Proposal | None]) -> Mapping[str, Stop
 
 def seed_in_slot(cluster: str, job: Job, now_s: float, slot_s: float) -> int:
     """The seed of the job's draws in the present slot, 53 bits: a host that asks again in the slot draws the same."""
-    drawn = f"{cluster}\n{job.id}\n{math.floor(now_s / slot_s)}".encode()
-    return int.from_bytes(hashlib.blake2b(drawn, digest_size=8).digest()) >> 11
+    return _bits(f"{cluster}\n{job.id}\n{math.floor(now_s / slot_s)}")
+
+
+def seed_of_question(seed: int, now_s: float, first: Job) -> int:
+    """The seed of one question's draws, 53 bits; `seed` is the run's, `first` the question's first job. A host that
+    asks at the same moments gets the same run."""
+    return _bits(f"{seed}\n{now_s!r}\n{first.id}")
+
+
+def _bits(drawn: str) -> int:
+    return int.from_bytes(hashlib.blake2b(drawn.encode(), digest_size=8).digest()) >> 11
 
 
 def mixed(own: float, rate: float, explorers_give: Sequence[float | None], weights: Sequence[int] = (1, 1)) -> float:

@@ -86,13 +86,14 @@ Choose = Callable[[Float32, BoolArray, int], tuple[int, float]]
 
 
 class _ClusterEncoding:
-    """A cluster as the net saw it, over the nodes `rows` (C,), and the stamps by which a change shows."""
+    """A cluster as the net saw it, over the nodes `rows` (C,) with the jobs `running`, and the stamps by which a change
+    shows."""
 
     def __init__(self, view: ClusterView, rows: IntArray, now_s: float, running: list[RunningJob]) -> None:
-        self.rows = rows
+        self.rows, self.running = rows, running
+        self.seen: Observation  # never written to
         self.state: ClusterState
         self.free: Float32  # what encode_free gives
-        self._running = running
         self._usable = view.usable(now_s).tobytes()  # compared as bytes: an array takes ten times as long
         self._inventory = (view.nodes.layout_stamp, view.nodes.telemetry_stamp)
         self._usage_stamp = view.usage.stamp
@@ -107,7 +108,7 @@ class _ClusterEncoding:
         return (
             self._inventory == (view.nodes.layout_stamp, view.nodes.telemetry_stamp)
             and self.rows.tobytes() == rows.tobytes()
-            and self._running == running
+            and self.running == running
             and self._is_used_alike(view)
             and self._usable == view.usable(now_s).tobytes()
         )
@@ -145,11 +146,21 @@ class _Shortlist:
 
 @frozen
 class _Encoded:
-    """A job as the net read it beside a cluster as it saw that. The job is the first of the state."""
+    """A job as the net read its `token` (1, JOB_FEATURES) beside a cluster as it saw that. The job is the first of the
+    state."""
 
     job: Job
     looked: _ClusterEncoding
+    token: Float32
     state: PolicyState
+
+    def note(self, context: PlaceContext) -> NetRead | None:
+        """The arrays, without a task yet; None unless the context asks for them: the log draws few decisions."""
+        if not context.is_recording:
+            return None
+        seen, looked = self.looked.seen.beside(self.token), self.looked
+        tokens = {"nodes": seen.nodes, "jobs": seen.jobs, "placement": seen.placement}
+        return NetRead(looked.rows, tokens, [running.id for running in looked.running])
 
 
 @dataclass(slots=True)
@@ -246,22 +257,24 @@ class Harmony(PlacementPolicy):
         if candidates.lacks_slots():
             return None
         encoded = self._encode(job, rows, view, context)
-        return _Decoding(self._net, encoded.state, candidates, choose).run(encoded.looked.free)
+        return _Decoding(self._net, encoded, candidates, choose).run()
 
     def _encode(self, job: Job, rows: IntArray, view: ClusterView, context: PlaceContext) -> _Encoded:
         looked, request = self._look(rows, view, context.now_s, context.slices), self._request(context)
         if request.encoded is None or request.encoded.looked is not looked or request.encoded.job is not job:
-            state = self._net.read(looked.state, self._encoder.encode_new([job]))
-            request.encoded = _Encoded(job, looked, state)
+            request.encoded = self._read(job, looked)
         return request.encoded
+
+    def _read(self, job: Job, looked: _ClusterEncoding) -> _Encoded:
+        token = self._encoder.encode_new([job])
+        return _Encoded(job, looked, token, self._net.read(looked.state, token))
 
     def steps(self, job: Job, view: ClusterView, context: PlaceContext) -> "NetSteps":
         """The gang before its first task, on an encoding of its own: the same for equal states, whatever was asked
         before. Raises the net's own errors."""
         rows = shortlist(_chunk(job, self._request(context).jobs), view, context, self._most_nodes)
-        looked = self._look(rows, view, context.now_s, context.slices)
-        state = self._net.read(looked.state, self._encoder.encode_new([job]))
-        return NetSteps(self._net, state, Candidates(Gang(job, view, context), rows), looked.free)
+        encoded = self._read(job, self._look(rows, view, context.now_s, context.slices))
+        return NetSteps(self._net, encoded, Candidates(Gang(job, view, context), rows))
 
     def _request(self, context: PlaceContext) -> _Request:
         request: _Request | None = context.notes.get(self)
@@ -276,7 +289,7 @@ class Harmony(PlacementPolicy):
         looked: _ClusterEncoding | None = view.notes.get(self)
         if looked is None or not looked.is_still(view, rows, now_s, running):
             looked = _ClusterEncoding(view, rows, now_s, running)
-            seen = self._encoder.encode(view, (), now_s, rows=chosen, running=running)
+            seen = looked.seen = self._encoder.encode(view, (), now_s, rows=chosen, running=running)
             tokens = len(seen.nodes) + len(seen.jobs)
             looked.state, looked.free = ask_net(lambda: self._net.look(seen), tokens, slices), free_of(seen.nodes)
             view.notes[self] = looked
@@ -290,16 +303,16 @@ class Harmony(PlacementPolicy):
 
 
 class NetSteps:
-    """One gang, decoded task by task: the caller chooses each action. The job's token is the first of the state.
+    """One gang, decoded task by task: the caller chooses each action.
 
-    For one use.
+    `read`: the inputs and answers of the net; None unless the context asks for them. For one use.
     """
 
-    def __init__(self, net: PolicyNet, state: PolicyState, candidates: Candidates, free: Float32) -> None:
-        self.candidates = candidates
-        self._recorded = _recorded(net, candidates)
-        self._net, self._state = self._recorded or net, state
+    def __init__(self, net: PolicyNet, encoded: _Encoded, candidates: Candidates) -> None:
+        self.candidates, self.read = candidates, encoded.note(candidates.gang.context)
+        self._net, self._state, free = net, encoded.state, encoded.looked.free
         self._tokens: StepTokens | None = None if candidates.is_stuck() else StepTokens(candidates, free)
+        self._logits: Float32  # of the next task
 
     @property
     def features(self) -> Float32:
@@ -311,7 +324,8 @@ class NetSteps:
         """As `node_odds` for the next task; None if no action is possible. Raises PolicyNetError."""
         if self._tokens is None or self.candidates.is_stuck():
             return None
-        logits, mask = self._net.decode(self._state, 0, self._tokens.features), self.candidates.mask
+        logits = self._logits = self._net.decode(self._state, 0, self._tokens.features)
+        mask = self.candidates.mask
         if logits.shape != mask.shape or not np.isfinite(logits[mask]).all():
             raise PolicyNetError(f"no logits of shape {mask.shape}, or some that are no numbers")
         return node_odds(logits, mask)
@@ -319,37 +333,19 @@ class NetSteps:
     def take(self, action: int) -> None:
         """Places the next task, on a node that takes it."""
         assert self._tokens is not None
+        gang = self.candidates.gang
+        if self.read is not None:
+            note_action(self.read, self.candidates, self._tokens.features, self._logits, action)
         self.candidates.take(action)
-        if self.candidates.gang.remaining:
+        if gang.remaining:
             self._tokens.update(action % len(self.candidates.rows))
 
-    def read(self) -> NetRead | None:
-        """Inputs and answers of the net for a gang that is placed whole; None unless the context asks for them."""
-        return self._recorded.read() if self._recorded is not None else None
 
-
-class _Recorded:
-    """A net that keeps its inputs and answers for one gang."""
-
-    def __init__(self, net: PolicyNet, candidates: Candidates) -> None:
-        self._net, self._rows = net, candidates.rows
-        self._tokens: list[Float32] = []
-        self._logits: list[Float32] = []
-
-    def decode(self, state: PolicyState, job: int, step: Float32) -> Float32:
-        """As PolicyNet.decode. The step's tokens change with the next task: they are copied."""
-        logits = self._net.decode(state, job, step)
-        self._tokens.append(step.copy())
-        self._logits.append(logits)
-        return logits
-
-    def read(self) -> NetRead:
-        return NetRead(self._rows, self._tokens, self._logits)
-
-
-def _recorded(net: PolicyNet, candidates: Candidates) -> _Recorded | None:
-    """None unless the context asks for it: the log draws few decisions."""
-    return _Recorded(net, candidates) if candidates.gang.context.is_recording else None
+def note_action(read: NetRead, candidates: Candidates, tokens: Float32, logits: Float32, action: int) -> None:
+    """Before a task is placed: copies the arrays that change with it. An action that turned out closed is replaced."""
+    task = len(candidates.gang.placed)
+    read.tokens[task:], read.logits[task:] = [tokens.copy()], [logits]
+    read.masks[task:], read.actions[task:] = [candidates.mask.copy()], [action]
 
 
 def node_odds(logits: Float32, mask: BoolArray) -> tuple[int, FloatArray]:
@@ -416,26 +412,24 @@ def _chunk(job: Job, jobs: Sequence[Job]) -> Sequence[Job]:
 
 
 class _Decoding:
-    """One gang, whose job is the first of the state. For one use."""
+    """One gang. For one use."""
 
-    def __init__(self, net: PolicyNet, state: PolicyState, candidates: Candidates, choose: Choose) -> None:
-        self._net, self._state, self._candidates, self._choose = net, state, candidates, choose
+    def __init__(self, net: PolicyNet, encoded: _Encoded, candidates: Candidates, choose: Choose) -> None:
+        self._net, self._encoded, self._candidates, self._choose = net, encoded, candidates, choose
         self._gang = candidates.gang
+        self._tokens = StepTokens(candidates, encoded.looked.free)
+        self._read = encoded.note(self._gang.context)
         self._is_explaining = self._gang.context.is_explaining
         self._explained: list[Candidate] = []
         self._propensity = 1.0
 
-    def run(self, free: Float32) -> Proposal | None:
-        """None if the net's choices lead into a dead end. `free`: as of StepTokens."""
-        candidates, gang = self._candidates, self._gang
-        steps = StepTokens(candidates, free)
-        recorded = _recorded(self._net, candidates)
-        net = recorded or self._net
-        while (c := self._place(net.decode(self._state, 0, steps.features))) >= 0:
+    def run(self) -> Proposal | None:
+        """None if the net's choices lead into a dead end."""
+        gang, tokens, state = self._gang, self._tokens, self._encoded.state
+        while (c := self._place(self._net.decode(state, 0, tokens.features))) >= 0:
             if not gang.remaining:
-                read = recorded.read() if recorded is not None else None
-                return Proposal(gang.assignments(), self._propensity, tuple(self._explained), read=read)
-            steps.update(c)
+                return Proposal(gang.assignments(), self._propensity, tuple(self._explained), read=self._read)
+            tokens.update(c)
             gang.context.slices.pause()
         return None
 
@@ -446,6 +440,8 @@ class _Decoding:
         while not candidates.is_stuck():
             action, probability = chosen_action(logits, candidates.mask, len(self._gang.placed), self._choose)
             explained = self._explain(logits, action) if self._is_explaining else []
+            if self._read is not None:
+                note_action(self._read, candidates, self._tokens.features, logits, action)
             if candidates.take(action):
                 self._propensity *= probability
                 self._explained += explained

@@ -15,9 +15,9 @@ import numpy as np
 from placewise_core.basics.arrays import Float32, FloatArray
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
-from placewise_core.gang.greedy import Terms, propose
+from placewise_core.gang.greedy import Terms, propose_noted
 from placewise_core.gang.offer import Offer
-from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.gang.policy import NetRead, PlacementPolicy, Proposal
 from placewise_core.inputs.ldwp import COLUMNS, RowEncoder, shortlist
 from placewise_core.view.view import ClusterView
 
@@ -39,6 +39,7 @@ class LearnedNodes(PlacementPolicy):
     name = "ldwp"
     fills_nodes = False
     is_by_node = False  # only the least used nodes are looked at
+    read: NetRead | None = None  # of one decision
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class LearnedNodes(PlacementPolicy):
         if context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S:
             return self._fallback(job, view, context, "deadline")
         try:
-            return propose(self, job, view, context)
+            return propose_noted(self, job, view, context)
         except Exception as error:  # of any kind: a broken model never fails a call
             return self._fallback(job, view, context, type(error).__name__)
 
@@ -65,9 +66,11 @@ class LearnedNodes(PlacementPolicy):
         nodes = shortlist(offer.view, offer.mask, self._most, offer)
         scores = np.full((1, offer.view.nodes.size), -np.inf)
         if len(nodes):
-            values = np.asarray(
-                self._net.values(self._encoder.encode(offer.job, offer.view, nodes, offer)), dtype=np.float64
-            )
+            rows = self._encoder.encode(offer.job, offer.view, nodes, offer)
+            if self.read is not None:
+                self.read.tokens[len(offer.placed) :] = [rows]
+                self.read.step_rows[len(offer.placed) :] = [nodes]
+            values = np.asarray(self._net.values(rows), dtype=np.float64)
             if values.shape != nodes.shape or not np.isfinite(values).all():
                 raise ValueError(
                     f"the net returned values of shape {values.shape}; {len(nodes)} finite ones are needed"

@@ -4,7 +4,7 @@ This process knows its own questions at once. The store has those of all replica
 (`linked`), not when a call is answered.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -91,16 +91,30 @@ def _questions(entry: Entry) -> list[AskedJob]:
 
 
 def _with_links(entry: Entry, questions: Sequence[AskedJob], found: Iterator[JobLinks]) -> Entry:
-    links = {asked.job: next(found, _NONE) for asked in questions if asked.kind is not Asked.ADMITTED}
+    links = {asked.job: next(found, _NONE) for asked in questions}
     if not links or not isinstance(entry, DecisionRecord):
         return entry
     if entry.admit is not None:
-        before = {job: known.refused for job, known in links.items() if known.refused}
-        return replace(entry, seen=replace(entry.seen or AdmitSeen(), refused_before=before)) if before else entry
+        return _with_earlier_answers(entry, links)
     seen = entry.asked or PlaceSeen()
     again = {job for job, known in links.items() if known.first_place not in ("", entry.decision_id)}
     stored = {job: known.admit_decision for job, known in links.items() if known.admit_decision}
     if not (stored or again) and entry.asked is not None:  # as with most: the store knows nothing more
         return entry
-    repeats = tuple([job.id for job in entry.jobs if job.id in again or job.id in seen.repeats])
+    repeats = _repeats(entry, again, seen.repeats)
     return replace(entry, asked=replace(seen, repeats=repeats, admit_decisions={**stored, **seen.admit_decisions}))
+
+
+def _with_earlier_answers(entry: DecisionRecord, links: Mapping[str, JobLinks]) -> DecisionRecord:
+    """An AdmitOrWait with the jobs that any replica was asked about before, and who refused them alike."""
+    seen = entry.seen or AdmitSeen()
+    refused = {job: known.refused for job, known in links.items() if known.refused}
+    again = {job for job, known in links.items() if "" < known.first_admit < entry.decision_id}
+    if not refused and again <= set(seen.repeats):  # as with most: the store knows nothing more
+        return entry
+    return replace(entry, seen=replace(seen, repeats=_repeats(entry, again, seen.repeats), refused_before=refused))
+
+
+def _repeats(entry: DecisionRecord, again: Set[str], known: Sequence[str]) -> tuple[str, ...]:
+    """The jobs, in their order, that the store or the process knew."""
+    return tuple([job.id for job in entry.jobs if job.id in again or job.id in known])

@@ -20,8 +20,8 @@ _SAMPLES = "samples/s if the job's epochs are unknown"
 _UNITS = "of Place with scope NODE and of Partition"
 _STUDIED = "null without `alternatives`, without a net, and if a node is not among the net's candidates"
 _REPEAT = (
-    "in the order of `job_ids`: of Place, a replica was asked about the job before; of AdmitOrWait, the process was or "
-    "the queue knew the job"
+    "in the order of `job_ids`: a replica was asked about the job by the same call before, or the queue of AdmitOrWait "
+    "knew it; null of a shadow of AdmitOrWait"
 )
 
 # Column → its unit ("" for none) and its meaning.
@@ -48,7 +48,10 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "queue": ("", "queue of AdmitOrWait"),
         "snapshot_version": ("", "version of the view that was read"),
         "epoch": ("", "epoch of the state: versions count within it; null of older records"),
-        "view": ("", "the replica's view that was read, as in the table of views; null if views are not logged"),
+        "view": (
+            "",
+            "the replica's view that was read, as in the table of views; null if views are not logged, and of a shadow",
+        ),
         "view_version": ("", "version of that view; of a request that was decided in slices, at its first job"),
         "view_assumed": (
             "",
@@ -159,8 +162,8 @@ WORDS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "job_shapes": (
             "s, 1",
             "shapes that fitted the job when it had its turn, fewest GPUs first and 64 at most, each with its expected "
-            f"seconds and its computation/expense ratio, {_ADMIT}; null if there were none, for a job that the policy "
-            "did not get to, and for a policy that scores no shapes unless the decision was observed",
+            f"seconds and its computation/expense ratio, {_ADMIT}; null if there were none, and for a job that the "
+            "policy did not get to",
         ),
     },
     OUTCOMES: {

@@ -115,9 +115,10 @@ class DecisionSink:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            # Let a batch gather: one append for many decisions costs the store far less than one each.
-            await asyncio.sleep(self._flush_interval_s)
-            if not await self.flush():
+            if await self.flush():
+                # Let a batch gather: one append for many decisions costs the store far less than one each.
+                await asyncio.sleep(self._flush_interval_s)
+            else:
                 self._wake.set()
                 await asyncio.sleep(self._retry_interval_s)
 

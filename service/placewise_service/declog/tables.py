@@ -430,6 +430,7 @@ def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
     queue = plan.queue if plan.queue.slot >= 0 else None
     scores = [given.drift_plus_penalty or seen.scores_of(given.job_id) or None for given in plan.admissions]
     shapes_of = [seen.shapes_of(given.job_id) or None for given in plan.admissions]
+    is_known = record.seen is not None and not record.shadow_of  # which jobs of a shadow were repeats, its answer says
     firsts = [seen.refused_before.get(given.job_id, "") for given in plan.admissions]
     return {
         "queue_backlog_s": queue and queue.backlog_s,
@@ -441,7 +442,7 @@ def _admit_columns(record: DecisionRecord) -> dict[str, Any]:
         "first_refusal": max(firsts) if firsts and all(firsts) else None,
         "job_first_refusals": [first or None for first in firsts] if any(firsts) else None,
         "job_verdicts": [given.verdict.value for given in plan.admissions],
-        "job_is_repeat": [given.job_id in seen.repeats if record.seen else None for given in plan.admissions],
+        "job_is_repeat": [given.job_id in seen.repeats if is_known else None for given in plan.admissions],
         "job_gpus": [given.gpus for given in plan.admissions],
         "job_shape_gpus": [rows and [row.gpus for row in rows] for rows in scores],
         "job_shape_scores": [rows and [row.value for row in rows] for rows in scores],

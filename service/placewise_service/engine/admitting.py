@@ -5,7 +5,6 @@ import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from random import random
 
 from placewise_core.admit import slot_exploring
 from placewise_core.admit.facts import FactsCache
@@ -54,11 +53,11 @@ class AdmitDraft:
     now_s: float
     seed: int
     epoch: str
-    free: tuple[int, int] = (0, 0)  # GPUs, and nodes with any
-    noted: ShapeNotes | None = None
-    settings: QueueSettings = QueueSettings()
-    is_logged: bool = True
-    reads: tuple[Noted, ...] = ()
+    free: tuple[int, int]  # GPUs, and nodes with any
+    noted: ShapeNotes
+    settings: QueueSettings
+    is_logged: bool
+    reads: tuple[Noted, ...]
     question: AdmitQuestion | None = None
     arm: CallArm | None = None
     is_drawn: bool = False
@@ -77,18 +76,13 @@ class _Turns(FailTogether):
 
 @frozen
 class _AdmitCall:
-    """One call: its command, view and policy, its start and its deadline, whether its record has an observation."""
+    """One call: its command, view and policy, its start and its deadline."""
 
     command: AdmitCommand
     live: LiveView
     policy: AdmissionPolicy
     started_s: float
     deadline_s: float
-    is_observed: bool = False
-
-    def notes(self) -> ShapeNotes | None:
-        """For the policy's notes of shapes; None if it scores none and the decision is not observed."""
-        return ShapeNotes() if self.policy.scores_shapes or self.is_observed else None
 
 
 @frozen
@@ -115,9 +109,7 @@ class Admitting:
         if live.view.settings.learn_durations:
             jobs, lengths = with_lengths(command.jobs, live.view)
             command = replace(command, jobs=jobs, lengths=lengths)
-        is_exploring = live.view.settings.admit_exploration_rate > 0
-        is_observed = not command.is_dry_run and (is_exploring or random() < self.parts.options.observe_share)
-        asked = _AdmitCall(command, live, self._policy(command, live.view), started_s, deadline_s, is_observed)
+        asked = _AdmitCall(command, live, self._policy(command, live.view), started_s, deadline_s)
         draft = None
         key = (command.cluster, command.queue)
         if command.is_dry_run or key not in self.turns:
@@ -241,7 +233,7 @@ class Admitting:
         settings = seen.settings.queues.get(command.queue) or self.parts.options.queue
         seed = seed_of(command.seed)
         now_s = self.parts.now_s(live, command.now_s)
-        slot = slot_of(queue, now_s, settings)
+        slot, noted = slot_of(queue, now_s, settings), ShapeNotes()
         context = AdmitContext(
             now_s,
             slot,
@@ -249,7 +241,7 @@ class Admitting:
             seed,
             command.is_explaining,
             exploration=NOT_EXPLORED if command.is_dry_run else exploration_of(seen.settings, command.seed),
-            noted=asked.notes(),
+            noted=noted,
         )
         arm = arm_of_slot(self.parts.registry, command.cluster, command.queue, slot, now_s)
         is_mixed = arm is not None and not command.is_dry_run and self.mixing.has_room
@@ -267,7 +259,8 @@ class Admitting:
             if arm is None:
                 raise
             arm, policy = arm.failed(asked.policy.name, error), asked.policy
-            context = replace(context, randomness=seed, noted=asked.notes())
+            noted = ShapeNotes()
+            context = replace(context, randomness=seed, noted=noted)
             admitted, view = await self._admitted(asked, policy, queue, context)
         is_drawn = context.exploration.rate > 0 or not isinstance(context.randomness, int)
         plan = with_shapes(admitted, command.jobs, slot)
@@ -278,7 +271,7 @@ class Admitting:
         if first := self.refusals.first(command, plan, meta):  # the log has that one
             meta = replace(meta, decision_id=first)
         decision = AdmitDecision(plan, meta)
-        given = (queue, now_s, seed, view.epoch, _free(view, now_s), context.noted, settings, not first, reads)
+        given = (queue, now_s, seed, view.epoch, _free(view, now_s), noted, settings, not first, reads)
         return AdmitDraft(decision, *given, question, arm, is_drawn)
 
     def _meta(
@@ -386,7 +379,7 @@ def _free(view: ClusterView, now_s: float) -> tuple[int, int]:
 
 def _seen(draft: AdmitDraft) -> AdmitSeen:
     """The state behind the decision. Of an unchanged refusal, which the log leaves out, without the shapes."""
-    if draft.noted is None or not draft.is_logged:
+    if not draft.is_logged:
         return AdmitSeen((), *draft.free)
     known = draft.noted.work_out()
     return AdmitSeen((), *draft.free, known.scores, tables=known.tables, jobs=known.jobs)

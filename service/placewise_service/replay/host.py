@@ -32,12 +32,11 @@ from placewise_client.aio import AsyncClient
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.cluster import QueueSettings
 from placewise_core.domain.traces import TraceJob
+from placewise_core.domain.truth import IDLE_TICKS, TICK_S
 
 # At one instant, jobs that end release resources before new jobs ask.
 _FINISH, _PROGRESS, _ARRIVE, _TICK = range(4)
 _JOBS_PER_QUESTION = 256  # the service's limit
-TICK_S = 60.0  # trace time between questions while nothing happens and jobs wait (policies that wait on purpose)
-IDLE_TICKS = 2000  # so many in vain, and the rest will never start
 RESERVE_TTL_S = 120  # of the trace's time, in which a placed job starts at once
 _CORES_PER_GPU = 4.0
 _MEMORY_GIB_PER_GPU = 16.0

@@ -21,12 +21,11 @@ from placewise_core.admit.needs import own_gpus
 from placewise_core.admit.registry import passes_in_order
 from placewise_core.admit.turns import Turns
 from placewise_core.domain.job import Job, JobId, Shape
-from placewise_core.domain.truth import Moment, Progress, Truth
+from placewise_core.domain.truth import IDLE_TICKS, TICK_S, Moment, Progress, Truth
+from placewise_core.policies.explore import seed_of_question
 from placewise_service.api.convert.convert_cluster import node
 from placewise_service.replay.host import (
-    IDLE_TICKS,
     RESERVE_TTL_S,
-    TICK_S,
     ReplayPlan,
     ReplayResult,
     Throttle,
@@ -46,14 +45,12 @@ class TrueHost:
         self._truth = truth
         self.result = ReplayResult(plan)
         self._waiting: dict[str, Job] = {}
-        self._refused: set[str] = set()  # found no room since the last job ended: there is no more now
         self._index: dict[str, int] = {}  # of started jobs, into the columns of the run
         self._progress: dict[str, tuple[float, Progress]] = {}  # of running jobs, and when they were that far
         self._reports: list[JobEvent] = []
         self._now_s = 0.0
         self._gpus: dict[str, set[tuple[str, int]]] = {}  # that running jobs have, by node and index
         self._busy = 0
-        self._questions = 0
         self._is_admitting = plan.admit_policy not in ("", "none")
 
     async def run(self, on_finished: Callable[[int], None]) -> ReplayResult:
@@ -116,14 +113,12 @@ class TrueHost:
         self._change_busy(-self.result.gpus[index])
         self._progress.pop(end.job_id, None)
         del self._gpus[end.job_id]
-        self._refused.clear()
 
     async def _schedule(self) -> int:
         """Asks about the jobs that may start now; how many did."""
         window = list(islice(self._waiting.values(), _MOST_JOBS))
         if not self._is_admitting:
-            asked = [job for job in window if job.id not in self._refused]
-            return await self._place(asked) if asked else 0
+            return await self._place(window) if window else 0
         queues: dict[str, list[int]] = {}
         for place, job in enumerate(window):
             queues.setdefault(job.queue, []).append(place)
@@ -154,9 +149,8 @@ class TrueHost:
         places, started = {job.id: place for place, job in enumerate(window)}, 0
         for admission in sorted(admissions, key=lambda found: (found.rank, places[JobId(found.job_id)])):
             job = window[places[JobId(admission.job_id)]]
-            if job.id not in self._refused:
-                shape = Shape(admission.nodes, admission.gpus_per_node) if admission.nodes else None
-                started += await self._place([job], shape)
+            shape = Shape(admission.nodes, admission.gpus_per_node) if admission.nodes else None
+            started += await self._place([job], shape)
         return started
 
     async def _ask(self, queue: str, window: Sequence[Job], places: Sequence[int]) -> list[Admission]:
@@ -165,7 +159,7 @@ class TrueHost:
             queue=queue,
             jobs=[job_message(window[place], self._plan.base_time_s) for place in places],
             policy=self._plan.admit_policy,
-            seed=self._seed(),
+            seed=self._seed(window[places[0]]),
             now=self._now(),
         )
         began_s = time.perf_counter()
@@ -181,7 +175,7 @@ class TrueHost:
             jobs=[job_message(job, self._plan.base_time_s, shape) for job in jobs],
             policy=self._plan.place_policy,
             reserve_ttl=Duration(seconds=RESERVE_TTL_S),
-            seed=self._seed(),
+            seed=self._seed(jobs[0]),
             now=self._now(),
         )
         began_s = time.perf_counter()
@@ -194,7 +188,6 @@ class TrueHost:
         placed = [(job, decision) for job, decision in answered if decision.outcome == Outcome.PLACED]
         for job, decision in sorted(placed, key=lambda pair: _turn(pair[1])):
             self._start(job, decision, answer.meta.decision_id, shape)
-        self._refused.update(job.id for job, decision in answered if decision.outcome != Outcome.PLACED)
         self.result.place_waits += len(answered) - len(placed)
         return len(placed)
 
@@ -220,10 +213,9 @@ class TrueHost:
     def _by_now(self, asked_s: float, job: Progress) -> Progress:
         return replace(job, epochs_done=job.epochs_done + job.speed * (self._now_s - asked_s))
 
-    def _seed(self) -> int | None:
-        """Another one for each question, so that a run can be repeated; None leaves it to the service."""
-        self._questions += 1
-        return None if self._plan.seed is None else self._plan.seed * 1_000_003 + self._questions
+    def _seed(self, first: Job) -> int | None:
+        """Of a question, as in the simulator; None leaves it to the service."""
+        return None if self._plan.seed is None else seed_of_question(self._plan.seed, self._now_s, first)
 
     def _change_busy(self, gpus: int) -> None:
         self._busy += gpus

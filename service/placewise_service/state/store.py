@@ -405,7 +405,7 @@ class StateStore(Protocol):
         ...
 
     async def link_jobs(self, cluster: str, questions: Sequence[AskedJob]) -> Sequence[JobLinks]:
-        """Remembers these questions in their order; for each PLACED the links of its job before it. None if there is no
+        """Remembers these questions in their order; for each the links of its job before it. None if there is no
         cluster. Repeatable. Bounded: a job that was not asked about for long has no links any more."""
         ...
 

@@ -215,6 +215,7 @@ class AdapterConformance(HostMistakes, LearningReports):
         world.oracle.nodes.clear()
         world.oracle.events.clear()
         world.oracle.held.clear()
+        told = len(world.oracle.reported)
         await world.restart_service()
         for _ in range(3):
             world.clock.advance(2)
@@ -222,6 +223,8 @@ class AdapterConformance(HostMistakes, LearningReports):
         assert sorted(world.oracle.nodes) == ["n1", "n2", "n3", "n4"]
         assert world.kinds(key) == ["STARTED"]
         assert "STARTED" in world.kinds(ended)
+        starts = [event.job_id for event in world.oracle.reported[told:] if event.kind == JobEvent.STARTED]
+        assert sorted(starts) == sorted({key, ended})  # those that still waited to be told, too
 
     async def test_the_host_away_is_survived(self, world: World) -> None:
         key = await world.host.submit(1, 1)
@@ -348,6 +351,29 @@ class AdapterConformance(HostMistakes, LearningReports):
         assert world.kinds(key) == ["STARTED", "FINISHED"]
         assert decision_id
         assert [event.decision_id for event in world.events(key)] == [decision_id] * 2
+        assert world.oracle.held == {}
+
+    async def test_restart_tells_no_start_and_end_twice(self, world: World) -> None:
+        """The host shows some jobs for a while after their end. Told again, they would be runs of no length."""
+        managed, foreign = await world.host.submit(1, 8), await world.host.submit(1, 1, is_managed=False)
+        await world.host.run_scheduler()
+        await world.step()
+        for key in (managed, foreign):
+            await world.host.end(key, End.FINISHED)
+        await world.step()
+        told = len(world.oracle.reported)
+        world.start_adapter()
+        for _ in range(2):
+            await world.step()
+        assert [event.job_id for event in world.oracle.reported[told:]] == []
+
+    async def test_restart_tells_an_end_that_came_meanwhile(self, world: World) -> None:
+        key = await world.host.submit(1, 8)
+        await world.step()
+        await world.host.end(key, End.FINISHED)
+        world.start_adapter()
+        await world.step()
+        assert world.kinds(key) == ["STARTED", "FINISHED"]
         assert world.oracle.held == {}
 
     async def test_restart_between_decision_and_start_keeps_the_decision(self, world: World) -> None:

@@ -15,6 +15,7 @@ from tests.fakes.schedulers.memory_host import MemoryHost
 from tests.fakes.servers.oracle import OracleServer, SmallService
 
 from placewise.v1.cluster_pb2 import JobEvent, Node
+from placewise_client.adapter.book import Book
 from placewise_client.adapter.native import End, NativeJob, Stage
 
 
@@ -49,6 +50,28 @@ class TestMemoryHost(AdapterConformance):
         assert kinds == [JobEvent.STARTED, JobEvent.CANCELLED, JobEvent.STARTED, JobEvent.FINISHED]
         assert len({decision for kind, decision in told if kind == JobEvent.STARTED}) == 2
         assert world.oracle.held == {}
+
+    @pytest.mark.parametrize("is_told", [True, False])
+    async def test_after_a_restart_only_an_end_that_was_not_told_lets_others_be_asked_about_again(
+        self, world: World, host: MemoryHost, monkeypatch: pytest.MonkeyPatch, is_told: bool
+    ) -> None:
+        key = await host.submit(1, 8)
+        await world.step()
+        if is_told:
+            await host.end(key, End.FINISHED)
+            await world.step()
+        world.start_adapter()
+        if not is_told:
+            await host.end(key, End.FINISHED)
+        woken: list[Book] = []
+
+        def wake(book: Book) -> None:
+            woken.append(book)
+
+        monkeypatch.setattr(Book, "wake", wake)
+        await world.loop.run_pass(full=True)
+        assert world.kinds(key)[-1] == "FINISHED"
+        assert bool(woken) is not is_told
 
 
 class HostWithNews(MemoryHost):

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import structlog
 from tests.contract.log.replicas import CLUSTER, EXPLORING, MODELS, POLICIES, Host, run
+from tests.contract.log.trials import CanaryHost, KilledHost, UnexploredHost
 
 from placewise_core.admit.registry import admission_policies
 from placewise_core.basics.clock import SystemClock
@@ -352,6 +353,10 @@ class SlicedHost(Host):
         return tuple(self.job() for _ in range(self.draw.choice((1, 2, 12))))
 
 
+class SlicedCanaryHost(CanaryHost, SlicedHost):
+    """Large requests, of which each arm has its share."""
+
+
 def draw_of(host: Host) -> tuple[Engine, random.Random]:
     """One of the replicas, and the host's draws."""
     return host.draw.choice(host.replicas), host.draw
@@ -371,6 +376,10 @@ def cases() -> dict[str, tuple[str, type[Host]]]:
     found["admit proteus-qos learning"] = ("proteus-qos", LearningHost)
     found["partition heat-island learning"] = ("heat-island", WarmingHost)
     found["partition heat-island learning capabilities"] = ("heat-island", SharingHost)
+    found |= {f"killed {name}": (name, KilledHost) for name in ("harmony", "search")}
+    found["killed load-balance"] = ("load-balance", UnexploredHost)
+    found |= {f"canary {name}": (name, CanaryHost) for name in ("harmony", "search", "load-balance")}
+    found["canary sliced harmony"] = ("harmony", SlicedCanaryHost)
     found["disturbed search"] = ("search", DisturbedHost)
     return found
 

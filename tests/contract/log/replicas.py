@@ -52,6 +52,8 @@ class RepeatCounts:
     calls: Counter[str] = field(default_factory=Counter)
     refused: int = 0
     sliced: int = 0
+    armed: int = 0  # by a canary, in part or whole
+    killed: int = 0
     cut: int = 0
     conflicts: int = 0
     in_flight: int = 0
@@ -83,6 +85,14 @@ class Host:
         self.draw = random.Random(seed)
         self.running: list[tuple[str, str]] = []  # job, decision
         self.asked = 0
+
+    @classmethod
+    def bundles(cls, folder: Path) -> Path | None:
+        """Makes bundles in a folder beside the shipped one. None: there are no others."""
+        return None
+
+    async def begin(self) -> None:
+        """Once the cluster is there."""
 
     def settings(self) -> ClusterSettings:
         """The cluster's."""
@@ -193,12 +203,13 @@ class WishfulHost(CrowdedHost):
         return replace(job, keep_together=together, exclusive_network=draw.random() < 0.4)
 
 
-async def engines(url: str, **options: Any) -> tuple[Engine, Engine]:
+async def engines(url: str, bundles: Path | None = None, **options: Any) -> tuple[Engine, Engine]:
     made = []
     for _ in range(2):
         store = RedisStore(RedisOptions(url, timeout_s=30.0))
-        chosen = EngineOptions(stale_telemetry_after_s=3600.0, place_policy="consolidate", observe_share=0.0, **options)
-        made.append(build_engine(store, SystemClock(), Metrics(), chosen))
+        usual = {"stale_telemetry_after_s": 3600.0, "place_policy": "consolidate", "observe_share": 0.0}
+        chosen = EngineOptions(**{**usual, **options})
+        made.append(build_engine(store, SystemClock(), Metrics(), chosen, further_bundles=bundles))
         await made[-1].start()
     return made[0], made[1]
 
@@ -207,11 +218,13 @@ async def write_log(
     url: str, policy: str, records: int, directory: Path, seed: int = 1, host_type: type[Host] | None = None
 ) -> tuple[Engine, Engine]:
     """Runs both replicas until there are so many decisions, and exports their log."""
-    replicas = await engines(url, **(host_type or Host).options)
-    host = (host_type or Host)(replicas, policy, seed)
+    hosts = host_type or Host
+    replicas = await engines(url, hosts.bundles(directory / "bundles"), **hosts.options)
+    host = hosts(replicas, policy, seed)
     now_s = SystemClock().now_s()
     await replicas[0].report_nodes(CLUSTER, [host.node(i, now_s) for i in range(host.nodes)], full=True)
     await replicas[0].update_settings(CLUSTER, host.settings())
+    await host.begin()
     store = replicas[0]._parts.store
     assert isinstance(store, RedisStore)
     decided, position = 0, "0"
@@ -239,19 +252,25 @@ async def appended(replicas: Sequence[Engine], store: RedisStore, position: str)
     return len([1 for _, data in found if b"decision" in data[:16]]), found[-1][0] if found else position
 
 
-def policies_of(engine: Engine) -> Policies:
-    placer = engine._placing.placer
-    return Policies(placer.policies, placer.explorers, placer.interference, placer.fallback)
+def policies_of(engine: Engine) -> dict[str, Policies]:
+    """Of every bundle that the engine finds."""
+    placer, registry = engine._placing.placer, engine._parts.registry
+    found = {registry.active: placer}
+    for name in {status.name for status in registry.list()} - found.keys():
+        found[name] = placer.of(registry.serving(registry.verified(name)).policies)
+    return {
+        name: Policies(each.policies, each.explorers, each.interference, each.fallback) for name, each in found.items()
+    }
 
 
 def check(log: ExportedLog, engine: Engine, most: int = 0) -> RepeatCounts:
     """Makes every decision again, with the policies of the engine."""
-    found = RepeatCounts()
+    found, policies = RepeatCounts(), policies_of(engine)
     for record in log.records():
         if most and found.total >= most:
             break
         try:
-            problem = _problem(log, record, engine)
+            problem = _problem(log, record, engine, policies)
         except NotRebuiltError as error:
             problem = str(error)
         if problem:
@@ -261,6 +280,8 @@ def check(log: ExportedLog, engine: Engine, most: int = 0) -> RepeatCounts:
         found.calls[f"{record.rpc} {record.meta.policy}"] += 1
         found.refused += record.outcome in ("WAIT", "NO_FIT")
         found.sliced += len(record.reads) > 1
+        found.armed += record.canary is not None and any(each.arm == "canary" for each in record.canary.arms)
+        found.killed += any(draw.fallback_reason.endswith(": kill switch") for draw in record.draws)
         found.cut += any(draw.stops for draw in record.draws)
         found.conflicts += bool(record.asked and record.asked.conflicts)
         found.learned += bool(record.meta.lengths)
@@ -269,7 +290,7 @@ def check(log: ExportedLog, engine: Engine, most: int = 0) -> RepeatCounts:
     return found
 
 
-def _problem(log: ExportedLog, record: DecisionRecord, engine: Engine) -> str:
+def _problem(log: ExportedLog, record: DecisionRecord, engine: Engine, policies: Mapping[str, Policies]) -> str:
     if record.admit is not None:
         given = record.admit.plan
         again = admit_again(record, log.view_at(record), engine._parts.registry.shadows.active.admission)
@@ -281,10 +302,10 @@ def _problem(log: ExportedLog, record: DecisionRecord, engine: Engine) -> str:
         assert record.place is not None
         units = tuple(assign_again(record, log.view_at(record), engine._parts.registry.shadows.active.subtasks))
         return "" if record.place.decisions == units else f"{units} and not {record.place.decisions}"
-    return _problem_of_place(log, record, policies_of(engine))
+    return _problem_of_place(log, record, policies)
 
 
-def _problem_of_place(log: ExportedLog, record: DecisionRecord, policies: Policies) -> str:
+def _problem_of_place(log: ExportedLog, record: DecisionRecord, policies: Mapping[str, Policies]) -> str:
     assert record.place is not None
     again = decide_again(record, log.views_of(record), policies)
     given = {decided.job_id: decided for decided in record.place.decisions}
@@ -321,6 +342,7 @@ async def run(name: str, policy: str, records: int, batch: int, host_type: type[
                 for engine in replicas:
                     await engine.close()
         notes = {"refused": found.refused, "in slices": found.sliced, "after conflicts": found.conflicts}
+        notes |= {"by a canary": found.armed, "under a kill switch": found.killed}
         notes |= {"beside gangs in flight": found.in_flight, "searches cut by the clock": found.cut}
         reported = [f"{count} {what}" for what, count in {**found.calls, **notes}.items() if count]
         print(f"{name:28} {found.same} of {found.total} the same:", ", ".join(reported), flush=True)

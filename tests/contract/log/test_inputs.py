@@ -1,9 +1,10 @@
-"""Nets read the same bytes on the view from the log as when they decided.
+"""Nets read the same bytes on the view from the log as when they decided, and the log's observations are those bytes.
 
-Two replicas on one Redis. The inputs of each call of a net are noted during a decision, and once more while the
-decision is repeated from its record.
+Two replicas on one Redis, every decision observed. The inputs of each call of a net are noted during a decision, and
+once more while the decision is repeated from its record.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -21,6 +22,7 @@ from tests.fakes.servers.redis_server import RedisServer
 from placewise_core.domain.cluster import RunningJob
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_log.reading import ExportedLog
+from placewise_log.record import Choice
 from placewise_log.repeating import decide_again
 from placewise_models.learned import LEARNED_POLICIES
 from placewise_service.engine import Engine
@@ -47,9 +49,27 @@ def arrays(given: object) -> Iterator[object]:
                 yield from arrays(item)
 
 
-def is_run_of(wanted: Sequence[bytes], read: Sequence[bytes]) -> bool:
+def is_run_of(wanted: Sequence[object], read: Sequence[object]) -> bool:
     """True if these follow one another somewhere in `read`."""
     return any(list(wanted) == list(read[i : i + len(wanted)]) for i in range(len(read)))
+
+
+def is_as_read(choice: Choice, calls: Sequence[Any]) -> bool:
+    """True if the observation has the arrays of some call that read this job beside a cluster."""
+    found = {name: tensor.unpack() for name, tensor in choice.observation.items()}
+    (token,), seen = arrays(found["jobs"][:1]), [*arrays((found["nodes"], found["jobs"][1:], found["placement"][1:]))]
+    return any(call[1] == "read" and call[-2] == token and call[-1][:3] == seen for call in calls)
+
+
+def are_steps_read(choice: Choice, calls: Sequence[Any]) -> bool:
+    """True if the steps are the inputs of calls that follow one another. `harmony-paper` asks its net the same again if
+    the GPUs of a node turn out too slow to share."""
+    found = {name: tensor.unpack() for name, tensor in choice.observation.items()}
+    steps, rows = found["steps"], found.get("step_rows")
+    written = [step if rows is None else step[rows[i] >= 0] for i, step in enumerate(steps)]
+    read = [call[-1] if call[1] == "decode" else call[2] for call in calls if call[1] in ("decode", "logits", "values")]
+    once = [given for given, _ in itertools.groupby(read)]
+    return is_run_of([*arrays(written)], once)
 
 
 class Notes:
@@ -112,10 +132,10 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
 
 
 def watched(notes: Notes) -> type[Host]:
-    """A host of two replicas whose nets are watched, and which study every decision."""
+    """A host of two replicas whose nets are watched, and which observe and study every decision."""
 
     class WatchedHost(Host):
-        options = MappingProxyType({"alternatives_share": 1.0})
+        options = MappingProxyType({"alternatives_share": 1.0, "observe_share": 1.0})
         deadlines_s = (10.0,)  # a policy that the clock stopped calls other nets when it is repeated
 
         def __init__(self, replicas: Sequence[Engine], policy: str, seed: int) -> None:
@@ -137,7 +157,7 @@ async def test_nets_read_the_same_bytes_on_the_view_from_the_log(policy: str, tm
     server, replicas = RedisServer().start(), ()
     try:
         replicas = await write_log(server.url, policy, RECORDS, tmp_path, host_type=watched(notes))
-        log, asked, compared = ExportedLog(tmp_path), 0, 0
+        log, asked, compared, observed = ExportedLog(tmp_path), 0, 0, 0
         for record in log.records():
             if len(record.reads) > 1:
                 continue  # decided in slices, between which other decisions call the same nets
@@ -147,6 +167,12 @@ async def test_nets_read_the_same_bytes_on_the_view_from_the_log(policy: str, tm
             notes.decision = ""
             assert notes.calls.pop(AGAIN, []) == before, record.decision_id
             asked += bool(before)
+            for choice in record.choices:
+                draw = record.draw_of(choice.job_id)
+                if "steps" in choice.observation and (draw is None or not draw.fallback_reason):
+                    assert are_steps_read(choice, before), record.decision_id
+                    assert is_as_read(choice, before) or policy in ("ldwp", *PRINTED), record.decision_id
+                    observed += 1
             for steps in record.steps if policy == "harmony" else ():
                 if not (draw := record.draw_of(steps.job_id)) or draw.fallback_reason:
                     continue
@@ -159,3 +185,4 @@ async def test_nets_read_the_same_bytes_on_the_view_from_the_log(policy: str, tm
         server.stop()
     assert asked > RECORDS / 5
     assert compared > RECORDS / 5 or policy != "harmony"
+    assert observed

@@ -1,20 +1,35 @@
 """Two replicas on one Redis: each logged decision is made again from the log, on the view that it had read."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.contract.log.calls import DisturbedHost, ExploringHost, LearningHost, PairingHost, SlicedHost, cases
-from tests.contract.log.replicas import CLUSTER, EXPLORING, POLICIES, CrowdedHost, WishfulHost, check, write_log
+from tests.contract.log.replicas import (
+    CLUSTER,
+    EXPLORING,
+    POLICIES,
+    CrowdedHost,
+    WishfulHost,
+    check,
+    policies_of,
+    write_log,
+)
+from tests.contract.log.trials import CANARY
 from tests.fakes.declog import rows
 from tests.fakes.servers.redis_server import RedisServer
 
 from placewise_core.domain.decision import Reason
+from placewise_core.policies.trial.arms import Arm
 from placewise_log.reading import ExportedLog
+from placewise_log.record import PlaceSeen
+from placewise_log.repeating import decide_again
 from placewise_log.views import Snapshot, decode_view_entry
+from placewise_models.learned import LEARNED_POLICIES
 from placewise_service.engine.view_log import notes, writing
 
-RECORDS, OTHERS = 30, 18
+RECORDS, OTHERS, TRIED = 30, 18, 60
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +165,31 @@ async def test_other_calls_are_decided_again(case: str, server: RedisServer, tmp
     assert (found.learned > 0, found.sped > 0) == (host_type is LearningHost,) * 2
     call = {"admit": "AdmitOrWait", "partition": "Partition", "node": "Place"}[case.split(maxsplit=1)[0]]
     assert found.calls[f"{call} {policy}"] >= OTHERS / 3
+
+
+@pytest.mark.parametrize("case", [name for name in cases() if name.startswith(("killed", "canary"))])
+async def test_the_stand_in_of_a_kill_switch_and_both_arms_of_a_canary_decide_again(
+    case: str, server: RedisServer, tmp_path: Path
+) -> None:
+    server.client().flushall()
+    policy, host_type = cases()[case]
+    replicas = await write_log(server.url, policy, TRIED, tmp_path, host_type=host_type)
+    log = ExportedLog(tmp_path)
+    found, policies = check(log, replicas[0]), policies_of(replicas[0])
+    for engine in replicas:
+        await engine.close()
+    assert found.problems == []
+    assert (found.killed > TRIED / 3) == case.startswith("killed") * (policy in LEARNED_POLICIES)
+    assert (found.armed > TRIED / 3) == case.startswith("canary")
+    for record in log.records():
+        if record.canary is not None and Arm.CANARY in {each.arm for each in record.canary.arms}:
+            without = {name: each for name, each in policies.items() if name != CANARY}
+            with pytest.raises(ValueError, match=f"needs the policies of the bundle '{CANARY}'"):
+                decide_again(record, log.views_of(record), without)
+        if any(draw.fallback_reason.endswith(": kill switch") for draw in record.draws):
+            older = replace(record, asked=PlaceSeen())
+            with pytest.raises(ValueError, match="logged no heuristic"):
+                decide_again(older, log.views_of(record), policies)
 
 
 @pytest.mark.parametrize("policy", ["random", "harmony"])

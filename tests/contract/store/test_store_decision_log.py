@@ -97,14 +97,22 @@ def places(job: str, decision: str) -> AskedJob:
 
 
 async def test_the_store_links_a_place_with_the_admission_and_the_first_place(store: StateStore) -> None:
-    assert await store.link_jobs(CLUSTER, [admits("a", "1"), admits("a", "2"), waits("b", "2")]) == [JobLinks("", "")]
+    assert await store.link_jobs(CLUSTER, [admits("a", "1"), admits("a", "2"), waits("b", "2")]) == [
+        JobLinks("1", ""),
+        JobLinks("1", "", first_admit="1"),
+        JobLinks("", ""),
+    ]
     first = [places("a", "3"), places("b", "3"), places("a", "4"), places("a", "3")]
-    found = [JobLinks("1", ""), JobLinks("", ""), JobLinks("1", "3"), JobLinks("1", "3")]
+    found = [JobLinks("1", "", "", "1"), JobLinks("", "", "", "2"), *[JobLinks("1", "3", "", "1")] * 2]
     assert await store.link_jobs(CLUSTER, first) == found
-    assert await store.link_jobs(CLUSTER, [waits("a", "5"), places("a", "6")]) == [JobLinks("", "3")] * 2
+    assert await store.link_jobs(CLUSTER, [waits("a", "5"), places("a", "6")]) == [JobLinks("", "3", "", "1")] * 2
     assert await store.link_jobs(CLUSTER, [places("b", "2"), places("b", "7")]) == [
-        JobLinks("", "3"),
-        JobLinks("", "2"),
+        JobLinks("", "3", "", "2"),
+        JobLinks("", "2", "", "2"),
+    ]
+    assert await store.link_jobs(CLUSTER, [waits("a", "0"), waits("a", "8")]) == [
+        JobLinks("", "3", "", "1"),
+        JobLinks("", "3", "", "0"),
     ]
 
 
@@ -112,18 +120,22 @@ async def test_the_store_knows_the_first_of_unchanged_refusals(store: StateStore
     def refused(job: str, decision: str, refusal: str) -> AskedJob:
         return AskedJob(Asked.WAITS, job, decision, refusal)
 
-    nothing, first = JobLinks("", ""), JobLinks("", "", "1")
-    assert await store.link_jobs(CLUSTER, [refused("a", "1", "x"), refused("b", "1", "x")]) == [nothing] * 2
+    nothing, first = JobLinks("", "", "", "1"), JobLinks("", "", "1", "1")
+    new = [refused("a", "1", "x"), refused("b", "1", "x")]
+    assert await store.link_jobs(CLUSTER, new) == [JobLinks("", "")] * 2
     again = [refused("a", "2", "x"), refused("a", "3", "x"), refused("b", "3", "y")]
     assert await store.link_jobs(CLUSTER, again) == [first, first, nothing]
     assert await store.link_jobs(CLUSTER, [refused("b", "4", "y"), refused("b", "5", "x"), refused("b", "6", "y")]) == [
-        JobLinks("", "", "3"),
+        JobLinks("", "", "3", "1"),
         nothing,
         nothing,
     ]
-    assert await store.link_jobs(CLUSTER, [admits("a", "7"), refused("a", "8", "x")]) == [nothing]
+    assert await store.link_jobs(CLUSTER, [admits("a", "7"), refused("a", "8", "x")]) == [
+        JobLinks("7", "", "", "1"),
+        nothing,
+    ]
     assert await store.link_jobs(CLUSTER, [refused("a", "9", "x"), waits("a", "10"), waits("a", "11")]) == [
-        JobLinks("", "", "8"),
+        JobLinks("", "", "8", "1"),
         nothing,
         nothing,
     ]
@@ -134,7 +146,7 @@ async def test_links_are_bounded_and_go_with_the_cluster(store: StateStore) -> N
     for begin in range(0, 2 * MOST_LINKED + 2, 2048):
         await store.link_jobs(CLUSTER, [admits("asked", "2"), *(admits(f"j{begin + i}", "1") for i in range(2048))])
     asked = [places("old", "3"), places("asked", "3")]
-    assert await store.link_jobs(CLUSTER, asked) == [JobLinks("", ""), JobLinks("1", "")]
+    assert await store.link_jobs(CLUSTER, asked) == [JobLinks("", ""), JobLinks("1", "", "", "1")]
     await store.delete_cluster(CLUSTER)
     assert await store.link_jobs(CLUSTER, asked) == []
 

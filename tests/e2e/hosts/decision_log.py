@@ -7,9 +7,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pyarrow import parquet
@@ -68,12 +69,18 @@ class DecisionLog:
     dry: Mapping[str, Places]
     runs: Sequence[GangRun] = ()
 
-    def doubled(self) -> list[str]:
-        """GPUs that were given to a gang while another ran on them, and gangs that started by two decisions."""
+    def doubled(self, ended_s: Mapping[str, float] = MappingProxyType({})) -> list[str]:
+        """GPUs that were given to a gang while another ran on them, and gangs that started by two decisions.
+
+        `ended_s`: when gangs ended by the host's records, for ends that died with a service that was killed.
+        """
         decisions = Counter(run.job for run in self.runs)
         found = [f"{job} by {count} decisions" for job, count in decisions.items() if count > 1]
         by_gpu: dict[str, list[GangRun]] = {}
-        for run in sorted(self.runs, key=lambda run: (run.start_s, run.end_s)):
+        ended = [
+            run if run.end_s < math.inf else replace(run, end_s=ended_s.get(run.job, math.inf)) for run in self.runs
+        ]
+        for run in sorted(ended, key=lambda run: (run.start_s, run.end_s)):
             for gpu in run.gpus:
                 by_gpu.setdefault(gpu, []).append(run)
         for gpu, runs in by_gpu.items():

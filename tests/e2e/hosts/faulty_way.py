@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from google.protobuf import json_format
 
-from placewise.v1.decision_pb2 import PLACED, AdmitOrWaitResponse, JobDecision, PlaceResponse
+from placewise.v1.decision_pb2 import PLACED, Admission, AdmitOrWaitResponse, JobDecision, PlaceResponse
 
 SLOW_S = 1.5
 # Of a connection, not of its messages.
@@ -34,6 +34,8 @@ _CHANGES: Mapping[str, Callable[[JobDecision], None]] = {
     "unknown host": _to_unknown_host,
 }
 SPOILS = ("slow", "error 500", "cut JSON", *_CHANGES)
+ADMIT_ALL = "ADMIT of all without a place"
+"""A fault of AdmitOrWait beside SPOILS: gangs that wait are admitted, too."""
 
 
 class _Answer:
@@ -57,6 +59,12 @@ class _Answer:
         placed = self._message if isinstance(self._message, PlaceResponse) else self._message.placed
         return list(placed.decisions)
 
+    def admit_all(self) -> None:
+        if isinstance(self._message, AdmitOrWaitResponse):
+            del self._message.placed.decisions[:]
+            for admission in self._message.admissions:
+                admission.verdict = Admission.ADMIT
+
     def bytes(self) -> bytes:
         return json_format.MessageToJson(self._message).encode() if self._is_json else self._message.SerializeToString()
 
@@ -66,9 +74,9 @@ class FaultyWay:
 
     The service has always decided: answers are spoilt on their way.
 
-    `fault` is one of SPOILS or "". `hits` counts spoilt answers by fault, and good ones under "". `placed` is called
-    before a good answer that places a gang is handed on. `events` counts the events
-    that are reported as JSON, by job and kind.
+    `fault` is one of SPOILS, ADMIT_ALL or "". `hits` counts spoilt answers by fault, and good ones under "".
+    `placed` is called before a good answer that places a gang is handed on. `events` counts the events that are
+    reported as JSON, by job and kind.
     """
 
     def __init__(self, port: int) -> None:
@@ -147,6 +155,9 @@ class FaultyWay:
             time.sleep(SLOW_S)
             return 200, body
         answer = _Answer(path, body)
+        if fault == ADMIT_ALL:
+            answer.admit_all()
+            return 200, answer.bytes()
         if fault:
             for decision in answer.decisions:
                 _CHANGES[fault](decision)

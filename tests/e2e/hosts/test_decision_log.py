@@ -61,6 +61,15 @@ def test_a_gpu_that_is_given_away_while_a_gang_runs_on_it_is_doubled(read: Any, 
         [outcome("d1", "1", "STARTED", 5), *end, *ran("d2", "2", 9, 12)],
     )
     assert log.doubled() == ["n1/1 by 1 and 2"]
+    assert log.doubled({"1": 10}) == log.doubled()
+
+
+def test_the_host_tells_an_end_that_the_log_lacks(read: Any) -> None:
+    log = read(
+        [decision("d1", "1", A), decision("d2", "2", A)], [outcome("d1", "1", "STARTED", 5), *ran("d2", "2", 9, 12)]
+    )
+    assert log.doubled() == ["n1/0 by 1 and 2"]
+    assert log.doubled({"1": 9, "2": 11}) == []
 
 
 @pytest.mark.parametrize(

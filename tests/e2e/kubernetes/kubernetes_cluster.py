@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -114,6 +115,10 @@ class ControlPlane:
         process = self._processes.pop(name)
         process.kill()
         process.wait()
+
+    def signal_process(self, name: str, number: signal.Signals) -> None:
+        """Sends a signal to one process by name: SIGSTOP makes it hang."""
+        self._processes[name].send_signal(number)
 
     def start_process(
         self, name: str, *command: str, milli_cpu: int, cwd: Path | None = None

@@ -27,14 +27,14 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     try:
         control.start()
         control.request("POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": "placewise"}})
-        _grant(control, MANIFESTS)
+        grant(control, MANIFESTS)
         make_nodes(control)
         yield control
     finally:
         control.stop()
 
 
-def _grant(control: ControlPlane, manifests: Path) -> None:
+def grant(control: ControlPlane, manifests: Path) -> None:
     """The adapter runs with the role of the shipped manifests: what that lacks, it lacks here."""
     paths = {
         "ClusterRole": "clusterroles",

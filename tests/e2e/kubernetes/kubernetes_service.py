@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -89,6 +90,18 @@ class PlacewiseServer:
             self._process.terminate()
             self._process.wait(30)
             self._process = None
+
+    def kill(self) -> None:
+        """Ends it by SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal: SIGSTOP makes it hang."""
+        if self._process is not None:
+            self._process.send_signal(number)
 
 
 def _is_ready(line: bytes) -> bool:

@@ -183,7 +183,8 @@ def test_no_more_rights_than_are_used(scratch: Path) -> None:
     binds = {" pods/binding create", " pods get"}
     watched = ("get", "list", "watch")
     volcano = {f"scheduling.volcano.sh podgroups {verb}" for verb in watched}
-    volcano |= {"batch.volcano.sh jobs list", "batch.volcano.sh jobs watch"}
+    kinds = ("batch.volcano.sh jobs", "scheduling.volcano.sh queues", "topology.volcano.sh hypernodes")
+    volcano |= {f"{kind} {verb}" for kind in kinds for verb in watched[1:]}
     trainings = ("pytorchjobs", "tfjobs", "xgboostjobs", "paddlejobs", "jaxjobs", "mpijobs")
     owners = {
         "jobset.x-k8s.io jobsets get",
@@ -227,7 +228,10 @@ def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
         ("DELETE", "/apis/batch/v1/namespaces/default/jobs/any"),
         ("PATCH", "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs/any"),
         ("PATCH", "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups/any"),
-        ("GET", "/apis/scheduling.volcano.sh/v1beta1/queues"),
+        ("GET", "/apis/scheduling.volcano.sh/v1beta1/queues/any"),
+        ("PATCH", "/apis/scheduling.volcano.sh/v1beta1/queues/any"),
+        ("GET", "/apis/topology.volcano.sh/v1alpha1/hypernodes/any"),
+        ("PATCH", "/apis/topology.volcano.sh/v1alpha1/hypernodes/any"),
         ("GET", "/apis/apps/v1/deployments"),
         ("GET", "/apis/coordination.k8s.io/v1/namespaces/placewise/leases/of-another"),
         ("GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/placewise-kubernetes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 import re
 from collections import Counter
@@ -44,6 +45,14 @@ def key_of(job_id: int, record: Mapping[str, str]) -> str:
 def ran(world: SlurmWorld, jobs: Mapping[int, Mapping[str, str]]) -> dict[str, Places]:
     """Where each job ran, by Slurm's own records."""
     return {key_of(job_id, record): Places(world.slurm.expand(record["NodeList"])) for job_id, record in jobs.items()}
+
+
+def ended(jobs: Mapping[int, Mapping[str, str]]) -> dict[str, float]:
+    """When each job ended, by Slurm's own records: whole seconds since the epoch, rounded down."""
+    return {
+        key_of(job_id, record): datetime.datetime.fromisoformat(record["EndTime"]).timestamp()
+        for job_id, record in jobs.items()
+    }
 
 
 def check_places(

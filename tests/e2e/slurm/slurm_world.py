@@ -38,6 +38,7 @@ from placewise_slurm.hooks import write_hooks
 ROOT = Path(__file__).parents[3]
 CLUSTER = "slurm-e2e"
 
+_OF_A_FAILURE = ("JobState", "Reason", "ExitCode", "NodeList", "BatchHost", "SubmitTime", "StartTime", "Restarts")
 _LINE = re.compile(r"^\[(?P<time>[^]]+)\] (?P<text>.*)")
 _EVENTS = (
     ("submit", re.compile(r"_slurm_rpc_submit_batch_job: JobId=(\d+)")),
@@ -57,6 +58,7 @@ class SlurmWorld:
     config: config.BridgeConfig
     grpc_port: int
     rest_port: int
+    service: Mapping[str, str]
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -79,6 +81,7 @@ class SlurmWorld:
             "PLACEWISE_STATE_DIR": str(self.root / "service-state"),
             "PLACEWISE_SERVER__GRPC_PORT": str(self.grpc_port),
             "PLACEWISE_SERVER__REST_PORT": str(self.rest_port),
+            **self.service,
         }
 
     def start_service(self) -> None:
@@ -201,14 +204,17 @@ class SlurmWorld:
         return times
 
     def told_of(self, job_ids: Iterable[int]) -> str:
-        """Each job's last record, and every line of the daemons' and the bridge's logs that names it."""
+        """Each job's last record, and every line of the daemons' and the bridge's logs that names it: errors first, as
+        whoever reports a failure often keeps its beginning alone."""
         jobs, reported = self.slurm.jobs(), []
         for job_id in job_ids:
-            reported.append(f"job {job_id}: {jobs.get(job_id)}")
-            named = re.compile(rf"\b(?:JobId=|job |StepId=|jobid ){job_id}\b")
+            record, lines = jobs.get(job_id, {}), []
+            named = re.compile(rf"\b(?:JobId=|job |StepId=|jobid ){job_id}\b|\[{job_id}\.")
             for path in sorted([*(self.root / "log").glob("*.log"), self.root / "bridge.log"]):
-                lines = path.read_text(errors="replace").splitlines()
-                reported += [f"  {path.stem}: {line}" for line in lines if named.search(line)]
+                written = path.read_text(errors="replace").splitlines()
+                lines += [f"  {path.stem}: {line}" for line in written if named.search(line)]
+            lines.sort(key=lambda line: "error" not in line)
+            reported += [f"job {job_id}: {[record.get(name) for name in _OF_A_FAILURE]}", *lines, f"  {record}"]
         return "\n".join(reported)
 
     def cluster(self, client: Client) -> Cluster:
@@ -226,10 +232,12 @@ def slurm_world(
     settings: str = "",
     hooks: str = "",
     keys: Mapping[str, str] = MappingProxyType({}),
+    service: Mapping[str, str] = MappingProxyType({}),
     way: FaultyWay | None = None,
 ) -> Iterator[SlurmWorld]:
-    """`settings` and `hooks` are further lines of the bridge's sections, `keys` of slurm.conf. The
-    bridge asks by `way`. Raises NoAccountingError if that is asked for and does not start."""
+    """`settings` and `hooks` are further lines of the bridge's sections, `keys` of slurm.conf, `service` of the
+    service's environment. The bridge asks by `way`. Raises NoAccountingError if that is asked for and does not
+    start."""
     # Not under pytest's folder: that is closed to the user the daemons run as.
     root = Path(tempfile.mkdtemp(prefix="placewise-slurm-"))
     root.chmod(0o755)
@@ -268,7 +276,7 @@ def slurm_world(
     (root / "shares").mkdir()
     loaded = config.load(root / "bridge.toml")
     write_hooks(loaded, root)
-    world = SlurmWorld(slurm, loaded, grpc_port, rest_port)
+    world = SlurmWorld(slurm, loaded, grpc_port, rest_port, service)
     slurm.write()
     try:
         slurm.start()

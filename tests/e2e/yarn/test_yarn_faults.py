@@ -6,22 +6,33 @@ After each fault the service's account of GPUs, cores and memory by node must be
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import random
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
-from tests.e2e.hosts.faulty_way import FaultyWay
+from tests.e2e.hosts.faulty_way import ADMIT_ALL, FaultyWay
 from tests.e2e.slurm.slurm_cluster import free_ports
 from tests.e2e.yarn.yarn_cluster import YarnCluster, wait_for
-from tests.e2e.yarn.yarn_gangs import Account, Driver, Spec, account, mixed
+from tests.e2e.yarn.yarn_gangs import (
+    UNBEGUN,
+    Driver,
+    Spec,
+    account,
+    check_gang,
+    check_none_lost_or_doubled,
+    mixed,
+)
 from tests.e2e.yarn.yarn_ha import RMS, ElectedCluster, PairedCluster
 from tests.e2e.yarn.yarn_world import MARKS, YarnWorld, yarn_world
 
 pytestmark = MARKS
 _TIMES = 3
+_WITHDRAWN = re.compile(r"Placewise: gang \S+ is withdrawn: (.*)")
 Note = Callable[[str, object], None]
 _PATIENT = {"placewise.decide-budget-ms": 3000}
 _TWO_QUEUES = {
@@ -65,14 +76,11 @@ def check_books(world: YarnWorld, gpus: int) -> None:
     wait_for(is_equal, f"the service and YARN to agree on {gpus} GPUs", 60)
 
 
-def check_end(world: YarnWorld) -> str:
-    """Returns the number of doubled gangs in words."""
+def check_end(world: YarnWorld, killed: int = 0) -> str:
+    """`killed` applications may have failed. Returns the numbers of lost and doubled ones in words."""
     wait_for(world.is_quiet, "the service to hear that all containers are over", 30)
     assert world.agrees()
-    assert world.started_twice() == []
-    doubled = world.log().doubled()
-    assert doubled == []
-    return f"{_TIMES} times each: {len(doubled)} doubled"
+    return f"{_TIMES} times each: {check_none_lost_or_doubled(world, killed=killed)}"
 
 
 # The budget is longer than an answer takes on a busy machine, and shorter than a slow one.
@@ -84,14 +92,14 @@ def test_a_wrong_answer_releases_the_new_gangs_alone(record_property: Note) -> N
     with spoilt_world(_FAULTS) as (world, way):
         for fault in ("ADMIT without a place", "unknown host"):
             spoil(world, way, fault, gpus=0)
-        long = Driver(world, "long").start([gang("long", 4, 6, 60)])
+        long = Driver(world, "long").start([gang("long", 4, 6, 100)])
         wait_for(lambda: len(world.as_decided()) == 1, "the long gang to run", 60)
         held = Driver(world, "held").start([gang(f"held-{n}", 4, 7, 0.5, queue="held") for n in range(3)])
         wait_for(lambda: world.yarn.log("rm").count(" waits: ") >= 3, "three gangs to be held", 60)
-        for fault in ("slow", "error 500", "cut JSON"):
+        for fault in ("slow", "error 500", "cut JSON", ADMIT_ALL):
             spoil(world, way, fault, gpus=24)
         way.fault, seen = "unknown host", way.hits["unknown host"]
-        first = account(world, long.results(120))
+        first = account(world, long.results(150))
         assert first.as_decided == 1
         wait_for(lambda: way.hits["unknown host"] > seen + 2 * _TIMES, "wrong places for a held gang", 30)
         way.fault = ""
@@ -128,7 +136,7 @@ def test_the_resource_manager_killed_between_decision_and_allocation(record_prop
         record_property("fault", f"ResourceManager killed, {check_end(world)}; {found}")
 
 
-def kill_resource_manager(world: YarnWorld, way: FaultyWay) -> Account:
+def kill_resource_manager(world: YarnWorld, way: FaultyWay) -> str:
     gangs = Driver(world).start([gang(f"gang-{n}", 2 + n % 3, 3, 12, 4000 * n) for n in range(8)])
     for _ in range(_TIMES):
         way.placed = lambda: world.yarn.signal("rm", signal.SIGKILL)
@@ -142,21 +150,22 @@ def kill_resource_manager(world: YarnWorld, way: FaultyWay) -> Account:
     return check_ran_where_some_decision_said(world, results)
 
 
-def check_ran_where_some_decision_said(world: YarnWorld, results: Sequence[Spec]) -> Account:
+def check_ran_where_some_decision_said(world: YarnWorld, results: Sequence[Spec]) -> str:
+    """Returns the account in words, with the reason why gangs ran elsewhere than their last decision said."""
     found = account(world, results)
     print(f"{found}; {found.elsewhere}")
     assert (found.released, found.never_decided, found.unwritten) == ([], [], [])
-    check_each_container_was_decided(world, results)
-    return found
-
-
-def check_each_container_was_decided(world: YarnWorld, results: Sequence[Spec]) -> None:
-    """A gang may run by two decisions: the rest of it is asked about after a restart, or after the loss of a node."""
+    decisions = world.decisions()
     for result in results:
-        ran = Counter(container["node"] for wave in result["waves"] for container in wave["containers"])
-        pairs = world.decisions()[result["application"]]
-        decided = [world.decided_nodes(decision, gang) for gang, decision in pairs]
+        ran = Counter(world.yarn.containers(result["application"]).values())
+        decided = [world.decided_nodes(decision, gang) for gang, decision in decisions[result["application"]]]
         assert ran <= sum((nodes or Counter() for nodes in decided), Counter()), result
+    unbegun = [gang for gang in found.elsewhere if UNBEGUN in gang]
+    again = [gang for gang in found.elsewhere if gang not in unbegun and len(decisions[gang.partition(" ")[0]]) > 1]
+    assert len(unbegun) + len(again) == len(found.elsewhere), found.elsewhere
+    why = f"{len(again)} each container as one of several decisions said, as the rest of a gang is decided again"
+    why += f", {len(unbegun)} had a container that died with its node before it began" if unbegun else ""
+    return f"{found}; of those elsewhere {why}" if found.elsewhere else str(found)
 
 
 def test_two_resource_managers_take_turns(record_property: Note) -> None:
@@ -173,6 +182,7 @@ def test_two_resource_managers_take_turns(record_property: Note) -> None:
             for rm in RMS:
                 counts = pair.threads(rm)
                 assert (counts["placewise-asker"], counts["placewise-clock"]) == (1, 1), rm
+                assert counts["placewise-call"] <= 2, rm  # one calls, and one may end
         results = gangs.results(240)
         assert [result.get("error") for result in results] == [None] * 12
         found = check_ran_where_some_decision_said(world, results)
@@ -215,11 +225,12 @@ def nodes_faced(world: YarnWorld, gangs: Driver) -> str:
     results = gangs.results(240)
     assert [result.get("error") for result in results] == [None] * 45
     assert world.released() == {}
-    check_each_container_was_decided(world, results)
+    found = check_ran_where_some_decision_said(world, results)
     again = sum(wave.get("again", 0) for result in results for wave in result["waves"])
-    withdrawn = world.yarn.log("rm").count(" is withdrawn: ")
-    ran = f"{len(world.as_decided())} gangs of {len(results)} applications ran as decided"
-    return f"{check_end(world)}; {ran}; {withdrawn} decisions withdrawn, {again} containers not launched"
+    withdrawn = Counter(_WITHDRAWN.findall(world.yarn.log("rm")))
+    reasons = "".join(f" ({count}: {why})" for why, count in withdrawn.items())
+    ran = f"{withdrawn.total()} decisions withdrawn{reasons}, {again} containers not launched"
+    return f"{check_end(world)}; {found}; {ran}"
 
 
 def test_node_decommissioned_while_gangs_run_and_wait(record_property: Note) -> None:
@@ -258,18 +269,23 @@ def test_service_that_hangs_three_times_releases_no_held_gang(record_property: N
 
 def test_application_master_killed(world: YarnWorld, record_property: Note) -> None:
     """A second attempt asks again, and the first one's containers are free."""
-    for number in range(_TIMES):
+    before: set[str] = set()
+    for _ in range(_TIMES):
         shell = world.submit_shell(containers=3, gpus=2, command="sleep 4")
-        wait_for(lambda number=number: len(world.as_decided()) == 2 * number + 1, "the gang to run", 60)
+        wait_for(lambda: len(world.yarn.applications()) > len(before), "the application", 60)
+        (application,) = set(world.yarn.applications()) - before
+        wait_for(lambda name=application: len(world.yarn.containers(name)) == 4, "the gang to run", 60)
         world.yarn.kill_master()
         assert shell.wait(timeout=120) == 0
-        assert len(world.as_decided()) == 2 * number + 2
-        faced = check_end(world)
-    record_property("fault", f"ApplicationMaster killed, {faced}")
+        check_gang(world, application, attempts=2)
+        before.add(application)
+    ran = f"{len(before)} gangs as decided, and again as decided by the second attempt"
+    record_property("fault", f"ApplicationMaster killed, {check_end(world)}; {ran}")
 
 
 def test_application_killed_while_held(world: YarnWorld, record_property: Note) -> None:
-    long = Driver(world, "long").start([gang("long", 4, 8, 30)])
+    # Half of the GPUs stay free: YARN asks the gate about no ask that its queue has no room for.
+    long = Driver(world, "long").start([gang("long", 4, 4, 30)])
     wait_for(lambda: len(world.as_decided()) == 1, "the long gang to run", 60)
     held = Driver(world, "held").start([gang(f"held-{n}", 4, 8, 0.5) for n in range(_TIMES + 1)])
     wait_for(lambda: world.yarn.log("rm").count(" waits: ") >= _TIMES + 1, "gangs to be held", 60)
@@ -277,18 +293,19 @@ def test_application_killed_while_held(world: YarnWorld, record_property: Note) 
     by_name = {app["name"]: name for name, app in applications.items()}
     reported = [app["diagnostics"] for app in applications.values() if app["name"].startswith("held-")]
     assert len(reported) == _TIMES + 1
-    reason = "Placewise: 32 GPUs short"
-    assert [text for text in reported if not text.startswith(reason)] == []
+    reasons = ("Placewise: 16 GPUs short", "Placewise: 32 GPUs short")  # the first one's, and of those behind it
+    assert [text for text in reported if not text.startswith(reasons)] == []
     assert "Placewise" not in applications[by_name["long"]]["diagnostics"]
-    wait_for(lambda: reason in activities(world, by_name["held-0"]), "app-activities to say why", 30)
+    why = functools.partial(activities, world, by_name["held-0"])
+    wait_for(lambda: any(map(why().__contains__, reasons)), "app-activities to say why", 20)
     world.yarn.kill_applications([by_name[f"held-{n}"] for n in range(_TIMES)])
     wait_for(lambda: sum("error" in result for result in held.ended()) == _TIMES, "their masters to hear of it", 60)
-    check_books(world, gpus=32)
+    check_books(world, gpus=16)
     results = held.results(120)
     assert sorted(result["name"] for result in results if "error" not in result) == [f"held-{_TIMES}"]
     assert account(world, long.results(60)).as_decided == 1
     assert len(world.as_decided()) == 2
-    record_property("fault", f"application killed while held, {check_end(world)}")
+    record_property("fault", f"application killed while held, {check_end(world, killed=_TIMES)}")
 
 
 def activities(world: YarnWorld, application: str) -> str:

@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable
 
 from tests.e2e.machine import processor_times, stolen_pct
+from tests.e2e.yarn.yarn_cluster import wait_for
 from tests.e2e.yarn.yarn_gangs import Driver, Spec, account
 from tests.e2e.yarn.yarn_world import MARKS, yarn_world
 
@@ -57,3 +58,23 @@ def test_added_time_per_gang(record_property: Callable[[str, object], None]) -> 
     print(words)
     assert (found.as_decided, len(found.never_decided)) == (_WARM_UP + GANGS,) * 2, found
     assert all(len(values) == GANGS for values in waits_ms.values())
+
+
+def test_the_first_question_of_a_fresh_resource_manager_is_in_time(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Three times, with the default budget of 100 ms."""
+    took_ms = []
+    with yarn_world() as world:
+        for number in range(3):
+            world.yarn.kill("rm")
+            world.yarn.start_rm()
+            wait_for(lambda: world.yarn.running_nodes() == world.known_nodes() == 4, "four nodes to return", 60)
+            wait_for(lambda: world.counted("Asked") == 0, "the counters of the new one", 60)
+            spec = {"name": f"first-{number}", "waves": [[{"count": 2, "gpus": 2}]], "seconds": 0.5}
+            found = account(world, Driver(world, f"first-{number}").start([spec]).results(120))
+            took_ms.append(world.counted("DecideMsAvgTime"))
+            assert found.as_decided == found.total == 1, (found, world.released())
+    words = f"first question of a fresh ResourceManager: {took_ms} ms, load average {os.getloadavg()[0]:.1f}"
+    record_property("added time", words)
+    print(words)

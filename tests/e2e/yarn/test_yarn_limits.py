@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import Any
 
 from tests.e2e.yarn.yarn_cluster import send, wait_for
-from tests.e2e.yarn.yarn_gangs import Driver, Spec, account
+from tests.e2e.yarn.yarn_gangs import Driver, Spec, account, check_gang
 from tests.e2e.yarn.yarn_world import CLUSTER, MARKS, YarnWorld, yarn_world
 
 pytestmark = MARKS
@@ -23,6 +24,7 @@ _QUEUES = {
     f"{_QUEUE}.small.maximum-capacity": 25,
     f"{_QUEUE}.shared.capacity": 25,
 }
+_YARNS_OWN = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator"
 _SETTINGS = {
     "placewise.decide-budget-ms": 3000,
     "placewise.queues": "root.default,root.small,root.shared",
@@ -126,36 +128,61 @@ def test_two_partitions_are_decided_apart() -> None:
 
 
 def test_without_the_jar_a_hold_queue_keeps_an_application_until_it_is_moved() -> None:
-    """The weaker way of docs/yarn.md: the application waits in a queue of capacity 0, and REST moves it on."""
+    """The weaker way of docs/yarn.md: a mapping puts applications into a queue of capacity 0, REST moves them."""
     queues = {
         f"{_QUEUE}.queues": "default,hold",
         f"{_QUEUE}.default.capacity": 100,
         f"{_QUEUE}.hold.capacity": 0,
         f"{_QUEUE}.hold.maximum-capacity": 0,
         f"{_QUEUE}.hold.maximum-applications": 10000,
+        "yarn.scheduler.capacity.queue-mappings": "u:%user:root.hold",
     }
-    with yarn_world({"placewise.queues": ""}, queues) as world:
-        shells = [world.submit_shell(containers=1, gpus=2, queue="hold") for _ in range(2)]
+    with yarn_world({}, queues, has_adapter=False) as world:
+        nodes = [
+            {"id": name, "capacity": {"cpuCores": 32, "memoryGib": 16, "gpus": 8}, "state": "READY"}
+            for name in world.yarn.used()
+        ]
+        call(world, "PUT", "nodes", {"full": True, "nodes": nodes})
+        shells = [world.submit_shell(containers=1, gpus=2, command="sleep 10") for _ in range(2)]
         wait_for(lambda: len(states(world)) == 2, "two applications to be accepted", 60)
         time.sleep(5)
         assert states(world) == ["ACCEPTED", "ACCEPTED"]
+        assert {app["queue"] for app in world.yarn.applications().values()} == {"root.hold"}
         for application in world.yarn.applications():
             assert admitted(world, application)
             world.yarn.put(f"apps/{application}/queue", {"queue": "root.default"})
+            wait_for(lambda name=application: len(world.yarn.containers(name)) == 2, "its containers to run", 60)
+            ran = world.yarn.containers(application)
+            (node,) = [node for name, node in ran.items() if not name.endswith("_000001")]
+            report(world, application, "STARTED", placement=[{"task": "worker-0", "node": node, "demand": _HELD}])
+            (job,) = [job for job in world.cluster()["jobs"] if job["jobId"] == application]
+            assert (job["state"], [task["node"] for task in job["assignments"]]) == ("RUNNING", [node])
         assert [shell.wait(timeout=120) for shell in shells] == [0, 0]
         assert {app["finalStatus"] for app in world.yarn.applications().values()} == {"SUCCEEDED"}
+        for application in world.yarn.applications():
+            report(world, application, "FINISHED")
+        assert world.is_quiet()
 
 
 def states(world: YarnWorld) -> list[str]:
     return [app["state"] for app in world.yarn.applications().values() if app["state"] not in ("NEW", "SUBMITTED")]
 
 
+_HELD = {"gpus": 2, "cpuCores": 1, "memoryGib": 0.125}
+
+
+def call(world: YarnWorld, method: str, path: str, body: dict[str, object]) -> Any:
+    return send(method, f"http://127.0.0.1:{world.rest_port}/v1/clusters/{CLUSTER}/{path}", body)
+
+
+def report(world: YarnWorld, application: str, kind: str, **more: object) -> None:
+    call(world, "POST", "jobs:reportEvents", {"events": [{"jobId": application, "kind": kind, **more}]})
+
+
 def admitted(world: YarnWorld, application: str) -> bool:
-    demand = {"gpus": 2, "cpuCores": 1, "memoryGib": 0.125}
-    job = {"id": application, "groups": [{"role": "WORKER", "count": 1, "demand": demand}]}
+    job = {"id": application, "groups": [{"role": "WORKER", "count": 1, "demand": _HELD}]}
     question = {"queue": "root.default", "policy": "fifo", "jobs": [job], "place": {"requestId": f"{application}/1"}}
-    url = f"http://127.0.0.1:{world.rest_port}/v1/clusters/{CLUSTER}/jobs:admitOrWait"
-    (admission,) = send("POST", url, question)["admissions"]
+    (admission,) = call(world, "POST", "jobs:admitOrWait", question)["admissions"]
     return bool(admission["verdict"] == "ADMIT")
 
 
@@ -234,25 +261,58 @@ def test_a_gang_runs_outside_its_blacklist() -> None:
 
 
 def test_other_asks_are_left_to_yarn_and_count_as_used() -> None:
-    """Asks with a placement constraint, without GPUs, and for one host; a gang beside them is decided."""
+    """Asks with a placement constraint, without GPUs, for one host, and those of an application that names its own
+    allocator. A gang beside them is decided."""
     constraints = {"yarn.resourcemanager.placement-constraints.handler": "scheduler"}
     asks = {
         "apart": {"count": 4, "gpus": 2, "apart": True},
         "plain": {"count": 2, "gpus": 0},
         "strict": {"count": 2, "gpus": 1, "host": "n2"},
+        "own": {"count": 2, "gpus": 1},
     }
     others: list[Spec] = [{"name": name, "waves": [[ask]], "seconds": 15} for name, ask in asks.items()]
+    others[-1]["properties"] = {"APPLICATION_PLACEMENT_TYPE_CLASS": _YARNS_OWN}
     with yarn_world({**_SETTINGS, **constraints}, _QUEUES) as world:
         driver = Driver(world, "others").start(others)
-        wait_for(lambda: sum(gpus for gpus, *_ in world.yarn.used().values()) == 10, "containers of all three", 60)
+        wait_for(lambda: sum(gpus for gpus, *_ in world.yarn.used().values()) == 12, "containers of all four", 60)
         wait_for(world.agrees, "the service to count what YARN counts", 30)
+        assert world.counted("PassedBy") == 1
         decided = run(world, "decided", [gang("decided", 2, 4, 0.5)], 1)
         results = driver.results(120)
         found = account(world, results)
-        assert (len(found.never_decided), found.released, found.as_decided) == (3, [], 0)
+        assert (len(found.never_decided), found.released, found.as_decided) == (4, [], 0)
         ran = {
             result["name"]: sorted(container["node"] for wave in result["waves"] for container in wave["containers"])
             for result in results
         }
         assert (ran["apart"], ran["strict"]) == (["n1", "n2", "n3", "n4"], ["n2", "n2"])
         check_all(world, [decided])
+
+
+def test_an_application_master_with_gpus_is_left_to_yarn_and_counts_as_used() -> None:
+    with yarn_world(_SETTINGS, _QUEUES) as world:
+        shell = world.submit_shell(containers=2, gpus=4, command="sleep 15", master_gpus=2)
+        wait_for(lambda: sum(gpus for gpus, *_ in world.yarn.used().values()) == 10, "master and gang to run", 60)
+        wait_for(world.agrees, "the service to count what YARN counts", 30)
+        decided = run(world, "decided", [gang("decided", 2, 4, 0.5)], 2)
+        assert shell.wait(timeout=120) == 0
+        check_gang(world, next(iter(world.decisions())))
+        check_all(world, [decided])
+        assert world.agrees()
+
+
+def test_scheduling_properties_say_what_tags_say() -> None:
+    """Three containers that are asked for one by one are one gang, whose model the service knows."""
+    properties = {"placewise.gang": "3", "placewise.model": "resnet-50", "placewise.gpu-seconds": "60"}
+    with yarn_world({**_SETTINGS, "placewise.queues": ""}, _QUEUES) as world:
+        specs = [gang("declared", 3, 4, 8, properties=properties, oneByOne=True), gang("plain", 1, 4, 0.5)]
+        driver = Driver(world).start(specs)
+        wait_for(lambda: len(world.as_decided()) == 1, "the gang to run", 60)
+        ((name, _),) = next(iter(world.decisions().values()))
+        (job,) = [job for job in world.cluster()["jobs"] if job["jobId"] == name]
+        print(job)
+        assert len(job["assignments"]) == 3
+        assert job["model"] == "resnet-50"
+        found = account(world, driver.results(120))
+        assert (found.as_decided, len(found.never_decided)) == (1, 1)  # the other application has no tag
+        check_all(world, [])

@@ -6,8 +6,10 @@ Every NodeManager has a host name and a loopback address of its own, by a hosts 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -28,6 +30,7 @@ _OPENED = ("lang", "lang.reflect", "util", "util.concurrent", "net", "io", "nio"
 RM = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
 _NM = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
 _MASTER = b"org.apache.hadoop.yarn.applications.distributedshell.ApplicationMaster"
+_DONE = re.compile(r"^(\S+ \S+) INFO ContainerImpl: Container (\S+) transitioned from \S+ to DONE$", re.MULTILINE)
 _LOG4J = """log4j.rootLogger=INFO,console
 log4j.appender.console=org.apache.log4j.ConsoleAppender
 log4j.appender.console.target=System.err
@@ -79,6 +82,7 @@ class YarnCluster:
     settings: Mapping[str, object] = field(default_factory=dict)
     scheduler: Mapping[str, object] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _earlier: dict[str, str] = field(default_factory=dict)
 
     @property
     def web(self) -> str:
@@ -128,6 +132,7 @@ class YarnCluster:
         return {
             f"{name}.root.queues": "default",
             f"{name}.root.default.capacity": 100,
+            f"{name}.root.default.ordering-policy": "placewise.yarn.PlacewiseOrderingPolicy",
             f"{name}.maximum-am-resource-percent": 1.0,
             f"{name}.resource-calculator": "org.apache.hadoop.yarn.util.resource.DominantResourceCalculator",
         }
@@ -194,6 +199,8 @@ class YarnCluster:
         self._spawn("rm", [*self.java("rm", [JAR, f"{HADOOP}/*"], 256), RM])
 
     def start_node(self, node: str) -> None:
+        """A NodeManager that starts removes the log folders of the one before."""
+        self._earlier.update(self._containers_on(node, "*"))
         self._spawn(node, [*self.java(node, [JAR, f"{HADOOP}/*", *self.NODE_CLASSES], 256), _NM])
 
     def start(self) -> None:
@@ -258,6 +265,12 @@ class YarnCluster:
         except OSError:
             return None
 
+    def metrics(self, query: str) -> list[dict[str, Any]]:
+        """Sources of the active ResourceManager's /jmx. Raises OSError."""
+        url = self.web.removesuffix("ws/v1/cluster") + f"jmx?qry={query}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return list(json.load(answer)["beans"])
+
     def put(self, path: str, body: Mapping[str, object]) -> Any:
         """Raises OSError, HTTPError among them."""
         return send("PUT", f"{self.web}/{path}", body)
@@ -291,8 +304,20 @@ class YarnCluster:
 
     def containers(self, application: str) -> dict[str, str]:
         """Node of every container of the application that ran, from the NodeManagers' log folders."""
+        of = application.removeprefix("application")
+        found = {name: node for name, node in self._earlier.items() if of in name}
+        for node in NODES:
+            found |= self._containers_on(node, application)
+        return found
+
+    def _containers_on(self, node: str, application: str) -> dict[str, str]:
+        folders = (self.root / "containers" / node).glob(f"{application}/container_*")
+        return {folder.name: node for folder in folders}
+
+    def ended_s(self) -> dict[str, float]:
+        """When each container ended, by the NodeManagers' logs: seconds since the epoch."""
         return {
-            folder.name: node
+            container: datetime.datetime.fromisoformat(time).timestamp()
             for node in NODES
-            for folder in (self.root / "containers" / node / application).glob("container_*")
+            for time, container in _DONE.findall(self.log(node))
         }

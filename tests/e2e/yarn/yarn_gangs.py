@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
 from collections import Counter
@@ -15,6 +16,8 @@ from tests.e2e.yarn.yarn_artefacts import DRIVER, HADOOP
 from tests.e2e.yarn.yarn_world import YarnWorld
 
 Spec = dict[str, Any]
+UNBEGUN = "died with its node before it began"
+"""Place of a container that has no log folder."""
 
 
 def mixed(count: int, rng: random.Random, longest_s: float = 3.0, every_ms: int = 150) -> list[Spec]:
@@ -50,6 +53,7 @@ class Driver:
                 [*java, "placewise.yarn.GangDriver", str(path)], stdout=out, stderr=log, cwd=self.world.root
             )
         self.world.clients.append(self.process)
+        self.world.submitted += len(specs)
         return self
 
     def results(self, timeout_s: float) -> list[dict[str, Any]]:
@@ -91,7 +95,7 @@ def account(world: YarnWorld, results: Sequence[dict[str, Any]]) -> Account:
         for number, wave in enumerate(result["waves"]):
             found.waits_ms.append(wave["allocatedMs"] - wave["askedMs"])
             name = f"{application} wave {number + 1}"
-            really = Counter(ran[container["id"]] for container in wave["containers"])
+            really = Counter(ran.get(container["id"], UNBEGUN) for container in wave["containers"])
             decided = [pair for pair in gangs if f"/w{number + 1}." in pair[0]]
             if not decided or decided[-1][0] in released:
                 (found.released if noted else found.never_decided).append(name)
@@ -102,3 +106,39 @@ def account(world: YarnWorld, results: Sequence[dict[str, Any]]) -> Account:
             else:
                 found.elsewhere.append(f"{name}: {dict(really)} for {decided}")
     return found
+
+
+def check_gang(world: YarnWorld, application: str, attempts: int = 1) -> None:
+    """Each attempt of a distributed shell ran exactly on the nodes of its decision. Its first container is the
+    ApplicationMaster's."""
+    pairs = world.decisions()[application]
+    assert len(pairs) == attempts
+    for number, (gang, decision) in enumerate(pairs, 1):
+        ran = [
+            node
+            for name, node in world.yarn.containers(application).items()
+            if name.split("_")[-2] == f"{number:02}" and not name.endswith("_000001")
+        ]
+        assert Counter(ran) == world.decided_nodes(decision, gang)
+
+
+def ended_s(world: YarnWorld, results: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """When the last container of each decided gang ended, by the NodeManagers."""
+    ended, decisions = world.yarn.ended_s(), world.decisions()
+    found = {}
+    for result in results:
+        for gang, _ in decisions.get(result["application"], []):
+            wave = result["waves"][int(gang.partition("/w")[2].partition(".")[0]) - 1]
+            found[gang] = max(ended.get(container["id"], math.inf) for container in wave["containers"])
+    return found
+
+
+def check_none_lost_or_doubled(world: YarnWorld, results: Sequence[dict[str, Any]] = (), killed: int = 0) -> str:
+    """Every application that was submitted and not `killed` has ended well. Returns both counts in words.
+
+    `results`: of a test that kills the service, with which ends of gangs die.
+    """
+    succeeded = [app for app in world.yarn.applications().values() if app["finalStatus"] == "SUCCEEDED"]
+    lost, doubled = world.submitted - killed - len(succeeded), world.log().doubled(ended_s(world, results))
+    assert (lost, doubled, world.started_twice()) == (0, [], [])
+    return f"{lost} lost, {len(doubled)} doubled"

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -55,14 +56,28 @@ def _application(gang: str) -> str:
 
 
 @dataclass
+class Door:
+    """The access to the service: its settings, and the words of the test. By default anybody has it, in clear."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    token: str = ""
+    context: ssl.SSLContext | None = None
+
+    def url(self, port: int) -> str:
+        return f"{'https' if self.context else 'http'}://127.0.0.1:{port}"
+
+
+@dataclass
 class YarnWorld:
-    """Everything of one test run under one folder."""
+    """Everything of one test run under one folder. `submitted` counts applications."""
 
     yarn: YarnCluster
     rest_port: int
     grpc_port: int
     service: list[subprocess.Popen[bytes]] = field(default_factory=list)
     clients: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    submitted: int = 0
+    door: Door = field(default_factory=Door)
 
     @property
     def root(self) -> Path:
@@ -83,6 +98,7 @@ class YarnWorld:
             "PLACEWISE_STATE_DIR": str(self.state_dir),
             "PLACEWISE_SERVER__GRPC_PORT": str(self.grpc_port),
             "PLACEWISE_SERVER__REST_PORT": str(self.rest_port),
+            **self.door.environment,
         }
 
     def start_service(self) -> None:
@@ -116,8 +132,10 @@ class YarnWorld:
 
     def ask(self, path: str) -> Any:
         """One answer of the service's REST face; None if it has none."""
+        headers = {"authorization": f"Bearer {self.door.token}"} if self.door.token else {}
+        request = urllib.request.Request(f"{self.door.url(self.rest_port)}/{path}", headers=headers)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.rest_port}/{path}", timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=10, context=self.door.context) as answer:
                 text = answer.read().decode()
         except OSError:
             return None
@@ -192,6 +210,11 @@ class YarnWorld:
             held.get(node, nothing) == used.get(node, nothing) for node in {*held, *used}
         )
 
+    def counted(self, name: str) -> int:
+        """One of the adapter's counters, from the ResourceManager's metrics."""
+        (source,) = self.yarn.metrics("Hadoop:service=ResourceManager,name=Placewise")
+        return int(source[name])
+
     def is_quiet(self) -> bool:
         """Nothing is held at the service, which knows nodes."""
         cluster = self.cluster()
@@ -200,7 +223,13 @@ class YarnWorld:
     # --- applications -------------------------------------------------------------------------------------------------
 
     def submit_shell(
-        self, containers: int, gpus: int, command: str = "sleep 1", queue: str = "default", tags: str = ""
+        self,
+        containers: int,
+        gpus: int,
+        command: str = "sleep 1",
+        queue: str = "default",
+        tags: str = "",
+        master_gpus: int = 0,
     ) -> subprocess.Popen[bytes]:
         """A distributed shell with one container per task, by Hadoop's own client."""
         java = self.yarn.java("rm", [f"{SHELL}/*", f"{HADOOP}/*"], 128)
@@ -208,7 +237,7 @@ class YarnWorld:
         flags = [f"--jar={jar}", f"--shell_command={command}", f"--num_containers={containers}"]
         flags += [
             f"--container_resources=memory-mb=128,vcores=1,yarn.io/gpu={gpus}",
-            "--master_memory=128",
+            f"--master_resources=memory-mb=128,vcores=1,yarn.io/gpu={master_gpus}",
             f"--queue={queue}",
         ]
         flags += [f"--application_tags={tags}"] if tags else []
@@ -218,6 +247,7 @@ class YarnWorld:
                 [*java, _SHELL_CLIENT, *words, "--timeout", "120000"], stdout=log, stderr=log, cwd=self.root
             )
         self.clients.append(client)
+        self.submitted += 1
         return client
 
 
@@ -238,20 +268,24 @@ def yarn_world(
     scheduler: Mapping[str, object] | None = None,
     before: Callable[[int], None] = lambda rest_port: None,
     kind: type[YarnCluster] = YarnCluster,
+    door: Door | None = None,
+    has_adapter: bool = True,
 ) -> Iterator[YarnWorld]:
     """`settings` are further properties of yarn-site.xml, `scheduler` of capacity-scheduler.xml.
 
     `before` is called with the service's port before anything starts.
     """
     root = Path(tempfile.mkdtemp(prefix="placewise-yarn-"))
-    ports = free_ports(2 + kind.PORTS)
-    yarn = kind(root, [*ports[2:], 28141], {**with_jar(ports[0]), **(settings or {})}, scheduler or {})
-    world = YarnWorld(yarn, rest_port=ports[0], grpc_port=ports[1])
+    ports, door = free_ports(2 + kind.PORTS), door or Door()
+    own = {**with_jar(ports[0]), "placewise.url": door.url(ports[0])} if has_adapter else {}
+    yarn = kind(root, [*ports[2:], 28141], {**own, **(settings or {})}, scheduler or {})
+    world = YarnWorld(yarn, rest_port=ports[0], grpc_port=ports[1], door=door)
     before(world.rest_port)
     try:
         world.start_service()
         yarn.start()
-        wait_for(lambda: world.known_nodes() == 4, "the service to know four nodes", 60)
+        if has_adapter:
+            wait_for(lambda: world.known_nodes() == 4, "the service to know four nodes", 60)
         yield world
     except BaseException:
         print(f"kept for a look: {root}")

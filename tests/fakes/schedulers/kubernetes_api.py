@@ -102,6 +102,8 @@ class FakeKube:
             self._refuse()
             _merge_spec(document["spec"], body["spec"])
         _annotate(document, metadata.get("annotations", {}))
+        if "nominatedNodeName" in body.get("status", {}):
+            document["status"]["nominatedNodeName"] = body["status"]["nominatedNodeName"]
         self._tell(PODS, "MODIFIED", document)
         if "spec" in body:
             self._lose_answer()

@@ -126,7 +126,7 @@ async def test_after_an_outage_those_refused_are_told_again() -> None:
     assert await reporter.report_nodes([node("n0"), node("n1", 200)])
     assert service.nodes == {"n0": 8}
     service.limits = Limits(gpus_per_node=256)
-    reporter.forget_all()
+    reporter.forget_all(())
     assert await reporter.report_nodes([node("n0"), node("n1", 200)])
     assert service.nodes == {"n0": 8, "n1": 200}
 

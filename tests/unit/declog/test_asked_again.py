@@ -140,6 +140,20 @@ async def test_another_process_knows_who_admitted_a_rigid_job_and_which_question
     assert row["job_is_repeat"] == [False, True, False]
 
 
+async def test_another_process_knows_which_questions_of_admission_are_repeats() -> None:
+    clock = ManualClock(1_000_000.0)
+    store = MemoryStore(clock)
+    waiting, small = make_job("waits", gpus=9.0), make_job("small")
+    async with running_engine(nodes=1, gpus=2, store=store, clock=clock) as engine:
+        await ask_admit(engine, dataclasses.replace(asked(make_job("new")), is_dry_run=True))
+        await ask_admit(engine, asked(waiting, small))
+        assert await logged(engine)
+        async with running_engine(nodes=0, store=store, clock=clock) as other:
+            await ask_admit(other, asked(waiting, make_job("new"), small))
+            row = columns((await records_of(other))[-1])
+    assert row["job_is_repeat"] == [True, False, True]
+
+
 async def test_a_dry_run_of_another_process_is_no_question() -> None:
     clock = ManualClock(1_000_000.0)
     store = MemoryStore(clock)

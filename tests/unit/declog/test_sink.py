@@ -60,6 +60,23 @@ async def test_entries_arrive_in_order_by_cluster() -> None:
     assert sink.dropped == 0
 
 
+async def test_the_first_entry_after_a_quiet_time_does_not_wait_for_others() -> None:
+    ring = FakeRing()
+    sink = DecisionSink(ring, flush_interval_s=3600.0)
+    sink.start()
+    sink.offer(entry("a"))
+    sink.offer(entry("b"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert ring.appended == {"c": ["a", "b"]}
+    sink.offer(entry("next"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert ring.appended == {"c": ["a", "b"]}
+    await sink.close()
+    assert ring.appended == {"c": ["a", "b", "next"]}
+
+
 async def test_a_full_queue_drops_and_counts() -> None:
     class Drops(list[int]):
         def log_drops(self, count: int) -> None:

@@ -50,9 +50,10 @@ def records(log: ExportedLog) -> list[DecisionRecord]:
     return list(log.records())
 
 
-def policies_of(engine: Engine) -> Policies:
+def policies_of(engine: Engine) -> dict[str, Policies]:
     placer = engine._placing.placer
-    return Policies(placer.policies, placer.explorers, placer.interference, placer.fallback)
+    found = Policies(placer.policies, placer.explorers, placer.interference, placer.fallback)
+    return {engine._parts.registry.active: found}
 
 
 def rewritten(directory: Path, kind: str, **changes: object) -> ExportedLog:

@@ -83,7 +83,7 @@ async def test_the_record_and_the_answer_say_how_each_job_was_drawn() -> None:
         assert row["job_propensities"] == [draw and draw.propensity for draw in draws]
         assert row["propensity"] == math.prod(row["job_propensities"])
         assert row["is_explored"] is True
-        assert row["free_gpus"] == 8, "explored decisions are observed"
+        assert row["free_gpus"] == 8
         assert row["job_seeds"][2] is None
         message = convert_out.admit_response(answer, engine.queue_settings(CLUSTER, "q"))
         assert [given.propensity for given in message.admissions] == row["job_propensities"]

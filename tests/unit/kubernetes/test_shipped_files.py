@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from placewise_kubernetes.config import ListenConfig, parse_config
+from placewise_kubernetes.gang.spec import GangRules
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
 CLUSTER_RULES = [
@@ -21,7 +22,9 @@ CLUSTER_RULES = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": ["scheduling.x-k8s.io"], "resources": ["podgroups"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": ["scheduling.volcano.sh"], "resources": ["podgroups"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": ["scheduling.volcano.sh"], "resources": ["queues"], "verbs": ["list", "watch"]},
     {"apiGroups": ["batch.volcano.sh"], "resources": ["jobs"], "verbs": ["list", "watch"]},
+    {"apiGroups": ["topology.volcano.sh"], "resources": ["hypernodes"], "verbs": ["list", "watch"]},
     {"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": ["get"]},
     {
         "apiGroups": ["kubeflow.org"],
@@ -30,6 +33,9 @@ CLUSTER_RULES = [
     },
     {"apiGroups": ["ray.io"], "resources": ["rayclusters"], "verbs": ["get"]},
 ]
+# Where in the tier of capacity the extender stands.
+NEXT = "volcano-scheduler-1.16.conf"
+VOLCANO_FILES = {"volcano-scheduler.conf": 0, NEXT: -1}
 LEASE = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
 NAMESPACE_RULES = [
     LEASE | {"verbs": ["create"]},
@@ -108,18 +114,38 @@ def test_neither_bind_nor_volcanos_calls_are_served_or_asked_for() -> None:
     }
 
 
-def test_volcano_is_pointed_at_the_calls_that_are_served_for_it() -> None:
+@pytest.mark.parametrize("file", VOLCANO_FILES)
+def test_volcano_is_pointed_at_the_calls_that_are_served_for_it(file: str) -> None:
     """The plugin's arguments, whole: with another verb Volcano would ask for a page that the adapter does not have."""
-    shipped = yaml.safe_load((FOLDER / "volcano-scheduler.conf").read_text("utf-8"))
-    (plugin,) = [plugin for plugin in shipped["tiers"][0]["plugins"] if plugin["name"] == "extender"]
+    shipped = yaml.safe_load((FOLDER / file).read_text("utf-8"))
+    (plugin,) = [plugin for plugin in shipped["tiers"][1]["plugins"] if plugin["name"] == "extender"]
     assert plugin["arguments"] == {
         "extender.urlPrefix": "http://placewise-kubernetes.placewise.svc:8443/volcano",
         "extender.httpTimeout": "200ms",
         "extender.jobEnqueueableVerb": "jobEnqueueable",
         "extender.prioritizeVerb": "prioritize",
         "extender.ignorable": True,
+        "extender.managedResources": list(GangRules().gpu_resources),
     }
     assert "enqueue" in shipped["actions"].split(", ")
+
+
+@pytest.mark.parametrize(("file", "place"), VOLCANO_FILES.items())
+def test_volcano_asks_placewise_in_the_tier_that_keeps_the_quotas(file: str, place: int) -> None:
+    """In an earlier tier, a yes would end the round before the quotas are asked for."""
+    first, second = yaml.safe_load((FOLDER / file).read_text("utf-8"))["tiers"]
+    assert not {"extender", "capacity", "proportion"} & {plugin["name"] for plugin in first["plugins"]}
+    ordered = [plugin["name"] for plugin in second["plugins"]]
+    assert "capacity" in ordered
+    assert ordered[place] == "extender"
+
+
+@pytest.mark.parametrize(
+    ("file", "says"), [("volcano-scheduler.conf", "1.15.1 was run"), (NEXT, "no release has been run")]
+)
+def test_each_file_for_volcano_says_itself_what_was_run(file: str, says: str) -> None:
+    lines = (FOLDER / file).read_text("utf-8").splitlines()
+    assert says in " ".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
 
 
 @pytest.mark.parametrize(("kind", "rules"), [("ClusterRole", CLUSTER_RULES), ("Role", NAMESPACE_RULES)])

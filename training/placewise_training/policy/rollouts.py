@@ -98,7 +98,7 @@ class RecordingNet:
         assert isinstance(cluster, RecordedCluster)
         assert cluster.seen is not None
         state = self._net.read(cluster, jobs)
-        chunk = Chunk(_with_new(cluster.seen, jobs))
+        chunk = Chunk(cluster.seen.beside(jobs))
         self.chunks.append(chunk)
         return RecordedState(state.nodes, state.jobs, state.stretch, chunk=chunk)
 
@@ -108,12 +108,6 @@ class RecordingNet:
         kept = step.copy()
         self.pending = (state.chunk, job, kept)
         return self._net.decode(state, job, kept)
-
-
-def _with_new(seen: Observation, jobs: Float32) -> Observation:
-    """The observation with new jobs in front of the running ones. No task of a new job has a node yet."""
-    nowhere: Float32 = np.zeros((len(jobs), *seen.placement.shape[1:]), dtype=np.float32)
-    return replace(seen, jobs=np.concatenate([jobs, seen.jobs]), placement=np.concatenate([nowhere, seen.placement]))
 
 
 @frozen

@@ -96,6 +96,15 @@ def points_against_each(results: Results, at: tuple[str, str], metric: str, meth
     return ", ".join(shown)
 
 
+def margins(
+    results: Results, experiment: str, settings: Sequence[str], metric: str, method: str, others: Sequence[str]
+) -> str:
+    """The relative change against each of the others that ran: "-3.1 ± 1 % vs ect, …"."""
+    ran = [other for other in others if all(results.runs.get((experiment, s, other)) for s in settings)]
+    changes = {other: results.change(experiment, settings, metric, method, other) for other in ran}
+    return ", ".join(f"{percent(change)} vs {other}" for other, change in changes.items())
+
+
 def verdict_of(change: Estimate, at_most: float) -> ClaimVerdict:
     """For a change that should be negative: reproduced at `at_most` or below, partly if surely below 0."""
     if change.mean <= at_most and (change.high < 0 or change.count == 1):

@@ -15,8 +15,9 @@ from placewise_training.lab.origin import origin
 from placewise_training.lab.register import INTERRUPTED
 from placewise_training.lab.work.asked import HELP, METAVAR, RayCommand, workers_of
 from placewise_training.reproduce import document, registry, report, runner
+from placewise_training.reproduce.bundle_origin import bundle_origin
 from placewise_training.reproduce.paper import Paper
-from placewise_training.reproduce.results import Results
+from placewise_training.reproduce.results import Results, RunOrigin
 
 QUICK_LIMIT_S = 35.0  # --quick ends within a minute, start-up and plots on a busy machine included
 FULL_SEEDS, QUICK_SEEDS = 5, 2
@@ -58,12 +59,18 @@ def reproduce_command(
         raise UsageError("--resume needs --out, the folder that has the rows")
     sources = [registry.Source(name, quick, bundle, variants) for name in names]
     made = _loaded(sources)
+    made_by: RunOrigin = origin() if bundle is None else {**origin(), "bundle": bundle_origin(bundle)}
     reports = []
     with workers_of(ray) as workers:
         for source, experiments in zip(sources, made, strict=True):
             known = _known(experiments, out, is_quick=quick) if resume and out is not None else None
             run = partial(
-                runner.run, experiments, known=known, attempt=source.attempt if ray else None, workers=workers
+                runner.run,
+                experiments,
+                known=known,
+                attempt=source.attempt if ray else None,
+                workers=workers,
+                origin=made_by,
             )
             reports.append(_reproduce(experiments, seeds, out, run, is_quick=quick, is_quiet=as_json))
             if reports[-1]["stopped"] == runner.INTERRUPTED:
@@ -119,7 +126,7 @@ def _reproduce(
             _write_json(report.as_json(made, results, is_quick=is_quick), out)
 
     with progress_bar(made.name, runner.trial_count(made, count), is_hidden=hidden) as show:
-        results = run(range(count), progress=show, limit_s=limit_s, keep=keep, origin=origin())
+        results = run(range(count), progress=show, limit_s=limit_s, keep=keep)
     found = report.as_json(made, results, is_quick=is_quick)
     if out is not None:
         _write(found, out)

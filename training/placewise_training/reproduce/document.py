@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from placewise_training.reproduce.bundle_origin import in_words
 from placewise_training.reproduce.claims import ClaimVerdict
 from placewise_training.reproduce.registry import PAPERS, load
-from placewise_training.reproduce.report import SCHEMA, cell_text, claim_as_json, from_json, heading
+from placewise_training.reproduce.report import SCHEMA, cell_text, claim_as_json, from_json, heading, on_other_seeds
 
 _HEAD = """# Reproduction of the papers' evaluations
 
@@ -26,8 +27,12 @@ holds in some settings only. *Not reproduced*: neither.
 
 A claim about a learned method has two rows. *As printed* is the paper's own method, under the paper's claim. *As
 shipped* is the service's, under the plain name ([fidelity.md](fidelity.md)): it proves nothing about the paper. *Not
-measured*: the runs of today's criterion were not made yet.
+measured*: the runs of today's criterion were not made yet. If only its seeds are others, the verdict on earlier ones
+stands, and says so.
 """
+
+
+_OTHER_SEEDS = "**Judged on the seeds of that run.** Today's seeds were not run yet."
 
 
 def read_reports(folder: Path) -> list[dict[str, Any]]:
@@ -55,6 +60,9 @@ def worded(found: Mapping[str, Any]) -> dict[str, Any]:
             claims.append(stored)
             continue
         claim = claim_as_json(today[stored["key"]], results)
+        if on_other_seeds(paper, found) and _is_left_out(claim, stored):
+            claims.append({**stored, "why": f"{stored['why']} {_OTHER_SEEDS}"})
+            continue
         for name in ("verdict", "ours"):
             if claim[name] != stored[name]:
                 raise ValueError(
@@ -67,11 +75,24 @@ def worded(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def rejudged(found: Mapping[str, Any], commit: str) -> dict[str, Any]:
     """A report with today's claims, judged on its results by the criteria of that commit; a claim whose runs it lacks
-    is "not measured". It stays as it is if no verdict and no figure changes."""
+    is "not measured", or keeps its verdict if only the seeds have changed. The report stays as it is if no verdict and
+    no figure changes and its criteria are of a commit, not of code that was changed since ("+")."""
     paper = load(found["paper"], is_quick=found["mode"] == "quick")
-    claims = [claim_as_json(claim, from_json(paper, found)) for claim in paper.claims]
+    results, stored = from_json(paper, found), {claim["key"]: claim for claim in found["claims"]}
+    claims = []
+    for each in paper.claims:
+        claim = claim_as_json(each, results)
+        is_kept = each.key in stored and on_other_seeds(paper, found) and _is_left_out(claim, stored[each.key])
+        claims.append(stored[each.key] if is_kept else claim)
     judged, before = ([(c["key"], c["verdict"], c["ours"]) for c in each] for each in (claims, found["claims"]))
-    return dict(found) if judged == before else {**found, "claims": claims, "criteria": commit}
+    is_settled = judged == before and not str(found.get("criteria", "")).endswith("+")
+    return dict(found) if is_settled else {**found, "claims": claims, "criteria": commit}
+
+
+def _is_left_out(today: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
+    """Whether a claim was judged on runs that today's code does not read."""
+    is_judged = stored["verdict"] not in (ClaimVerdict.NEEDS_BUNDLE, ClaimVerdict.NOT_MEASURED)
+    return is_judged and today["verdict"] == ClaimVerdict.NOT_MEASURED
 
 
 def markdown(reports: Sequence[Mapping[str, Any]], plots: Path, pictures: str) -> str:
@@ -100,7 +121,7 @@ def _section(report: Mapping[str, Any], plots: Path, pictures: str) -> str:
         how += f", in {report['sittings']} sittings: rows added later were run alone, on the same seeds"
     lines = [f"## {report['paper']}: {report['title']}\n", f"{how}.\n"]
     for origin in report.get("origins", ()):
-        lines.append(f"Made by `{origin['command']}` at commit {origin['commit']}.\n")
+        lines.append(f"Made by `{origin['command']}` at commit {origin['commit']}.{_with_bundle(origin)}\n")
     if not report.get("origins"):
         lines.append("The commit that made these figures was not recorded.\n")
     if "criteria" in report:
@@ -116,6 +137,16 @@ def _section(report: Mapping[str, Any], plots: Path, pictures: str) -> str:
     lines += [f"* *{_marked(c)}* — **{c['verdict']}** ({c['ours']}). {c['why']}" for c in report["claims"]] + [""]
     lines += [_figure(report["paper"], experiment, plots, pictures) for experiment in report["experiments"]]
     return "\n".join(lines)
+
+
+def _with_bundle(origin: Mapping[str, Any]) -> str:
+    if "bundle" not in origin:
+        return ""
+    rows = "; ".join(
+        f"{key}: {', '.join(f'{method} ({len(settings)})' for method, settings in methods.items())}"
+        for key, methods in origin["rows"].items()
+    )
+    return f" With {in_words(origin['bundle'])}. It made, with the number of settings, {rows}."
 
 
 def _figure(paper: str, experiment: Mapping[str, Any], plots: Path, pictures: str) -> str:

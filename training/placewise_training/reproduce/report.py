@@ -112,18 +112,27 @@ def _rounded(value: float) -> float:
 
 def from_json(paper: Paper, found: Mapping[str, Any]) -> Results:
     """The results that such an object holds of the paper's experiments as they are now: every seed's numbers whole, its
-    curves as thin as they were written."""
+    curves as thin as they were written. Rows on other seeds than today's experiment asks for are left out."""
     origins = tuple(found.get("origins", ()))
     results = Results(wall_s=float(found["wall_s"]), sittings=int(found.get("sittings", 1)), origins=origins)
     rows = {(e["key"], r["setting"], r["method"]): r for e in found["experiments"] for r in e["rows"]}
+    others = on_other_seeds(paper, found)
     for experiment in paper.experiments:
         for setting, method in experiment.trials():
             row = rows.get((experiment.key, setting, method), {"metrics": {}})
             if str(row.get("missing", "")).startswith("needs a bundle"):
                 results.missing[experiment.key, setting, method] = row["missing"]
+            if experiment.key in others:
+                continue
             for seed, outcome in _outcomes(experiment, row).items():
                 results.add((experiment.key, setting, method), seed, outcome)
     return results if results.runs else Results(sittings=0)
+
+
+def on_other_seeds(paper: Paper, found: Mapping[str, Any]) -> set[str]:
+    """The experiments whose rows in such an object count their seeds from elsewhere than today."""
+    first = {stored["key"]: stored.get("first_seed", 0) for stored in found["experiments"]}
+    return {e.key for e in paper.experiments if first.get(e.key, e.first_seed) != e.first_seed}
 
 
 def _outcomes(experiment: Experiment, row: Mapping[str, Any]) -> dict[int, TrialOutcome]:

@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from placewise_training.lab.origin import Origin
 from placewise_training.reproduce.design import Curve, TrialOutcome
 from placewise_training.sim.statistics import Estimate, estimate, paired_change
 
 Cell = tuple[str, str, str]  # experiment, setting, method
+# What made results: `commit` and `command`; of a run with `--bundle` also `bundle`, and its `rows` by experiment and
+# method: their settings.
+RunOrigin = Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -23,7 +26,7 @@ class Results:
     stopped: str = ""
     wall_s: float = 0.0
     sittings: int = 1
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[RunOrigin, ...] = ()
 
     def add(self, cell: Cell, seed: int, outcome: TrialOutcome) -> None:
         """Raises ValueError if a number is not finite: NaN never reaches a table."""

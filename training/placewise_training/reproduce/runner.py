@@ -3,11 +3,10 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from placewise_training.lab.origin import Origin
 from placewise_training.lab.work.workers import Here, Workers
 from placewise_training.reproduce.design import InterruptedRunError, NeedsBundleError, TrialOf, TrialOutcome
 from placewise_training.reproduce.paper import Paper
-from placewise_training.reproduce.results import Results
+from placewise_training.reproduce.results import Results, RunOrigin
 
 Attempt = Callable[[TrialOf], TrialOutcome | NeedsBundleError]
 INTERRUPTED = "interrupted"
@@ -28,7 +27,7 @@ def run(
     limit_s: float = float("inf"),
     keep: Callable[[Results], None] | None = None,
     known: Results | None = None,
-    origin: Origin | None = None,
+    origin: RunOrigin | None = None,
     attempt: Attempt | None = None,
     workers: Workers | None = None,
 ) -> Results:
@@ -37,12 +36,15 @@ def run(
     `workers` call `attempt`, by default `paper.attempt` here.
     One round over all experiments comes before the second seed, so that an early end leaves complete results of fewer
     seeds; `keep` is given the results after each experiment of a round. The time limit is checked between
-    trials. Trials in `known` are not run again. `origin` joins those of `known` once a trial was run.
+    trials. Trials in `known` are not run again. `origin` joins those of `known` once a trial was run; one with a bundle
+    names the rows that it made.
     """
     known = known or Results(sittings=0)
     results = Results(seeds=tuple(seeds), stopped=UNFINISHED, sittings=known.sittings, origins=known.origins)
     began = time.perf_counter() - known.wall_s
     done, last = 0, None
+    made: dict[str, dict[str, list[str]]] = {}
+    own = origin if origin is None or "bundle" not in origin else {**origin, "rows": made}
     left = (one for one in _plan(paper, seeds) if one.seed not in known.runs.get(one[:3], ()))
     outcomes = (workers or Here()).mapped(attempt or paper.attempt, left)
     try:
@@ -60,12 +62,15 @@ def run(
                 results.add(cell, one.seed, known.runs[cell][one.seed])
             else:
                 results.sittings = known.sittings + 1
-                results.origins = known.origins if origin is None else (*known.origins, origin)
+                results.origins = known.origins if own is None else (*known.origins, own)
                 outcome = next(outcomes)
                 if isinstance(outcome, NeedsBundleError):
                     results.missing[cell] = str(outcome) or "needs a bundle"
                 else:
                     results.add(cell, one.seed, outcome)
+                    settings = made.setdefault(one.experiment, {}).setdefault(one.method, [])
+                    if one.setting not in settings:
+                        settings.append(one.setting)
             done += 1
             if progress is not None:
                 progress(done)

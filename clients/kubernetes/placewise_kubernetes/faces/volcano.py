@@ -27,6 +27,10 @@ DECIDED_SCORE = 100_000.0
 WATCH_LEAD_S = 0.02
 
 
+class QueueFullError(Exception):
+    """A group's queue may use no more. Nothing is reserved for the group, as others may use the room."""
+
+
 @dataclass(frozen=True, slots=True)
 class VolcanoExtender:
     """Answers Volcano's calls; each method takes and gives decoded JSON."""
@@ -48,9 +52,13 @@ class VolcanoExtender:
         except KubeUnreachableError as error:
             log.warning("group %r/%r: %s", reference.namespace, reference.name, error)
             return {"status": REJECT}  # it asks again in a second
+        except QueueFullError:
+            return {"status": REJECT}
         if gang is None or not self.host.rules.has_say(gang.facts or GroupFacts()):
             return {"status": ABSTAIN}
         gang.asked_at_s = self.clock()
+        if gang.barred:
+            self.host.poke_soon()  # a change of its queue is no news of a gang
         await self.host.wait_settled(gang, self.enqueue_budget_s)
         if gang.stage is Stage.RELEASED:
             return {"status": ABSTAIN}
@@ -83,13 +91,19 @@ class VolcanoExtender:
 
         Raises:
             KubeUnreachableError: the API server did not say in time whether there is such a group.
+            QueueFullError: with it, the gangs of its queue would hold more than they may use.
             ValueError: its demands cannot be read.
         """
         facts = await self.host.find_group(reference)
         if facts is None:
             self.host.refused.labels("unknown_group").inc()
             return None
-        return self.host.open_group(reference, facts) if self.host.rules.has_say(facts) else None
+        if not self.host.rules.has_say(facts):
+            return None
+        if reason := self.host.queues.why_full(facts):
+            self.host.volcano_writer.explain(reference, facts, reason)
+            raise QueueFullError
+        return self.host.open_group(reference, facts)
 
 
 def _reference(job_id: str) -> GangRef:

@@ -28,7 +28,8 @@ _NAMED_LIMIT = 100_000
 class GangBook:
     """All gangs, found by pod or by name; notes which ones have news.
 
-    `active` are those that still need something: a node for a pod, or the size of the gang.
+    `active` are those that still need something: a node for a pod, or the size of the gang. `emptied` are
+    Volcano's without pods that have no stand-ins any more: what was held for them was taken back.
     """
 
     def __init__(self, rules: GangRules) -> None:
@@ -36,6 +37,7 @@ class GangBook:
         self.groups = GroupCatalog()
         self.gangs: dict[str, Gang] = {}
         self.active: dict[str, Gang] = {}
+        self.emptied: dict[str, Gang] = {}
         self._current: dict[GangRef, Gang] = {}
         self._by_pod: dict[str, Gang] = {}
         self._dirty: dict[str, Gang] = {}
@@ -74,6 +76,7 @@ class GangBook:
             return None
         gone = gang.pods.pop(pod_uid)
         gang.refused.pop(pod_uid, None)
+        gang.nominated.pop(pod_uid, None)
         # The last one stays as it ended (or was deleted), so that the end of the gang can be reported.
         if not gang.pods:
             gang.pods[pod_uid] = dataclasses.replace(gone, is_gone=True)
@@ -127,13 +130,14 @@ class GangBook:
     def end_group(self, reference: GangRef) -> None:
         """A PodGroup, or its vcjob, is gone: no pods will come any more."""
         gang = self.find(reference)
-        if gang is not None and gang.templates and not gang.pods:
+        if gang is not None and not gang.pods:
             self.end(gang)
 
     def remove(self, gang: Gang) -> None:
         """Drops a gang that is over, or never had pods; a complete look shows that it is gone."""
         self.gangs.pop(gang.key, None)
         self.active.pop(gang.key, None)
+        self.emptied.pop(gang.key, None)
         if self._current.get(gang.ref) is gang:
             del self._current[gang.ref]
 
@@ -160,6 +164,10 @@ class GangBook:
             self.active[gang.key] = gang
         else:
             self.active.pop(gang.key, None)
+        if gang.ref.source is Source.VOLCANO and not (gang.pods or gang.templates):
+            self.emptied[gang.key] = gang
+        else:
+            self.emptied.pop(gang.key, None)
 
     def inform(self, gang: Gang, facts: GroupFacts) -> None:
         """Takes in the group object; pods beyond its size become gangs of their own."""
@@ -174,6 +182,8 @@ class GangBook:
             if pod.uid in self._by_pod:
                 self._by_pod[pod.uid] = home
             home.pods[pod.uid] = pod
+            if home is not gang and pod.uid in gang.nominated:
+                home.nominated[pod.uid] = gang.nominated.pop(pod.uid)
             self.touch(home)
         self.touch(gang)
 
@@ -246,7 +256,7 @@ class GangBook:
         key = next((key for key in keys if key not in self._named), None)
         if gang.is_reported or gang.key in keys or key is None:
             return
-        for gangs in (self.gangs, self.active, self._dirty):
+        for gangs in (self.gangs, self.active, self.emptied, self._dirty):
             if gangs.pop(gang.key, None) is not None:
                 gangs[key] = gang
         self._named.put(key, None)

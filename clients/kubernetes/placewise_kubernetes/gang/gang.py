@@ -6,6 +6,7 @@ A gang is decided once; each pod is handed one of its tasks, and the same one ag
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -20,13 +21,16 @@ from placewise_kubernetes.gang.spec import (
     build_job,
     count_roles,
     declared_roles,
+    group_settings,
     proto_role,
     role_of,
     tasks_by_role,
     widest,
 )
+from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.objects import Pod
 from placewise_kubernetes.kube.quantity import add_amounts
+from placewise_kubernetes.kube.topology import Within
 
 # Raised by building a job from pods with values that no message can hold.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, StopIteration)
@@ -39,12 +43,14 @@ class Gang:
     `group` is the object that gives its size; until it has been read as `facts`, the gang cannot be decided.
     `templates` stand in for pods that do not exist yet: a Volcano PodGroup comes before its pods, and so does a Job.
     `refused` is the last refusal of each pod. `woken` are the pods that were shown to their scheduler again after the
-    decision, `being_bound` those whose Binding is under way. `asked` are the requests per role in the question, as far
-    as known; `has_outgrown`: a pod that asks for more has come since the decision. `may_decide_early`: a gang that we
-    bind ourselves may be decided once while its pods are being made. `reduced_to` are the pods per role after the
-    others were given up. `is_by_gate`: its pods wait at our scheduling gate; `first_refused_s` is the monotonic time of
-    the first answer that no node can take it. `is_reported`: the loop knows the gang. `is_unreadable`: its pods make no
-    job; its scheduler places it.
+    decision, `being_bound` those whose Binding is under way, `nominated` the node that each pod's scheduler was told to
+    try first. `asked` are the requests per role in the question, as far as known; `has_outgrown`: a pod that asks for
+    more has come since the decision. `may_decide_early`: a gang that we bind ourselves may be decided once while its
+    pods are being made. `reduced_to` are the pods per role after the others were given up. `is_by_gate`: its pods wait
+    at our scheduling gate; `first_refused_s` is the monotonic time of the first answer that no node can take it.
+    `is_reported`: the loop knows the gang. `is_unreadable`: its pods make no job; its scheduler places it.
+    `within`: where Volcano's topology keeps it. `barred`: the rule by which Volcano would not start it in any place.
+    `is_counted`: its queue has room for it, or Volcano has let it in.
     """
 
     ref: GangRef
@@ -59,6 +65,7 @@ class Gang:
     held: dict[str, Assignment] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     woken: set[str] = field(default_factory=set)
+    nominated: dict[str, str] = field(default_factory=dict)
     being_bound: set[str] = field(default_factory=set)
     text: str = ""
     stage: Stage = Stage.WAITING
@@ -67,6 +74,9 @@ class Gang:
     is_reported: bool = False
     is_unreadable: bool = False
     is_by_gate: bool = False
+    within: Within | None = None
+    barred: str = ""
+    is_counted: bool = False
     asked: dict[str, Mapping[str, float]] = field(default_factory=dict)
     reduced_to: dict[str, int] | None = None
     job: Job | None = None
@@ -79,6 +89,19 @@ class Gang:
     def is_started_here(self) -> bool:
         """We bind its pods, or take their gates away, instead of answering a scheduler."""
         return self.is_own or self.is_by_gate
+
+    @property
+    def is_nominated(self) -> bool:
+        """Volcano binds it, and tries the node that a pod's status names before it looks at others."""
+        is_surplus = self.ref.source is Source.SINGLE and any(
+            names.VOLCANO_GROUP in pod.annotations for pod in self.pods.values()
+        )
+        return (self.ref.source is Source.VOLCANO or is_surplus) and not self.is_started_here
+
+    @property
+    def is_written_to(self) -> bool:
+        """Its pods are written to as they come."""
+        return self.is_started_here or self.is_nominated
 
     def live(self) -> list[Pod]:
         """Pods that have or need a node, in the order they were made."""
@@ -103,6 +126,8 @@ class Gang:
         """The reason why the gang cannot be decided yet; empty if it can."""
         if self.facts is None:
             return "size of the gang is being read"
+        if self.barred:
+            return self.barred
         if not self.live() and not self.templates:
             return "no pod of the gang needs a node"
         if any(pod.is_gated for pod in self.waiting()):
@@ -160,7 +185,7 @@ class Gang:
             by_role: dict[str, list[Pod]] = {}
             for pod in self.pods.values():
                 by_role.setdefault(role_of(pod), []).append(pod)
-            present = {role: widest(pods) for role, pods in by_role.items()}
+            present = {role: self._with_settings(widest(pods)) for role, pods in by_role.items()}
             examples = self.templates | present
             # Requests of a Volcano group's pods are only guessed from its sum, if they are not read from its vcjob.
             is_guessed = self.ref.source is Source.VOLCANO and not self._facts().templates
@@ -170,6 +195,8 @@ class Gang:
             roles = roles or count_roles(examples.values())  # the size names other roles than the pods
             self.job_roles = tuple(roles)
             self.job = build_job(self.key, roles, {role: examples[role] for role in roles}, self._facts(), rules)
+            if self.within is not None:
+                self.within.constrain(self.job)
         return self.job
 
     def mark_applied(self, placement: Placement) -> None:
@@ -191,7 +218,7 @@ class Gang:
         """
         if self.stage is Stage.APPLIED:
             self.stage = Stage.WAITING
-        self.may_decide_early = False
+        self.may_decide_early = self.is_counted = False
         if self.ref.source is not Source.VOLCANO:
             self.templates.clear()
         self.plan = None
@@ -260,6 +287,12 @@ class Gang:
         for task, requests in tasks:
             add_amounts(wanted.setdefault(task.node, {}), requests)
         return wanted
+
+    def _with_settings(self, pod: Pod) -> Pod:
+        """Volcano copies a vcjob's annotations to its PodGroup, and not to its pods."""
+        if self.ref.source is not Source.VOLCANO:
+            return pod
+        return dataclasses.replace(pod, annotations={**group_settings(self._facts().annotations), **pod.annotations})
 
     def _facts(self) -> GroupFacts:
         return self.facts or GroupFacts()

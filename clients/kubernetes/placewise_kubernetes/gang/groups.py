@@ -13,6 +13,7 @@ from placewise_kubernetes.gang.vcjobs import count_of, first_pods, read_tasks
 from placewise_kubernetes.kube.client import KubeClient, KubeError, KubeUnreachableError
 from placewise_kubernetes.kube.objects import controller_of, parse_time
 from placewise_kubernetes.kube.paths import BadNameError, object_path
+from placewise_kubernetes.kube.topology import read_topology
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,13 @@ class GroupLookup:
             self._under_way -= 1
 
 
+def group_object(reference: GangRef, facts: GroupFacts) -> dict[str, str]:
+    """A PodGroup as an event names it."""
+    root = _KINDS[reference.source][0].removeprefix("/apis/")
+    names = {"namespace": reference.namespace, "name": reference.name, "uid": facts.uid}
+    return {"apiVersion": root, "kind": "PodGroup", **names}
+
+
 def facts_of(source: Source, document: Mapping[str, Any], kind: str = "") -> GroupFacts:
     """Facts of a group object as the API gives it; `kind` of an owner's."""
     metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
@@ -84,6 +92,7 @@ def facts_of(source: Source, document: Mapping[str, Any], kind: str = "") -> Gro
         min_resources=spec.get("minResources") or {},
         owner=controller_of(metadata),
         templates=templates,
+        topology=read_topology(spec) if source is Source.VOLCANO else None,
         is_admitted=(document.get("status") or {}).get("phase") == "Inqueue",
     )
 

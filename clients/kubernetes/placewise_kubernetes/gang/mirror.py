@@ -17,12 +17,14 @@ from placewise_kubernetes.gang.gates.gated import Taints
 from placewise_kubernetes.gang.gpus import GpuLedger
 from placewise_kubernetes.gang.passed import PassedPods
 from placewise_kubernetes.gang.spec import GangRules, GroupFacts, Source, build_job, role_of
-from placewise_kubernetes.kube.nodes import NodeReader, tellable
+from placewise_kubernetes.kube.nodes import NodeReader, allocatable, tellable
 from placewise_kubernetes.kube.objects import Pod
 from placewise_kubernetes.kube.quantity import add_amounts
+from placewise_kubernetes.kube.topology import Topology
 
 log = logging.getLogger(__name__)
 
+ReadNode = tuple[Node, Taints, Mapping[str, float]]
 # A scheduler asks about one pod at a time, and there are few schedulers.
 MOST_AWAITED = 64
 
@@ -39,20 +41,24 @@ class NodeMirror:
         self._reader = reader
         self._labelled = labelled
         self._taints: dict[str, Taints] = {}
+        self._amounts: dict[str, Mapping[str, float]] = {}
+        self._total: dict[str, float] | None = None
+        self._topology = Topology()
         self._notify = notify
         self._has_changed = True
         self.nodes: dict[str, Node] = {}
 
-    def read(self, item: Mapping[str, Any]) -> tuple[Node, Taints] | None:
-        """The node and its taints; None if the object cannot be read."""
+    def read(self, item: Mapping[str, Any]) -> ReadNode | None:
+        """The node, its taints and its allocatable amounts; None if the object cannot be read."""
         try:
-            return self._reader.read(item), (item.get("spec") or {}).get("taints") or ()
+            return self._reader.read(item), (item.get("spec") or {}).get("taints") or (), allocatable(item)
         except (ValueError, KeyError) as error:
             log.warning("a node is ignored, its object cannot be read: %s", error)
             return None
 
-    def replace(self, items: Iterable[tuple[Node, Taints] | None]) -> None:
-        self.nodes.clear()
+    def replace(self, items: Iterable[ReadNode | None]) -> None:
+        for known in (self.nodes, self._taints, self._amounts):
+            known.clear()
         for item in items:
             self._put(item)
         self._note_change()
@@ -64,11 +70,20 @@ class NodeMirror:
     def remove(self, item: Mapping[str, Any]) -> None:
         self.nodes.pop(item["metadata"]["name"], None)
         self._taints.pop(item["metadata"]["name"], None)
+        self._amounts.pop(item["metadata"]["name"], None)
         self._note_change()
 
     def gpus(self, name: str) -> int:
         """GPUs of a node; 0 for one that is not known."""
         return int(self.nodes[name].capacity.gpus) if name in self.nodes else 0
+
+    def total(self) -> Mapping[str, float]:
+        """The allocatable amounts of all nodes, by resource name."""
+        if self._total is None:
+            self._total = {}
+            for amounts in self._amounts.values():
+                add_amounts(self._total, amounts)
+        return self._total
 
     def take(self, *, full: bool) -> list[Node] | None:
         """All nodes as the service takes them; None if none has changed since the last call and not `full`."""
@@ -77,21 +92,30 @@ class NodeMirror:
         self._has_changed = False
         return [tellable(self._labelled(node, self._taints.get(node.id, ()))) for node in self.nodes.values()]
 
+    def arrange(self, topology: Topology) -> None:
+        """Has all nodes reported again, with the racks and labels of these HyperNodes."""
+        self._topology = topology
+        for node in self.nodes.values():
+            topology.arrange(node)
+        self._note_change()
+
     def report_again(self) -> None:
         """Has all nodes reported again: their labels of our own have changed."""
         self._has_changed = True
 
-    def _put(self, item: tuple[Node, Taints] | None) -> bool:
+    def _put(self, item: ReadNode | None) -> bool:
         """Whether the node has changed (a heartbeat is no change)."""
         if item is None:
             return False
-        node, taints = item
+        node, taints, amounts = item
+        if self._topology.tiers:
+            self._topology.arrange(node)
         is_new = self.nodes.get(node.id) != node or self._taints.get(node.id) != taints
-        self.nodes[node.id], self._taints[node.id] = node, taints
+        self.nodes[node.id], self._taints[node.id], self._amounts[node.id] = node, taints, amounts
         return is_new
 
     def _note_change(self) -> None:
-        self._has_changed = True
+        self._has_changed, self._total = True, None
         self._notify()
 
 
@@ -260,7 +284,7 @@ class PodMirror:
         if not (self._other_news or self.book.has_news()):
             return
         gang = self.book.gang_of(pod.uid) if pod is not None else None
-        if gang is not None and gang.is_started_here and pod is not None and pod.is_waiting:
+        if gang is not None and gang.is_written_to and pod is not None and pod.is_waiting:
             self._serve(gang)
         (self._notify if self._is_awaited(pod, gang) else self._notify_soon)()
 

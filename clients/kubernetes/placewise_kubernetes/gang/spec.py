@@ -19,6 +19,7 @@ from placewise_kubernetes.gang.owners import DEFAULT_OWNERS, OwnerLabels, descri
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.objects import Owner, Pod, parse_pod
 from placewise_kubernetes.kube.quantity import raise_amounts, resources_from
+from placewise_kubernetes.kube.topology import HardTopology
 
 PARAMETER_SERVER_ROLES = ("ps", "parameter-server", "parameterserver", "server")
 DEFAULT_ROLE = "worker"
@@ -91,6 +92,8 @@ class GroupFacts:
     """The controller that made the group."""
     templates: Mapping[str, Pod] = field(default_factory=dict)
     """Pods as the group's vcjob will make them, by role."""
+    topology: HardTopology | None = None
+    """HyperNodes that the group may not cross; from Volcano's PodGroups."""
     is_admitted: bool = field(default=False, compare=False)
     """Volcano has let the group in and has not started it yet."""
 
@@ -199,6 +202,12 @@ def parse_roles(text: str) -> dict[str, int]:
     if min(roles.values()) < 1:
         raise ValueError(f"a gang needs at least one pod of each role: {text!r}")
     return roles
+
+
+def group_settings(annotations: Mapping[str, str]) -> dict[str, str]:
+    """A PodGroup's settings of its job, other than role and size."""
+    skipped = (names.ROLE, names.GANG)
+    return {name: value for name, value in annotations.items() if name.startswith(names.DOMAIN) and name not in skipped}
 
 
 def count_roles(pods: Iterable[Pod]) -> dict[str, int]:

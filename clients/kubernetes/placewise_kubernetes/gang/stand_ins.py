@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from placewise_kubernetes.gang.spec import PARAMETER_SERVER_ROLES, GangRef, GangRules, GroupFacts
+from placewise_kubernetes.gang.spec import PARAMETER_SERVER_ROLES, GangRef, GangRules, GroupFacts, group_settings
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.objects import Pod
 from placewise_kubernetes.kube.quantity import parse_quantity
@@ -15,7 +15,7 @@ from placewise_kubernetes.kube.quantity import parse_quantity
 
 def stand_ins(reference: GangRef, facts: GroupFacts, rules: GangRules) -> dict[str, Pod]:
     """One pod per role, with the PodGroup's settings of its job. Raises ValueError: a demand cannot be read."""
-    settings = dict(_settings(facts.annotations.items()))
+    settings = group_settings(facts.annotations)
     if not facts.templates:
         return _parts(reference, facts, settings, rules)
     return {
@@ -35,8 +35,7 @@ def _parts(reference: GangRef, facts: GroupFacts, settings: Mapping[str, str], r
     total = sum(roles.values())
     computing_total = sum(roles[role] for role in computing)
     shares: dict[str, dict[str, float]] = {role: {} for role in roles}
-    for name, quantity in _requests(facts.min_resources).items():
-        amount = parse_quantity(quantity)
+    for name, amount in minimum_requests(facts.min_resources).items():
         is_gpu = name in rules.gpu_resources
         for role in computing if is_gpu else roles:
             part = amount / (computing_total if is_gpu else total)
@@ -44,13 +43,17 @@ def _parts(reference: GangRef, facts: GroupFacts, settings: Mapping[str, str], r
     return {role: _template(reference, facts, role, settings, shares[role]) for role in roles}
 
 
-def _requests(minimum: Mapping[str, Any]) -> dict[str, Any]:
-    """minResources may name requests ("requests.cpu"), limits, counts; only the requests matter."""
+def minimum_requests(minimum: Mapping[str, Any]) -> dict[str, float]:
+    """minResources may name requests ("requests.cpu"), limits, counts; only the requests matter.
+
+    Raises:
+        ValueError: a request is no quantity.
+    """
     bare = {name: amount for name, amount in minimum.items() if not name.startswith(("requests.", "limits.", "count/"))}
     prefixed = {
         name.removeprefix("requests."): amount for name, amount in minimum.items() if name.startswith("requests.")
     }
-    return {**prefixed, **bare}
+    return {name: parse_quantity(amount) for name, amount in {**prefixed, **bare}.items()}
 
 
 def _template(
@@ -65,9 +68,3 @@ def _template(
         annotations={names.ROLE: role, **settings},
         requests=requests,
     )
-
-
-def _settings(annotations: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The PodGroup's settings of its job, other than role and size."""
-    skipped = (names.ROLE, names.GANG)
-    return {name: value for name, value in annotations if name.startswith(names.DOMAIN) and name not in skipped}

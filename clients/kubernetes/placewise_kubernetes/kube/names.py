@@ -37,6 +37,9 @@ ADMITTED = f"{DOMAIN}/Admitted"
 # The scheduling gate by which a pod waits for us.
 GATE = f"{DOMAIN}/admit"
 
+# Labels that nodes have at the service alone: their HyperNodes.
+HYPER_NODE = f"hypernode.{DOMAIN}/"
+
 # Read from nodes.
 RACK = f"{DOMAIN}/rack"
 MAX_JOBS_PER_GPU = f"{DOMAIN}/max-jobs-per-gpu"

@@ -9,7 +9,7 @@ from typing import Any
 from placewise.v1.cluster_pb2 import Gpu, Node
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.constraints import BLOCKING_EFFECTS
-from placewise_kubernetes.kube.quantity import resources_from, whole_amounts
+from placewise_kubernetes.kube.quantity import parse_quantity, resources_from, whole_amounts
 
 # Usual labels for the GPU model of a node.
 GPU_MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", names.GPU_MODEL)
@@ -39,7 +39,7 @@ class NodeReader:
         """
         metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
         labels = metadata.get("labels") or {}
-        amounts = status.get("allocatable") or status.get("capacity") or {}
+        amounts = _raw_amounts(status)
         amounts = whole_amounts(amounts) if self.is_whole else amounts
         capacity = resources_from(amounts, self.gpu_resources, is_whole=self.is_whole)
         node = Node(
@@ -67,6 +67,11 @@ class NodeReader:
         return not str(key).endswith(GPU_TAINT_SUFFIX)
 
 
+def allocatable(document: Mapping[str, Any]) -> dict[str, float]:
+    """The amounts of a v1.Node in their base units. Raises ValueError: one of them is no quantity."""
+    return {name: parse_quantity(amount) for name, amount in _raw_amounts(document.get("status") or {}).items()}
+
+
 def tellable(node: Node) -> Node:
     """The node with as much of each extended resource as the service takes: it would refuse the whole node."""
     too_much = [name for name, amount in node.capacity.extended.items() if amount > MOST_EXTENDED]
@@ -77,6 +82,10 @@ def tellable(node: Node) -> Node:
     for name in too_much:
         copy.capacity.extended[name] = MOST_EXTENDED
     return copy
+
+
+def _raw_amounts(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    return status.get("allocatable") or status.get("capacity") or {}
 
 
 def _is_ready(conditions: Iterable[Mapping[str, Any]]) -> bool:

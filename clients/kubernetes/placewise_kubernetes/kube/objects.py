@@ -49,6 +49,8 @@ class Pod:
     is_unread: bool = False
     """Its volumes are still to be read."""
     is_unschedulable: bool = False
+    nominated: str = field(default="", compare=False)
+    """The node that its status names for its scheduler to try first."""
     priority_class: str = ""
     owner: Owner | None = None
     gang: str = ""
@@ -112,6 +114,7 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
         ended_s=_ended_s(status) if phase in ("Succeeded", "Failed") else 0.0,
         is_deleting=bool(metadata.get("deletionTimestamp")),
         is_unschedulable=_is_unschedulable(status),
+        nominated=status.get("nominatedNodeName") or "",
         gates=gates,
         is_gated=bool(gates),
         priority_class=spec.get("priorityClassName") or "",

@@ -63,6 +63,9 @@ class AdapterLoop:
     _breaker: Breaker = field(init=False)
     _is_host_away: bool = False
     _has_recovered: bool = False
+    _has_looked: bool = False
+    _known: frozenset[str] = frozenset()
+    _ended_before: list[Record] = field(default_factory=list)
     _outages_seen: int = 0
     _nodes: Sequence[Node] = ()
     _are_nodes_due: bool = False
@@ -120,7 +123,11 @@ class AdapterLoop:
             self._synced_at_s = self.clock()
         if not self._has_recovered and not self._breaker.is_open():
             await self._recover(len(state.nodes or self._nodes))
-        has_changed = self._note(news)
+        if not self._has_looked:
+            self._has_looked = True
+            self._ended_before = [item.record for item in news if item.record.stage is Stage.ENDED]
+            news = [item for item in news if item.record.stage is not Stage.ENDED]
+        has_changed = self._note(news) | self._note_ended_before()
         for job in state.late:
             self.reporter.report_shares(job)
         is_reported = await self._report_changes(state.nodes)
@@ -199,6 +206,19 @@ class AdapterLoop:
         self.reporter.report_ended(record.job, record.decided)
         return True
 
+    def _note_ended_before(self) -> bool:
+        """Jobs that had ended at the first look are reported if the service takes them for running or to come.
+
+        Of the others an earlier run has told the end, or nobody has asked. True if one was reported.
+        """
+        if not self._has_recovered:
+            return False
+        ended = [record for record in self._ended_before if record.key in self._known]
+        self._ended_before, self._known = [], frozenset()
+        for record in ended:
+            self._note_end(record, None)
+        return bool(ended)
+
     async def _recover(self, nodes: int) -> None:
         """Reads the decisions of an earlier run of this adapter from the service. Tried until it works once."""
         timeout_s = _RECOVER_TIMEOUT_S + _RECOVER_TIMEOUT_S_PER_NODE * nodes
@@ -211,6 +231,7 @@ class AdapterLoop:
             log.warning("earlier decisions are not read from the service yet: %s", error)
             self._breaker.fail(error.reason)
             return
+        self._known = frozenset(known.job_id for known in cluster.jobs)
         for known in cluster.jobs:
             self._recover_job(known)
         self._has_recovered = True
@@ -228,7 +249,7 @@ class AdapterLoop:
             record.verdict = Placed(placement)
         else:
             record.decided = record.decided or placement
-        if is_running and record.stage is Stage.RUNNING:
+        if is_running and record.stage in (Stage.RUNNING, Stage.ENDED):
             self.reporter.note_started(record.key)
 
     async def _report_changes(self, nodes: Sequence[Node] | None) -> bool:
@@ -245,12 +266,12 @@ class AdapterLoop:
 
     def _report_all_again(self) -> None:
         """After an outage the service may have lost its state; repeats cost it nothing."""
-        self.reporter.forget_all()
+        running = {key: record for key, record in self.book.records.items() if record.stage is Stage.RUNNING}
+        self.reporter.forget_all(running)
         self._are_nodes_due = True
-        for record in self.book.records.values():
-            if record.stage is Stage.RUNNING:
-                left_because = record.left_because
-                self.reporter.report_started(record.job, record.decided, left_because=left_because, in_full=True)
+        for record in running.values():
+            left_because = record.left_because
+            self.reporter.report_started(record.job, record.decided, left_because=left_because, in_full=True)
 
     async def _serve_waiting(self) -> None:
         now_s = self.now()

@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -141,8 +141,14 @@ class OutcomeReporter:
         gone = set(keys)
         self._sent_events = {event for event in self._sent_events if event[0] not in gone}
 
-    def forget_all(self) -> None:
-        """The service may have lost its state: nodes and running jobs will be reported again."""
+    def forget_all(self, running: Container[str]) -> None:
+        """The service may have lost its state: nodes and running jobs will be reported again.
+
+        Starts of these jobs that wait to be sent are dropped, but for those that are just being sent.
+        """
+        begun, waiting = self._queue[: self._under_way], self._queue[self._under_way :]
+        is_again = [event.kind == JobEvent.STARTED and event.job_id in running for event in waiting]
+        self._queue = begun + [event for event, again in zip(waiting, is_again, strict=True) if not again]
         self._sent_events.clear()
         self._nodes.clear()
         self._refused_nodes.clear()

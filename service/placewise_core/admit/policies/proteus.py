@@ -33,7 +33,6 @@ class Proteus(GreedyAdmission):
     name = "proteus"
     keeps_order = True
     backfills = True
-    scores_shapes = True
 
     def admit(self, jobs: Sequence[Job], view: ClusterView, queue: QueueState, context: AdmitContext) -> AdmitPlan:
         state = queue

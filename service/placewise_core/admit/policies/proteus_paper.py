@@ -62,7 +62,6 @@ class ProteusPaper(AdmissionPolicy):
     GPU."""
 
     name = "proteus-paper"
-    scores_shapes = True
 
     def __init__(self, throughput: ThroughputModel) -> None:
         self._throughput = throughput

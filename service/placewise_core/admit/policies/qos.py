@@ -30,7 +30,6 @@ class QosAware(GreedyAdmission):
 
     name = "qos"
     backfills = True
-    scores_shapes = True
 
     def __init__(self, throughput: ThroughputModel) -> None:
         super().__init__(throughput)

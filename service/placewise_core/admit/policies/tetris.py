@@ -17,7 +17,6 @@ from placewise_core.basics.slices import spaced
 
 class _Tetris(GreedyAdmission):
     stops_at_first_wait = False
-    scores_shapes = True
 
     @abstractmethod
     def merit(self, waiting: WaitingJob, options: Options, state: Round) -> FloatArray:

@@ -100,14 +100,14 @@ def _drawn(steps: NetSteps, plan: Plan, found: tuple[int, FloatArray] | None, co
             plan = plan_around(gang, int(steps.candidates.rows[c])) or plan
         group, is_open = _open(steps, first, plan)
         if not is_open[c]:
-            return Proposal(plan.rest())
+            break
         steps.take(first + c)
         plan.change(group, int(steps.candidates.rows[c]))
         context.slices.pause()
         if not gang.remaining:
-            return Proposal(gang.assignments(), read=steps.read())
+            return Proposal(gang.assignments(), read=steps.read)
         found = steps.odds()
-    return Proposal(plan.rest())
+    return Proposal(plan.rest(), read=steps.read)
 
 
 @frozen
@@ -147,12 +147,12 @@ class _Reread:
 def retraced(
     harmony: Harmony, proposal: Proposal, job: Job, view: ClusterView, context: PlaceContext
 ) -> Retraced | None:
-    """By the net's recorded inputs and answers if it placed the job, else as it would come to the placement. Nodes
+    """By the net's recorded inputs and answers if it placed all tasks, else as it would come to the placement. Nodes
     whose GPUs are too slow to share have no part in the probabilities. None if a node is not among the candidates.
     Raises the net's own errors."""
     read, assignments = proposal.read, proposal.assignments
     steps: _Reread | NetSteps
-    if read is not None:
+    if read is not None and read.observation and len(read.logits) == len(assignments):
         steps = _Reread(read, Candidates(Gang(job, view, context), read.rows))
     else:
         steps = harmony.steps(job, view, context)

@@ -15,10 +15,10 @@ from placewise_core.domain.job import Job
 from placewise_core.gang.candidates import Candidates
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.gang import Gang
-from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.gang.policy import NetRead, PlacementPolicy, Proposal
 from placewise_core.inputs.harmony_paper import ListedJob, PaperRows
 from placewise_core.inputs.jobs import NOWHERE
-from placewise_core.policies.harmony import Choose, chosen_action, most_likely
+from placewise_core.policies.harmony import Choose, chosen_action, most_likely, note_action
 from placewise_core.view.view import ClusterView
 
 _MOST_JOBS = 64  # rows: the batch first, then the running jobs that came last
@@ -74,15 +74,18 @@ class HarmonyPaper(PlacementPolicy):
         if candidates.lacks_slots():
             return None
         gang, propensity = candidates.gang, 1.0
+        read = NetRead(candidates.rows) if context.is_recording else None
         state = PaperRows(gang, self._others(job, view, context))
         while not candidates.is_stuck():
             logits = self._net.logits(state.rows)
             action, probability = chosen_action(logits, candidates.mask, len(gang.placed), choose)
+            if read is not None:
+                note_action(read, candidates, state.rows, logits, action)
             if not candidates.take(action):
                 continue  # its GPUs are too slow to share: the action is masked now
             propensity *= probability
             if not gang.remaining:
-                return Proposal(gang.assignments(), propensity)
+                return Proposal(gang.assignments(), propensity, read=read)
             state.update()
             context.slices.pause()
         return None

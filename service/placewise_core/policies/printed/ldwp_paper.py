@@ -14,9 +14,9 @@ import numpy as np
 from placewise_core.basics.arrays import Float32, FloatArray
 from placewise_core.domain.job import Job
 from placewise_core.gang.context import PlaceContext
-from placewise_core.gang.greedy import Terms, propose
+from placewise_core.gang.greedy import Terms, propose_noted
 from placewise_core.gang.offer import Offer
-from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.gang.policy import NetRead, PlacementPolicy, Proposal
 from placewise_core.inputs.ldwp_paper import order_of, state_of
 from placewise_core.view.view import ClusterView
 
@@ -47,6 +47,7 @@ class LdwpPaper(PlacementPolicy):
     name = "ldwp-paper"
     fills_nodes = False
     is_by_node = False  # the net sees all nodes at once
+    read: NetRead | None = None  # of one decision
 
     def __init__(
         self, net: PaperQ | None, heuristic: PlacementPolicy, monotonic_s: Callable[[], float] = time.monotonic
@@ -59,14 +60,17 @@ class LdwpPaper(PlacementPolicy):
         if context.deadline_s - self._monotonic_s() < _LEAST_LEFT_S:
             return self._fall_back("deadline", job, view, context)
         try:
-            return propose(self, job, view, context)
+            return propose_noted(self, job, view, context)
         except Exception as error:  # of any kind: a broken net never fails a call
             return self._fall_back(type(error).__name__, job, view, context)
 
     def scores(self, offer: Offer) -> FloatArray:
         assert self._net is not None
         order = order_of(offer.view, self._net.nodes)
-        values = self._net.values(state_of(offer.job, offer.view, self._net.types, order))
+        state = state_of(offer.job, offer.view, self._net.types, order)
+        if self.read is not None:
+            self.read.tokens[len(offer.placed) :] = [state]
+        values = self._net.values(state)
         if values.shape != order.shape or not np.isfinite(values).all():
             raise ValueError(f"the net returned values of shape {values.shape}; {len(order)} finite ones are needed")
         scores = np.empty((1, offer.view.nodes.size))

@@ -20,6 +20,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.guard import verdict
 from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.policies.explore import Exploration, gives, mixed
+from placewise_core.speed.interference import GpuInterference
 from placewise_core.view.view import ClusterView
 
 _UNIT: Final = 2.0**-64
@@ -37,6 +38,15 @@ class Unit(enum.StrEnum):
 
     JOB = "job"
     TIME = "time"
+
+
+@frozen
+class Side:
+    """Policy, exploration and predictions of one arm."""
+
+    policy: PlacementPolicy
+    exploration: Exploration
+    interference: GpuInterference
 
 
 class UnknownMixtureError(Exception):

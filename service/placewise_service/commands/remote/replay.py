@@ -14,6 +14,7 @@ from placewise_client.target import Target, TargetError
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.traces import TraceJob, at_rate, read_trace
 from placewise_core.domain.truth import Truth, TruthSetting
+from placewise_models.learned import LEARNED_POLICIES
 from placewise_service.commands.connection import (
     DEFAULT_TARGET,
     CaOption,
@@ -84,8 +85,12 @@ def replay(
         float, typer.Option(min=0, help="Seconds of the trace in one second; 0: as fast as the service answers.")
     ] = 0.0,
     reports_progress: Annotated[
-        bool, typer.Option("--report-progress", help="Report all progress before each question, with --truth.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--report-progress/--no-report-progress",
+            help="Report all progress before each question, with --truth. Default: for learned policies.",
+        ),
+    ] = None,
     plot: Annotated[Path, typer.Option(help="File for the plot (PNG).")] = Path("replay.png"),
     cluster: Annotated[
         str,
@@ -121,7 +126,7 @@ def replay(
             seed=seed if truth else None,
             admit_exploration_rate=admit_exploration_rate,
             speed=speed,
-            reports_progress=reports_progress,
+            reports_progress=policy in LEARNED_POLICIES if reports_progress is None else reports_progress,
             explorers=tuple(map(explorer_of, explorers or ())),
         )
         for policy in names

@@ -1,24 +1,12 @@
 """The two arms of one Place request. The arm of a job decides alone which policies place it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from placewise_core.basics.frozen import frozen
 from placewise_core.domain.job import JobId
-from placewise_core.gang.policy import PlacementPolicy
-from placewise_core.policies.explore import Exploration
-from placewise_core.policies.trial.arms import Arm
-from placewise_core.speed.interference import GpuInterference
+from placewise_core.policies.trial.arms import Arm, Side
+from placewise_core.view.view import ClusterView
 from placewise_service.engine.registry import Canary
-
-
-@frozen
-class Side:
-    """Policy, exploration and predictions of one arm."""
-
-    policy: PlacementPolicy
-    exploration: Exploration
-    interference: GpuInterference
 
 
 @dataclass(slots=True)
@@ -41,3 +29,7 @@ class Arming:
     def is_all_canary(self) -> bool:
         """Whether the canary decided every job that was decided."""
         return bool(self.taken) and set(self.taken.values()) == {Arm.CANARY}
+
+
+ArmingOn = Callable[[ClusterView], Arming]
+"""Of a request that is decided on this view. One in slices meets another view than when it came."""

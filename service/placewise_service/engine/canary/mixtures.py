@@ -10,7 +10,7 @@ from placewise_log.record import CanarySeen, DecisionRecord, JobArm
 from placewise_service.engine.canary.arming import Arming
 from placewise_service.telemetry import Telemetry
 
-BUSY, JOBS = "busy", "more jobs than are worked out"  # why a mixture is unknown
+BUSY, JOBS, TRIED = "busy", "more jobs than are worked out", "a dry run"  # why a mixture is unknown
 
 
 class MixtureStudy:
@@ -67,20 +67,22 @@ class MixtureStudy:
 
     def _completed(self, unstudied: str) -> DecisionRecord:
         """The record with both arms. `unstudied` says why jobs that were not looked at have no mixture."""
-        rule, bundle = self._arming.canary.rule, self._arming.canary.serving.bundle
+        bundle = self._arming.canary.serving.bundle
         placed = {draw.job_id for draw in self._record.draws}
         arms = []
         for job_id, arm in self._arming.taken.items():
             mixture, why = self._found.get(job_id, (None, unstudied if job_id in placed else ""))
             self._telemetry.canary_decision(bundle.name, arm.value, "unknown" if why else "known")
             arms.append(JobArm(job_id, arm.value, mixture, why))
-        seen = CanarySeen(
-            bundle.name,
-            bundle.digest,
-            rule.salt,
-            rule.share,
-            rule.unit.value,
-            rule.is_washout(self._arming.now_s),
-            tuple(arms),
-        )
-        return replace(self._record, canary=seen)
+        return _with_arms(self._record, self._arming, arms)
+
+
+def with_tried(record: DecisionRecord, arming: Arming) -> DecisionRecord:
+    """The record of a dry run, with the arms that answered it."""
+    return _with_arms(record, arming, [JobArm(job_id, arm.value, None, TRIED) for job_id, arm in arming.taken.items()])
+
+
+def _with_arms(record: DecisionRecord, arming: Arming, arms: Sequence[JobArm]) -> DecisionRecord:
+    rule, bundle = arming.canary.rule, arming.canary.serving.bundle
+    given = (rule.salt, rule.share, rule.unit.value, rule.is_washout(arming.now_s), tuple(arms))
+    return replace(record, canary=CanarySeen(bundle.name, bundle.digest, *given))

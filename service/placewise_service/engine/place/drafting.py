@@ -15,7 +15,7 @@ import structlog
 
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import ONE_SLICE, Slices
-from placewise_core.domain.cluster import Assignment, RunningJob, RunState
+from placewise_core.domain.cluster import RunningJob, RunState
 from placewise_core.domain.commands import PlaceCommand
 from placewise_core.domain.decision import JobDecision, Outcome
 from placewise_core.domain.errors import DeadlineExceededError
@@ -33,7 +33,7 @@ from placewise_core.view.heads import barred
 from placewise_core.view.standing import held, may_share, with_groups
 from placewise_core.view.view import ClusterView
 from placewise_log.record import FAILED, Choice, Draw
-from placewise_service.engine.canary.arming import Arming
+from placewise_service.engine.canary.arming import ArmingOn
 from placewise_service.engine.ids import random_bits
 from placewise_service.engine.place.draft import (
     DecidedJob,
@@ -88,12 +88,12 @@ class Placer:
         decision_id: str,
         settled: Mapping[JobId, JobDecision] = NONE_SETTLED,
         is_shadowed: bool = False,
-        arming: Arming | None = None,
+        arming_on: ArmingOn | None = None,
         reads: tuple[Noted, ...] = (),
     ) -> Draft:
         """Decides every job of the command but those that the store knows better than the view: these are `settled`.
-        If `is_shadowed`, the draft keeps copies of the inputs for a shadow. With `arming`, the arm of each job decides
-        it in place of the policy.
+        If `is_shadowed`, the draft keeps copies of the inputs for a shadow. With `arming_on`, the arm of each job
+        decides it in place of the policy.
 
         The draft's gangs are on the view, the last one once the caller has assumed them (LiveView.assume); a dry run
         leaves nothing.
@@ -105,7 +105,7 @@ class Placer:
             view = view.fork()
             for job in command.jobs:
                 view.remove_job(job.id)
-        terms = self.terms(command, view, decision_id, context.interference, is_shadowed, arming)
+        terms = self.terms(command, view, decision_id, context.interference, is_shadowed, arming_on)
         decided = self.decide_all(command, view, policy, context, terms, settled)
         if command.is_dry_run:
             decided[-1] = replace(decided[-1], answer=self.answer(decided[-1], terms, context.slices))
@@ -145,7 +145,7 @@ class Placer:
         decision_id: str,
         interference: GpuInterference,
         is_shadowed: bool,
-        arming: Arming | None,
+        arming_on: ArmingOn | None,
     ) -> Terms:
         """How jobs of the command are explored, by the explorers that the bundle in force allows. Draws whether the
         decision is logged as it was seen, and which of its jobs may be studied: before anything is decided."""
@@ -161,7 +161,7 @@ class Placer:
             is_studied=drawn < self.alternatives_share,
             is_shadowed=is_shadowed,
             sample=jobs if len(jobs) <= MOST_STUDIED else frozenset(sample(jobs, MOST_STUDIED)),
-            arming=arming,
+            arming=None if arming_on is None else arming_on(view),
         )
 
     def check_deadline(self, decided: int, command: PlaceCommand, context: PlaceContext) -> None:
@@ -191,8 +191,9 @@ class Placer:
             policy, exploration, context.interference = side.policy, side.exploration, side.interference
         context.barred = barred(view, job, job.gpus, context.now_s) if view.heads else None
         takes_copy = _takes_copy(job.id, terms)
-        context.is_recording = terms.is_studied and takes_copy
-        context.given = {} if context.is_recording else None
+        is_studied = terms.is_studied and takes_copy
+        context.is_recording = terms.is_observed or is_studied
+        context.given = {} if is_studied else None
         seed = None
         if (exploration.rate > 0 or policy.is_drawing) and not terms.is_seeded:
             queue = view.settings.queues.get(job.queue)
@@ -201,8 +202,7 @@ class Placer:
         drawn = self._propose(job, view, policy, context, exploration, terms.decision_id)
         context.slices.pause()
         study = self._study(job, view, policy, context, exploration, drawn, seed) if takes_copy else None
-        tasks = () if drawn is None else drawn.proposal.assignments
-        choice = self._observe(job, tasks, view, context, terms.decision_id) if terms.is_observed else None
+        choice = self._observe(job, drawn, view, context, terms.decision_id) if terms.is_observed else None
         if drawn is None:
             spared = verdict(exploration.guard, job, view, context) if exploration.rate > 0 else ""
             outcome, blockers = why.explain(job, view, context)
@@ -210,7 +210,7 @@ class Placer:
             return DecidedJob(job.id, answer, choice=choice, study=study, guard=spared)
         running = RunningJob(
             job,
-            tasks,
+            drawn.proposal.assignments,
             RunState.RESERVED,
             reservation_id=f"{terms.decision_id}.{holds}",
             decision_id=terms.decision_id,
@@ -274,11 +274,12 @@ class Placer:
         return Study(job, view.fork(), policy, *given)
 
     def _observe(
-        self, job: Job, tasks: Sequence[Assignment], view: ClusterView, context: PlaceContext, decision_id: str
+        self, job: Job, drawn: explore.Drawn | None, view: ClusterView, context: PlaceContext, decision_id: str
     ) -> Choice | None:
         """The log must never fail a decision: a choice that cannot be encoded is missing from its record."""
         try:
-            return choice_of(job, tasks, view, context.now_s, self.encoder)
+            proposal = None if drawn is None else drawn.proposal
+            return choice_of(job, proposal, view, context.now_s, self.encoder)
         except Exception:
             log.exception("a choice is missing from the log", decision_id=decision_id, job=job.id)
             return None

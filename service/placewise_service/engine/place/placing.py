@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from random import random
 
+from msgspec import UNSET
+
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.commands import PlaceCommand, Scope
 from placewise_core.domain.decision import JobDecision, Outcome, PlaceDecision
@@ -18,7 +20,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.explore import NONE, exploration_of
 from placewise_core.policies.studies.alternatives import Study
-from placewise_core.policies.trial.arms import Arm
+from placewise_core.policies.trial.arms import Arm, Side
 from placewise_core.policies.trial.stand_in import StandIn
 from placewise_core.speed.interference import GpuInterference
 from placewise_core.view.lengths import with_lengths
@@ -28,8 +30,8 @@ from placewise_core.view.view import ClusterView
 from placewise_log.record import DecisionRecord, Draw, PlaceSeen
 from placewise_models.bundle import Bundle
 from placewise_service.engine.answers import Standing, encode_answer, held_until, standing_of
-from placewise_service.engine.canary.arming import Arming, Side
-from placewise_service.engine.canary.mixtures import MixtureStudy
+from placewise_service.engine.canary.arming import Arming, ArmingOn
+from placewise_service.engine.canary.mixtures import MixtureStudy, with_tried
 from placewise_service.engine.canary.watching import Watching
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.parts import ATTEMPTS, EngineParts, check_policy_exists, decode_repeat
@@ -51,8 +53,8 @@ NODE_POLICY = "iawp"  # of NODE scope, if the request names none
 
 @frozen
 class _PlaceCall:
-    """One call: its command and view, the policies of its cluster's bundle, its start and its deadline, and the canary
-    that answers some of its jobs; None for none."""
+    """One call: its command and view, the policies of its cluster's bundle, its start and its deadline, the canary
+    that answers some of its jobs, None for none, and the heuristic that a kill switch leaves, "" without one."""
 
     command: PlaceCommand
     live: LiveView
@@ -61,6 +63,7 @@ class _PlaceCall:
     started_s: float
     deadline_s: float
     canary: Canary | None = None
+    heuristic: str = ""
 
 
 @frozen
@@ -128,17 +131,16 @@ class Placing:
         if heuristic := registry.kill_of(cluster):
             placer = replace(asked.placer, explorers=ChainMap({}))
             is_learned = name in registry.policies_of(cluster).learned.by_name
-            policy = StandIn(placer.policies[heuristic], name) if is_learned else asked.policy
-            return replace(asked, placer=placer, policy=policy)
+            if not is_learned:
+                return replace(asked, placer=placer, heuristic=name)
+            return replace(asked, placer=placer, policy=StandIn(placer.policies[heuristic], name), heuristic=heuristic)
         canary = registry.canary_of(cluster)
         has_policy = canary is not None and name in canary.serving.policies.placement
         return replace(asked, canary=canary) if has_policy else asked
 
-    def _arming(self, asked: _PlaceCall, context: PlaceContext) -> Arming | None:
-        """The arms of the call's jobs; None without a canary."""
-        if asked.canary is None:
-            return None
-        view, policies, is_tried = asked.live.view, asked.canary.serving.policies, asked.command.is_dry_run
+    def _arming(self, asked: _PlaceCall, canary: Canary, context: PlaceContext, view: ClusterView) -> Arming:
+        """The arms of the call's jobs."""
+        policies, is_tried = canary.serving.policies, asked.command.is_dry_run
         others = self.placer.of(policies)
         interference = others.interference.of(view.co_runs, asked.command.jobs)
 
@@ -149,7 +151,7 @@ class Placing:
             Arm.INCUMBENT: side(asked.policy, asked.placer.explorers, context.interference),
             Arm.CANARY: side(policies.placement[asked.policy.name], others.explorers, interference),
         }
-        return Arming(asked.canary, context.now_s, sides, is_tried)
+        return Arming(canary, context.now_s, sides, is_tried)
 
     def _policy(self, command: PlaceCommand, view: ClusterView, placer: Placer) -> PlacementPolicy:
         name = command.policy or view.settings.place_policy or self._default_policy(command.jobs, placer)
@@ -301,7 +303,10 @@ class Placing:
             interference=asked.placer.interference.of(view.co_runs, command.jobs),
         )
         is_shadowed = bool(self.parts.registry.shadows.by_cluster) and self.shadowing.wants(command)
-        given = (policy, context, uuid7(), settled, is_shadowed, self._arming(asked, context))
+        arming_on: ArmingOn | None = None
+        if asked.canary is not None:
+            arming_on = partial(self._arming, asked, asked.canary, context)
+        given = (policy, context, uuid7(), settled, is_shadowed, arming_on)
         is_exploring = view.settings.exploration_rate > 0 and not command.is_dry_run
         if is_large(command.jobs, view.nodes.size, command.is_explaining, is_exploring):
             return await self.sliced.draft(asked.placer, command, live, *given), seed
@@ -383,7 +388,12 @@ class Placing:
         self.parts.afterwards(self._log_attempt, asked, attempt, decision)
 
     def _log_attempt(self, asked: _PlaceCall, attempt: _Attempt, decision: PlaceDecision) -> None:
-        seen = PlaceSeen(settled=tuple(attempt.settled), conflicts=attempt.conflicts, guards=attempt.draft.guards)
+        seen = PlaceSeen(
+            settled=tuple(attempt.settled),
+            conflicts=attempt.conflicts,
+            guards=attempt.draft.guards,
+            heuristic=asked.heuristic or UNSET,
+        )
         self._log(asked.command, asked.live, decision, attempt.seed, attempt.draft, seen)
 
     def _log(
@@ -418,7 +428,9 @@ class Placing:
         )
         self.parts.count(record, _outcome(decision.decisions))
         arming = draft.terms.arming
-        if arming is not None and arming.taken and not arming.is_tried:
+        if arming is not None and arming.taken and arming.is_tried:
+            self._complete(draft, with_tried(record, arming))
+        elif arming is not None and arming.taken:
             self.watching.count_place(record, arming)
             hand_on = partial(self._complete, draft)
             self.mixing.offer(MixtureStudy(record, draft.studies, arming, hand_on, self.parts.telemetry))

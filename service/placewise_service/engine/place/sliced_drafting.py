@@ -23,7 +23,7 @@ from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.policies.explorers.random_ahead import tasks_walked
 from placewise_core.view.standing import may_share
-from placewise_service.engine.canary.arming import Arming
+from placewise_service.engine.canary.arming import ArmingOn
 from placewise_service.engine.parts import ATTEMPTS, EngineParts
 from placewise_service.engine.place.draft import DecidedJob, Draft, Terms
 from placewise_service.engine.place.drafting import Placer, standing
@@ -78,13 +78,13 @@ class SlicedPlacer:
         decision_id: str,
         settled: Mapping[JobId, JobDecision],
         is_shadowed: bool = False,
-        arming: Arming | None = None,
+        arming_on: ArmingOn | None = None,
     ) -> Draft:
         """As Placer.draft; the draft's gangs are assumed on the live view.
 
         Raises DeadlineExceededError, and StaleSnapshotError if the cluster changes faster than a gang is decided.
         """
-        work = _Work(self.parts, placer, command, live, policy, context, settled, decision_id, is_shadowed, arming)
+        work = _Work(self.parts, placer, command, live, policy, context, settled, decision_id, is_shadowed, arming_on)
         if command.is_dry_run:
             return await self.slicing.run(work.ask, context.deadline_s)
         try:
@@ -113,7 +113,7 @@ class _Work:
     settled: Mapping[JobId, JobDecision]
     decision_id: str
     is_shadowed: bool
-    arming: Arming | None
+    arming_on: ArmingOn | None
     decided: list[DecidedJob] = field(default_factory=list)
     reads: list[Noted] = field(default_factory=list)
 
@@ -140,7 +140,7 @@ class _Work:
         self.reads.extend(self.parts.read(self.live, context.now_s))
         context.slices = slices
         context.interference = self.placer.interference.of(view.co_runs, self.command.jobs)
-        given = (self.decision_id, context.interference, self.is_shadowed, self.arming)
+        given = (self.decision_id, context.interference, self.is_shadowed, self.arming_on)
         return self.placer.terms(self.command, view, *given)
 
     def _draft(self, terms: Terms, version: int) -> Draft:

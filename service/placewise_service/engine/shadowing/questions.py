@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from placewise_core.admit.policies.lyapunov import with_shapes
 from placewise_core.admit.policy import AdmitContext
+from placewise_core.admit.seen import ShapeNotes
 from placewise_core.basics.frozen import frozen
 from placewise_core.basics.slices import Slices
 from placewise_core.domain.cluster import QueueState
@@ -25,7 +26,7 @@ from placewise_core.domain.decision import (
 from placewise_core.partition.policy import PartitionContext, partitioned
 from placewise_core.policies.studies.shadow import Compared
 from placewise_core.view.view import ClusterView
-from placewise_log.record import DecisionRecord
+from placewise_log.record import AdmitSeen, DecisionRecord
 from placewise_service.engine.shadows import PolicySet
 
 # Rules of scope NODE whose metrics a bundle completes.
@@ -46,7 +47,7 @@ class Question(Protocol):
         ...
 
     def answered(self, name: str, policies: PolicySet, meta: DecisionMeta, slices: Slices) -> DecisionRecord:
-        """A record with this policy's answer and nothing else. Raises the policy's errors."""
+        """A record with this policy's answer, of AdmitOrWait also its shapes. Raises the policy's errors."""
         ...
 
     def compared(self, answer: DecisionRecord, shadow: DecisionRecord) -> Sequence[Compared]:
@@ -72,10 +73,12 @@ class AdmitQuestion:
         return policies.admission.keys()  # on the bundle's throughput
 
     def answered(self, name: str, policies: PolicySet, meta: DecisionMeta, slices: Slices) -> DecisionRecord:
-        context, jobs = replace(self.context, slices=slices, is_explaining=True), self.command.jobs
+        jobs, noted = self.command.jobs, ShapeNotes()
+        context = replace(self.context, slices=slices, is_explaining=True, noted=noted)
         plan = policies.admission[name].admit(jobs, self.view, self.queue, context)
-        decision = AdmitDecision(with_shapes(plan, jobs, context.slot), meta)
-        return DecisionRecord.of_admit(self.command, decision, time_s=context.now_s, seed=0, latency_ms=0.0)
+        decision, known = AdmitDecision(with_shapes(plan, jobs, context.slot), meta), noted.work_out()
+        seen = AdmitSeen(scores=known.scores, tables=known.tables, jobs=known.jobs)
+        return DecisionRecord.of_admit(self.command, decision, time_s=context.now_s, seed=0, latency_ms=0.0, seen=seen)
 
     def compared(self, answer: DecisionRecord, shadow: DecisionRecord) -> Sequence[Compared]:
         assert answer.admit is not None

@@ -5,7 +5,7 @@ from dataclasses import replace
 from placewise_core.basics.slices import Slices
 from placewise_core.domain.decision import DecisionMeta
 from placewise_core.policies.studies.shadow import Stopwatch
-from placewise_log.record import DecisionRecord
+from placewise_log.record import AdmitSeen, DecisionRecord
 from placewise_service.engine.ids import uuid7
 from placewise_service.engine.place.shadowing import Shadowing, agreement
 from placewise_service.engine.shadowing.questions import Question
@@ -65,6 +65,7 @@ class _QuestionStudy:
             shadow_of=answered.decision_id,
             epoch=answered.epoch,
             compared=tuple(question.compared(answered, found)),
+            seen=_seen_alike(answered, found),
         )
 
     def finish(self) -> None:
@@ -79,3 +80,11 @@ class _QuestionStudy:
 
     def shed(self) -> None:
         self._of.count_left_out(len(self._answered.jobs) or 1, LeftOut.BUSY)
+
+
+def _seen_alike(answered: DecisionRecord, shadow: DecisionRecord) -> AdmitSeen | None:
+    """The state behind the answer, with the shapes that the shadow knew."""
+    if answered.seen is None or shadow.seen is None:
+        return None
+    own = shadow.seen
+    return replace(answered.seen, scores=own.scores, tables=own.tables, jobs=own.jobs, left_out=0, refused_before={})

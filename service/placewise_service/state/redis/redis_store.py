@@ -323,7 +323,7 @@ class RedisStore(RedisBundles):
             args: list[Argument] = [MOST_LINKED, self._options.links_ttl_s, *parts]
             found = await script("link_jobs").run(self._scripts, (k.meta, k.links, k.older_links), args)
         ids = [each.decode() for each in found]
-        return [JobLinks(*each) for each in zip(ids[::3], ids[1::3], ids[2::3], strict=True)]
+        return [JobLinks(*ids[i : i + 4]) for i in range(0, len(ids), 4)]
 
     async def copy_events(self, cluster: str) -> tuple[bool, int]:
         k = keys_of(cluster)

@@ -13,6 +13,7 @@ class _JobDecisions:
     placed: str = ""
     refused: str = ""
     refusal: str = ""
+    asked: str = ""
 
 
 class Links:
@@ -36,10 +37,11 @@ class Links:
                     kept.refused, kept.refusal = asked.decision, asked.refusal
             elif asked.kind is Asked.ADMITTED:
                 kept.admitted = kept.admitted or asked.decision
-            if asked.kind is not Asked.ADMITTED:
-                found.append(JobLinks(kept.admitted, kept.placed, refused))
+            found.append(JobLinks(kept.admitted, kept.placed, refused, kept.asked))
             if asked.kind is Asked.PLACED:
                 kept.placed = min(kept.placed or asked.decision, asked.decision)
+            else:
+                kept.asked = min(kept.asked or asked.decision, asked.decision)
             if asked.kind is not Asked.WAITS:
                 kept.refused = kept.refusal = ""
         if len(self._newer) > MOST_LINKED:

@@ -44,6 +44,8 @@ SHOWN: Mapping[str, str] = {
     "test_cancelled_before_it_starts_frees_what_was_reserved": _CANCELLED,
     "test_a_node_drained_before_the_start_is_left_for_another": _DRAINED,
     "test_restart_leaves_running_jobs_alone_and_joins_their_end": _RESTARTED,
+    "test_restart_tells_no_start_and_end_twice": _RESTARTED,
+    "test_restart_tells_an_end_that_came_meanwhile": _RESTARTED,
     "test_restart_between_decision_and_start_keeps_the_decision": _RESTARTED,
     "test_dry_run_only_releases": f"{E2E}::test_a_dry_run_holds_nothing_and_agrees_seldom",
     "test_a_gang_that_is_queued_again_is_a_new_question": _MASTER,

@@ -102,6 +102,19 @@ def test_a_job_is_kept_from_the_nodes_of_heads_that_hold_against_it_alone() -> N
     assert admitted(plan) == {"shorter"}, "it ends before y starts"
 
 
+def test_a_younger_head_of_another_queue_bars_no_older_one() -> None:
+    """Both were promised all nodes, and these are idle now, before the time that was promised."""
+    view, gang = cluster_of(gpu_nodes(2, 4)), job("gang", 4, 5000.0, tasks=2)
+    nodes = tuple(node.id for node in view.nodes.records)
+    for queue, waits_s, name in (("q", 50.0, "gang"), ("other", 10.0, "younger")):
+        head = HeadReservation(name, nodes, NOW_S + waits_s, NOW_S - waits_s, NOW_S + 5000.0, NOW_S + 600.0)
+        tell(view, QueueState(queue, head=head, seq=1))
+    younger = job("younger", 4, 5000.0, tasks=2)
+    assert admitted(ask([younger], view.fork(), view.queues["other"])) == set()
+    assert admitted(ask([gang], view, view.queues["q"])) == {"gang"}
+    assert start(view, gang, NOW_S)
+
+
 def test_the_head_itself_is_not_kept_from_its_nodes() -> None:
     view, gang = busy(), job("gang", 4, tasks=2)
     ask([gang], view, QueueState("q"))

@@ -18,9 +18,10 @@ from placewise_core.domain.decision import Verdict
 from placewise_core.domain.divisible import DivisibleTask
 from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.job import Job, JobId, Subtask
-from placewise_log.record import DecisionRecord, decode_entry
+from placewise_log.record import DecisionRecord, decode_entry, encode
 from placewise_service.cli import invoke
 from placewise_service.declog.export import export
+from placewise_service.declog.tables import row_of
 from placewise_service.engine import Engine, EngineOptions
 from placewise_service.engine.build import build_engine
 from placewise_service.state.reference.memory import MemoryStore
@@ -93,6 +94,19 @@ async def test_a_policy_is_a_shadow_of_its_own_call_alone(engine: Engine, policy
     assert len(record.compared) == max(1, len(answered.jobs))
     left_out = {"call": 5.0 - len(record.compared)}
     assert counted(engine, "placewise_shadow_left_out_total") == {f'reason="{k}"': v for k, v in left_out.items()}
+
+
+@pytest.mark.parametrize("policy", ["qos", "proteus", "fifo-strict"])
+async def test_a_shadow_of_admission_logs_the_state_and_its_own_candidates(engine: Engine, policy: str) -> None:
+    await engine.bundles.set_shadow("", policy=policy)
+    await ask_all(engine)
+    answers, shadows = await records_of(engine)
+    row, answered = (row_of(CLUSTER, "1-0", encode(each["AdmitOrWait"]))[2] for each in (shadows, answers))
+    state = ("queue", "free_gpus", "free_nodes")
+    assert [row[name] for name in state] == [answered[name] for name in state]
+    assert any(row["job_shapes"])
+    assert any(row["job_shape_scores"]) == (policy == "proteus")
+    assert row["job_is_repeat"] == [None] * len(row["job_ids"])
 
 
 async def test_a_policy_of_two_calls_is_a_shadow_of_both(engine: Engine) -> None:

@@ -9,7 +9,11 @@ import structlog
 from structlog.testing import capture_logs
 from tests.fakes.cluster import make_job
 from tests.fakes.engine import CLUSTER, answer_is_on_its_way, ask_admit, ask_place, logged, place, running_engine
+from tests.fakes.proteus_queue import bundled
 
+from placewise_core.admit.greedy import GreedyAdmission, RoundNotes
+from placewise_core.admit.registry import admission_policies
+from placewise_core.admit.seen import Seen
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import ClusterSettings, ExplorationGuard, ExplorerSettings
 from placewise_core.domain.commands import AdmitCommand, JobEvent, JobEventKind
@@ -18,6 +22,7 @@ from placewise_core.domain.errors import InvalidRequestError
 from placewise_core.domain.job import ElasticRange, Job, JobId, Priority
 from placewise_core.inputs.cluster import Encoder
 from placewise_core.policies.registry import placement_policies
+from placewise_core.speed.throughput import ThroughputModel
 from placewise_log.record import AdmitSeen, DecisionRecord, decode, decode_entry, encode
 from placewise_models.learned import LEARNED_POLICIES
 from placewise_service.declog.tables import row_of
@@ -152,7 +157,7 @@ async def test_what_will_be_learned_from_is_logged_as_it_was_seen() -> None:
         await answer_is_on_its_way()
         await engine.update_settings(CLUSTER, ClusterSettings(exploration_rate=0.5))
         view = (await engine.get_cluster(CLUSTER)).view
-        expected = Encoder().encode(view, [make_job("a", workers=2)], 1_000_000.0, current=0)
+        expected = Encoder().encode(view, [make_job("a", workers=2)], 1_000_000.0)
         answer = await ask_place(engine, place(make_job("a", workers=2), seed=4))
         assert await logged(engine)
         assert (await engine.get_decision(CLUSTER, plain.meta.decision_id)).choices == ()
@@ -190,7 +195,7 @@ async def test_a_share_of_the_decisions_that_do_not_explore_is_logged_as_seen_to
 async def test_what_does_not_explore_is_logged_as_it_was_before_the_choice() -> None:
     async with running_engine(nodes=3, gpus=2, observe_share=1.0) as engine:
         view = (await engine.get_cluster(CLUSTER)).view
-        expected = Encoder().encode(view, [make_job("a", workers=2)], 1_000_000.0, current=0)
+        expected = Encoder().encode(view, [make_job("a", workers=2)], 1_000_000.0)
         answer = await ask_place(engine, place(make_job("a", workers=2)))
         assert await logged(engine)
         (choice,) = (await engine.get_decision(CLUSTER, answer.meta.decision_id)).choices
@@ -246,10 +251,9 @@ async def test_a_decision_whose_caller_has_gone_is_in_the_log_all_the_same() -> 
         assert (await engine.get_decision(CLUSTER, again.meta.decision_id)).jobs[0].id == "a"
 
 
-@pytest.mark.parametrize("observe_share", [0.0, 1.0])
-async def test_an_admission_is_logged_with_the_state_that_it_was_decided_on(observe_share: float) -> None:
+async def test_an_admission_is_logged_with_the_state_that_it_was_decided_on() -> None:
     first, other = (make_job(name, gpus=0.0, single_gpu_s=3600.0) for name in ("first", "other"))
-    async with running_engine(nodes=3, gpus=2, observe_share=observe_share) as engine:
+    async with running_engine(nodes=3, gpus=2) as engine:
         await ask_place(engine, place(make_job("before", gpus=2.0)))
         answers = [
             await ask_admit(engine, AdmitCommand(CLUSTER, "q", (first,), policy="proteus")),
@@ -273,7 +277,7 @@ async def test_an_admission_is_logged_with_the_state_that_it_was_decided_on(obse
 async def test_a_job_that_finds_no_place_is_logged_as_it_was_seen() -> None:
     async with running_engine(nodes=2, gpus=2, observe_share=1.0) as engine:
         view = (await engine.get_cluster(CLUSTER)).view
-        expected = Encoder().encode(view, [make_job("big", gpus=9.0)], 1_000_000.0, current=0)
+        expected = Encoder().encode(view, [make_job("big", gpus=9.0)], 1_000_000.0)
         await ask_place(engine, place(make_job("big", gpus=9.0)))
         (record,) = await placed_records(engine)
     (choice,) = record.choices
@@ -289,7 +293,7 @@ async def test_a_job_that_has_to_wait_is_logged_as_it_was_seen() -> None:
         await ask_place(engine, place(make_job("before", gpus=2.0)))
         await answer_is_on_its_way()
         view = (await engine.get_cluster(CLUSTER)).view
-        expected = Encoder().encode(view, [make_job("a", gpus=2.0)], 1_000_000.0, current=0)
+        expected = Encoder().encode(view, [make_job("a", gpus=2.0)], 1_000_000.0)
         await ask_place(engine, place(make_job("a", gpus=2.0)))
         record = (await placed_records(engine))[-1]
     (choice,) = record.choices
@@ -298,25 +302,51 @@ async def test_a_job_that_has_to_wait_is_logged_as_it_was_seen() -> None:
     assert choice.jobs == ("a", "before")
 
 
-@pytest.mark.parametrize("policy", ["qos", "tetris-cer", "fifo"])
-async def test_an_admission_has_the_shapes_that_fitted_each_job(policy: str) -> None:
-    elastic = dataclasses.replace(make_job("a", single_gpu_s=600.0), groups=(), elastic=ElasticRange(1, 4))
-    seen = []
-    for share in (0.0, 1.0):
-        async with running_engine(nodes=2, gpus=2, observe_share=share) as engine:
-            command = AdmitCommand(CLUSTER, "q", (elastic, make_job("wide", gpus=9.0)), policy=policy)
-            answer = await ask_admit(engine, command)
-            (record,) = await placed_records(engine)
-        row = row_of(CLUSTER, "1-0", encode(record))[2]
-        seen.append(row["job_shapes"][0])
-        assert row["job_shapes"][1] is None
-    assert seen[0] == (None if policy == "fifo" else seen[1]), "fifo scores no shapes"
-    shapes = [(shape["nodes"], shape["gpus_per_node"]) for shape in seen[1]]
-    assert shapes == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    given = answer.plan.admissions[0]
-    chosen = seen[1][shapes.index((given.nodes, given.gpus_per_node))]
-    assert chosen["cer"] == given.cer
-    assert given.expected_finish_time_s == pytest.approx(record.time_s + chosen["latency_s"])
+@pytest.mark.parametrize("policy", admission_policies(ThroughputModel(bundled("throughput.json"))))
+@pytest.mark.parametrize("is_dry_run", [False, True])
+async def test_every_admission_has_the_candidates_of_each_job(policy: str, is_dry_run: bool) -> None:
+    elastic = dataclasses.replace(make_job("elastic", single_gpu_s=600.0), groups=(), elastic=ElasticRange(1, 2))
+    jobs = (elastic, make_job("rigid", single_gpu_s=900.0), make_job("wide", gpus=9.0))
+    async with running_engine(nodes=3, gpus=2) as engine:
+        answer = await ask_admit(engine, AdmitCommand(CLUSTER, "q", jobs, policy=policy, is_dry_run=is_dry_run))
+        (record,) = await placed_records(engine)
+    row = row_of(CLUSTER, "1-0", encode(record))[2]
+    if policy == "proteus-paper":  # decides about one job a slot
+        assert row["job_shape_gpus"] == [[0, 1, 2], None, None]
+        return
+    found = [of and [(shape["nodes"], shape["gpus_per_node"]) for shape in of] for of in row["job_shapes"]]
+    assert found == [[(1, 1), (1, 2), (2, 1)], [(1, 1)], None]
+    for i, given in enumerate(answer.plan.admissions[:2]):
+        chosen = row["job_shapes"][i][found[i].index((given.nodes, given.gpus_per_node))]
+        assert chosen["cer"] == given.cer
+        assert given.expected_finish_time_s == pytest.approx(record.time_s + chosen["latency_s"])
+
+
+@pytest.mark.parametrize("policy", ["fifo", "fifo-strict"])
+async def test_a_refusal_that_is_not_logged_again_works_no_candidates_out(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work_out = GreedyAdmission._seen
+    worked_out: list[RoundNotes] = []
+
+    def counted(greedy: GreedyAdmission, notes: RoundNotes) -> Seen:
+        worked_out.append(notes)
+        return work_out(greedy, notes)
+
+    monkeypatch.setattr(GreedyAdmission, "_seen", counted)
+    command = AdmitCommand(CLUSTER, "q", (make_job("a", gpus=2.0),), policy=policy)
+    async with running_engine(nodes=1, gpus=2) as engine:
+        await ask_place(engine, place(make_job("before", gpus=2.0)))
+        await answer_is_on_its_way()
+        for _ in range(4):
+            await ask_admit(engine, command)
+        await engine.report_job_events(CLUSTER, [JobEvent(JobId("before"), JobEventKind.FINISHED)])
+        await ask_admit(engine, command)
+        refused, admitted = [record for record in await placed_records(engine) if record.admit is not None]
+    assert (refused.outcome, admitted.outcome) == ("WAIT", "ADMIT")
+    assert admitted.seen is not None
+    assert admitted.seen.left_out == 3
+    assert len(worked_out) == 2
 
 
 def elastic_jobs(count: int, most: int) -> tuple[Job, ...]:
@@ -393,15 +423,6 @@ async def test_a_search_says_what_it_reached_and_each_job_whether_a_fallback_pla
     assert rows == [[""], ["search: deadline"], ["ldwp: no pipeline"]]
 
 
-async def test_an_observed_admission_answers_as_it_would_unobserved() -> None:
-    jobs = tuple(make_job(f"j{i}", gpus=0.0, single_gpu_s=3600.0) for i in range(3))
-    plans = []
-    for share in (0.0, 1.0):
-        async with running_engine(nodes=3, gpus=2, observe_share=share) as engine:
-            plans.append((await ask_admit(engine, AdmitCommand(CLUSTER, "q", jobs, policy="proteus", seed=1))).plan)
-    assert plans[0] == plans[1]
-
-
 async def test_a_policy_without_queues_logs_no_state_of_one() -> None:
     async with running_engine(nodes=1) as engine:
         await ask_admit(engine, AdmitCommand(CLUSTER, "q", (make_job("a"),), policy="fifo"))
@@ -413,11 +434,10 @@ async def test_a_policy_without_queues_logs_no_state_of_one() -> None:
     assert second["job_is_repeat"] == [True, False]
 
 
-@pytest.mark.parametrize("observe_share", [0.0, 1.0])
-async def test_the_scores_of_shapes_follow_from_the_logged_state_of_the_queue(observe_share: float) -> None:
+async def test_the_scores_of_shapes_follow_from_the_logged_state_of_the_queue() -> None:
     clock = ManualClock(1_000_000.0)
     jobs = tuple(make_job(f"j{i}", gpus=0.0, single_gpu_s=3600.0 + i) for i in range(5))
-    async with running_engine(nodes=3, gpus=2, observe_share=observe_share, clock=clock) as engine:
+    async with running_engine(nodes=3, gpus=2, clock=clock) as engine:
         for _ in range(4):
             await ask_admit(engine, AdmitCommand(CLUSTER, "q", jobs, policy="proteus-paper"))
             clock.advance(10.0)

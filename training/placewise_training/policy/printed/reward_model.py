@@ -25,6 +25,7 @@ from placewise_training.reward.net import relative_error
 from placewise_training.sim.arrivals import INTERVAL_S
 from placewise_training.sim.discipline import Discipline
 from placewise_training.sim.gangs.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.what_if import what_if
 from placewise_training.sim.hardware import harmony_cluster
 from placewise_training.sim.jobs import SimJob
 from placewise_training.sim.policies import placement_policy
@@ -89,7 +90,7 @@ class _Watcher(PlacementPolicy):
         return proposal
 
     def _keep(self, simulation: Simulation, new: SimJob, at: tuple[Assignment, ...]) -> None:
-        changed = simulation.what_if(new, at)
+        changed = what_if(simulation, new, at)
         running = [(live.sim, live.assignments, live.rate) for live in simulation.running.values()]
         sample = []
         for sim, assignments, rate in [(new, at, 0.0), *running]:

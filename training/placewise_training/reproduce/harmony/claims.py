@@ -1,6 +1,5 @@
 """What Harmony's paper claims, and how its claims are judged on the results. Runs nothing."""
 
-import itertools
 from collections.abc import Sequence
 
 from placewise_training.reproduce.claims import (
@@ -10,10 +9,11 @@ from placewise_training.reproduce.claims import (
     Judgement,
     in_both_forms,
     judge_change,
+    margins,
     number,
     percent,
 )
-from placewise_training.reproduce.harmony.interference import BALANCED, PACKED
+from placewise_training.reproduce.harmony.case_claims import case_studies
 from placewise_training.reproduce.harmony.predictions import (
     ALL,
     LATER,
@@ -40,6 +40,7 @@ from placewise_training.sim.statistics import Estimate, estimate
 from placewise_training.sim.workloads import HARMONY_MODELS
 
 _HEURISTICS = (*PAPER_BASELINES, CONSOLIDATE)
+_BESIDE = (CONSOLIDATE, SHORTEST, ORACLE)  # the margin over each stands beside those over the paper's baselines
 
 
 def claims(patterns: Sequence[str]) -> list[Claim]:
@@ -68,8 +69,8 @@ def claims(patterns: Sequence[str]) -> list[Claim]:
             _types_of(HARMONY),
         ),
         *in_both_forms(
-            Claim("interval", "20 minutes is the best scheduling interval", "20 min", _interval_of(PRINTED)),
-            _interval_of(HARMONY),
+            Claim("interval", "20 minutes is the best scheduling interval", "20 min", _interval_of(PRINTED, patterns)),
+            _interval_of(HARMONY, patterns),
         ),
         *in_both_forms(
             Claim(
@@ -84,20 +85,7 @@ def claims(patterns: Sequence[str]) -> list[Claim]:
             Claim("inference", "One inference takes 4 ms", "4 ms", _inference_of(PRINTED)), _inference_of(HARMONY)
         ),
         Claim("lif_models", "LIF's models fit CTC well and Seq2Seq badly", "CTC < Seq2Seq", _judge_lif),
-        Claim("packing", "Packing six jobs in pairs on servers costs 33 % of their speed", "33 %", _judge_packing),
-        Claim("ctc", "CPU-intensive CTC disturbs every other job most", "CTC", _judge_ctc),
-        Claim(
-            "schemes",
-            "Beside CTC, VGG-16 runs better packed on its server than spread, ResNeXt-110 the other way round",
-            "both",
-            _judge_schemes,
-        ),
-        Claim(
-            "beside",
-            "The more CTC jobs beside it the slower a job, ResNeXt-110 more so than VGG-16",
-            "both",
-            _judge_beside,
-        ),
+        *case_studies(),
         *_beyond(patterns),
     ]
 
@@ -116,18 +104,21 @@ def _lengths(patterns: Sequence[str]) -> list[Claim]:
     """The claim once more: with wrong lengths, with none, and with one order of the queue for everybody."""
     text = "its mean JCT is still 16 % below each of the five"
     off_by_half, off_by_one, unknown = misled(HARMONY)
+    in_one_order = tuple(first_come(m) if m == "tiresias" else m for m in PAPER_BASELINES)
+    printed = Claim(
+        "jct_6_first_come_printed",
+        f"As printed. First come first served for everybody: {text}",
+        "−16 … −42 %",
+        _below_each("fresh", patterns, PRINTED, -0.16, in_one_order),
+        is_beyond=True,
+    )
     rows = (
         ("off_by_half", "Lengths off by σ = 0.5", off_by_half, PAPER_BASELINES),
         ("off_by_one", "Lengths off by σ = 1", off_by_one, PAPER_BASELINES),
         ("no_lengths", "No lengths, which the paper's state has not either", unknown, PAPER_BASELINES),
-        (
-            "first_come",
-            "First come first served for everybody",
-            first_come(HARMONY),
-            tuple(first_come(m) if m == "tiresias" else m for m in PAPER_BASELINES),
-        ),
+        ("first_come", "First come first served for everybody", first_come(HARMONY), in_one_order),
     )
-    return [
+    shipped = [
         Claim(
             f"jct_6_{key}",
             f"As shipped. {when}: {text}",
@@ -137,6 +128,7 @@ def _lengths(patterns: Sequence[str]) -> list[Claim]:
         )
         for key, when, method, others in rows
     ]
+    return [*shipped, printed]
 
 
 def _below_each(
@@ -148,8 +140,7 @@ def _below_each(
         def change(other: str, *settings: str) -> str:
             return percent(results.change(figure, settings or patterns, "jct", method, other))
 
-        ran = [m for m in (CONSOLIDATE, SHORTEST, ORACLE) if (figure, patterns[0], m) in results.runs]
-        beside = ", ".join(f"{change(m)} vs {m}" for m in ran)
+        beside = margins(results, figure, patterns, "jct", method, _BESIDE)
         best = {pattern: results.best(figure, pattern, "jct", others) for pattern in patterns}
         by_pattern = ", ".join(f"{pattern} {change(best[pattern], pattern)}" for pattern in patterns)
         return (
@@ -167,7 +158,7 @@ def _simple_rules(patterns: Sequence[str]) -> list[Claim]:
             "consolidate",
             "Plain consolidation, which the paper leaves out, is better than each of its five baselines on 6 servers",
             "–",
-            judge_change("fig10", patterns, "jct", CONSOLIDATE, PAPER_BASELINES, 0.0, _why_consolidation),
+            judge_change("fresh", patterns, "jct", CONSOLIDATE, PAPER_BASELINES, 0.0, _why_consolidation),
             is_beyond=True,
         ),
         Claim(
@@ -175,7 +166,7 @@ def _simple_rules(patterns: Sequence[str]) -> list[Claim]:
             "Order alone (shortest first, by true lengths) gains over plain consolidation",
             "–",
             judge_change(
-                "fig10",
+                "fresh",
                 patterns,
                 "jct",
                 SHORTEST,
@@ -194,7 +185,7 @@ def _search(patterns: Sequence[str]) -> list[Claim]:
             "search",
             "The search (best of eight placements by the reward model) is 16 % below each heuristic on 6 servers",
             "–",
-            judge_change("fig10", patterns, "jct", SEARCH, _HEURISTICS, -0.16, _why_headroom),
+            judge_change("fresh", patterns, "jct", SEARCH, _HEURISTICS, -0.16, _why_headroom),
             is_beyond=True,
         ),
         Claim(
@@ -249,7 +240,7 @@ def _headroom(patterns: Sequence[str]) -> list[Claim]:
             "headroom",
             "There is room for 16 % below each baseline: an oracle on the true speeds reaches it on 6 servers",
             "–",
-            judge_change("fig10", patterns, "jct", ORACLE, _HEURISTICS, -0.16, _why_headroom),
+            judge_change("fresh", patterns, "jct", ORACLE, _HEURISTICS, -0.16, _why_headroom),
             is_beyond=True,
         ),
         Claim(
@@ -263,8 +254,8 @@ def _headroom(patterns: Sequence[str]) -> list[Claim]:
 
 
 def _why_headroom(results: Results, verdict: ClaimVerdict) -> str:
-    patterns = sorted({setting for key, setting, method in results.runs if (key, method) == ("fig10", ORACLE)})
-    half = percent(results.change("fig10", patterns, "jct", ORACLE, CONSOLIDATE))
+    patterns = sorted({setting for key, setting, method in results.runs if (key, method) == ("fresh", ORACLE)})
+    half = percent(results.change("fresh", patterns, "jct", ORACLE, CONSOLIDATE))
     return (
         "Mean of the three patterns. About half an interval of every JCT is the wait for the next decision, which no "
         f"placement shortens; the oracle is {half} against consolidation on 6 servers."
@@ -288,7 +279,7 @@ def _why_consolidation(results: Results, verdict: ClaimVerdict) -> str:
     )
 
 
-def _interval_of(method: str) -> Judge:
+def _interval_of(method: str, patterns: Sequence[str]) -> Judge:
     def judge(results: Results) -> Judgement:
         minutes = sorted({s for e, s, m in results.runs if (e, m) == ("fig12", method)}, key=float)
         if not minutes:
@@ -300,9 +291,15 @@ def _interval_of(method: str) -> Judge:
         why = (
             "Half an interval of every JCT is the wait for the next decision, and half of the jobs here take twelve "
             f"minutes or less alone. Consolidation's JCT falls with the interval too, to {_least_interval(results)} "
-            "min: the policy gains less by seeing a larger batch than it loses by waiting for it."
+            f"min: the policy gains less by seeing a larger batch than it loses by waiting for it. {_at_20(results)}"
         )
         return Judgement(verdict, shown, why)
+
+    def _at_20(results: Results) -> str:
+        against = margins(results, "fig12", ("20",), "jct", method, (*PAPER_BASELINES, CONSOLIDATE, SHORTEST))
+        # fig12 has no oracle. Its runs at 20 minutes are those of the first pattern.
+        oracle = margins(results, "fresh", patterns[:1], "jct", method, (ORACLE,))
+        return ". ".join([f"At 20 min {against}", *([f"On the same jobs {oracle}"] if oracle else [])]) + "."
 
     return judge
 
@@ -332,7 +329,9 @@ def _judge_types(results: Results, method: str) -> Judgement:
     shown = ", ".join(f"{model} {percent(change)}" for model, change in least.items())
     why = (
         f"{sum(change.mean < 0 for change in every)} of {len(every)} means are below 0, {certain} of them certainly: a "
-        "seed has some thirty jobs of a type."
+        "seed has some thirty jobs of a type. Mean of the six types: "
+        f"{margins(results, 'fig11', HARMONY_MODELS, 'jct', method, PAPER_BASELINES)}; beside them "
+        f"{margins(results, 'fig11', HARMONY_MODELS, 'jct', method, _BESIDE)}."
     )
     return Judgement(verdict, f"against the best baseline of each: {shown}", why)
 
@@ -405,73 +404,3 @@ def _judge_lif(results: Results) -> Judgement:
 def _errs(results: Results, setting: str, method: str) -> str:
     found = results.estimate("fig13", setting, method, "error")
     return f"{100 * found.mean:.0f} ± {100 * found.half_width:.2g} %"
-
-
-def _judge_packing(results: Results) -> Judgement:
-    mean = results.estimate("fig1", "mean", "bin packing", "slowdown")
-    verdict = (
-        ClaimVerdict.REPRODUCED if mean.mean >= 0.25 else ClaimVerdict.PARTLY if mean.low > 0.1 else ClaimVerdict.NOT
-    )
-    why = (
-        "The judge holds published measurements: contention for cores, disk, PCIe and NIC. By Muri's "
-        "input stages most models leave most of eight cores idle, so that a pair seldom competes; caches and memory "
-        "bandwidth, which the testbed had and nobody has published, are not in it. Placement matters less here."
-    )
-    return Judgement(verdict, percent(mean), "" if verdict is ClaimVerdict.REPRODUCED else why)
-
-
-def _judge_schemes(results: Results) -> Judgement:
-    speed = {
-        (model, scheme): results.estimate("fig4", model, scheme, "speed").mean
-        for model in ("vgg16", "resnext110")
-        for scheme in (PACKED, BALANCED)
-    }
-    holds = [
-        speed["vgg16", PACKED] > speed["vgg16", BALANCED],
-        speed["resnext110", BALANCED] > speed["resnext110", PACKED],
-    ]
-    shown = ", ".join(f"{model} {scheme} {100 * value:.0f} %" for (model, scheme), value in speed.items())
-    verdict = ClaimVerdict.REPRODUCED if all(holds) else ClaimVerdict.PARTLY if any(holds) else ClaimVerdict.NOT
-    why = "VGG-16's gradients are large and cost more over the network than CTC's cores; ResNeXt-110's are small."
-    return Judgement(verdict, shown, why if all(holds) else "")
-
-
-def _judge_beside(results: Results) -> Judgement:
-    models = ("resnext110", "vgg16")
-    counts = sorted({int(setting) for key, setting, _ in results.runs if key == "fig5"})
-    speeds = {m: [results.estimate("fig5", str(c), m, "speed").mean for c in counts] for m in models}
-    is_falling = all(b <= a for values in speeds.values() for a, b in itertools.pairwise(values))
-    is_falling = is_falling and all(values[-1] < values[0] for values in speeds.values())
-    is_more = speeds["resnext110"][-1] < speeds["vgg16"][-1]
-    shown = "; ".join(f"{m}: " + ", ".join(f"{100 * v:.0f} %" for v in values) for m, values in speeds.items())
-    verdict = (
-        ClaimVerdict.REPRODUCED if is_falling and is_more else ClaimVerdict.PARTLY if is_falling else ClaimVerdict.NOT
-    )
-    why = (
-        "By the measured input stages both need about as many cores per step; the cores a job asks for are its own, "
-        "which bounds the loss."
-    )
-    return Judgement(verdict, f"with {counts[0]} to {counts[-1]} CTC jobs {shown}", why)
-
-
-def _judge_ctc(results: Results) -> Judgement:
-    levels = {
-        (a, b): results.estimate("fig2", a, b, "level").mean for a in HARMONY_MODELS for b in HARMONY_MODELS if a != b
-    }
-    worst = {a: max((b for b in HARMONY_MODELS if b != a), key=lambda b: levels[a, b]) for a in HARMONY_MODELS}
-    disturbed = [a for a in HARMONY_MODELS if a != "ctc" and worst[a] == "ctc"]
-    verdict = (
-        ClaimVerdict.REPRODUCED
-        if len(disturbed) == 5
-        else ClaimVerdict.PARTLY
-        if len(disturbed) >= 3
-        else ClaimVerdict.NOT
-    )
-    others = ", ".join(f"{a}: {worst[a]}" for a in HARMONY_MODELS if a != "ctc" and worst[a] != "ctc")
-    why = (
-        f"The worst neighbour of the rest is another ({others}): a model whose input needs few cores loses little "
-        "to CTC's."
-        if others
-        else "CTC's input takes more cores than any other's."
-    )
-    return Judgement(verdict, f"worst neighbour of {len(disturbed)} of 5: {', '.join(disturbed)}", why)

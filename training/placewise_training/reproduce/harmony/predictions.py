@@ -130,13 +130,13 @@ def _used_by_others(load: NodeLoad, part: Part) -> tuple[float, float]:
 
 
 @functools.cache
-def speed_samples(jobs: int, seed: int, bundle: Bundle) -> tuple[SpeedSample, ...]:
+def speed_samples(jobs: int, seed: int, bundle: Bundle, first_seed: int = FIRST_SEED) -> tuple[SpeedSample, ...]:
     """The samples of every start of one simulation."""
-    truth = make_truth("judge", FIRST_SEED + seed)
+    truth = make_truth("judge", first_seed + seed)
     watcher = _Watcher(bundle.reward)
     simulation = Simulation(
         harmony_cluster(),
-        Scenario(per_interval=5.0, jobs=jobs).workload().generate(truth, FIRST_SEED + seed),
+        Scenario(per_interval=5.0, jobs=jobs).workload().generate(truth, first_seed + seed),
         truth,
         watcher,
         options=SimOptions(discipline=Discipline(every_s=INTERVAL_S), reports_progress=True),
@@ -148,14 +148,14 @@ def speed_samples(jobs: int, seed: int, bundle: Bundle) -> tuple[SpeedSample, ..
 
 
 @functools.cache
-def _printed(seed: int, budget: Budget) -> dict[str, Predictions]:
-    return judged_as_printed(make_truth("judge", FIRST_SEED + seed), FIRST_SEED + seed, budget)
+def _printed(drawn: int, budget: Budget) -> dict[str, Predictions]:
+    return judged_as_printed(make_truth("judge", drawn), drawn, budget)
 
 
-def printed_trial(setting: str, seed: int, budget: Budget) -> TrialOutcome:
+def printed_trial(setting: str, seed: int, budget: Budget, first_seed: int = FIRST_SEED) -> TrialOutcome:
     """Of the reward model as printed, trained and judged by the paper's protocol; `setting` is one of PRINTED_SETTINGS.
     LATER takes no sample of the same time as those that the net learned from."""
-    found = _printed(seed, budget)["later" if setting == LATER else "shuffled"]
+    found = _printed(first_seed + seed, budget)["later" if setting == LATER else "shuffled"]
     is_chosen = np.ones(len(found.model), dtype=bool)
     if setting in HARMONY_MODELS:
         is_chosen = found.model == HARMONY_MODELS.index(setting)
@@ -163,7 +163,9 @@ def printed_trial(setting: str, seed: int, budget: Budget) -> TrialOutcome:
     return TrialOutcome({"error": float(error.mean()), "within": float((error <= WITHIN).mean())})
 
 
-def prediction_trial(setting: str, method: str, seed: int, jobs: int, bundle: Bundle) -> TrialOutcome:
+def prediction_trial(
+    setting: str, method: str, seed: int, jobs: int, bundle: Bundle, first_seed: int = FIRST_SEED
+) -> TrialOutcome:
     """Mean relative error, and the share of predictions within 10 %. `setting` is one of SETTINGS.
 
     LIF gets the neighbours' use and the speed of the placement without them: it has to find the interference. The
@@ -171,7 +173,7 @@ def prediction_trial(setting: str, method: str, seed: int, jobs: int, bundle: Bu
     """
     if method == REWARD_MODEL and bundle.reward is None:
         raise NeedsBundleError(f"needs a bundle: {bundle.name} holds no reward model")
-    samples = [s for s in speed_samples(jobs, seed, bundle) if _is_of(s, setting)]
+    samples = [s for s in speed_samples(jobs, seed, bundle, first_seed) if _is_of(s, setting)]
     errors = np.array([abs(_predicted(s, method) - s.speed) / s.speed for s in samples])
     return TrialOutcome({"error": float(errors.mean()), "within": float((errors <= WITHIN).mean())})
 

@@ -8,12 +8,13 @@ from placewise_training.reproduce.claims import (
     Judgement,
     in_both_forms,
     judge_change,
+    margins,
     number,
     percent,
     points_against_each,
     verdict_of,
 )
-from placewise_training.reproduce.ldwp.runs import BASELINES, ECT, KINDS, OMITTED
+from placewise_training.reproduce.ldwp.runs import BASELINES, CONSOLIDATE, ECT, KINDS, OMITTED, ORACLE
 from placewise_training.reproduce.results import Results
 from placewise_training.sim.pipelines.applications import APPLICATIONS
 from placewise_training.sim.statistics import Estimate, estimate
@@ -135,11 +136,11 @@ def _gpu(method: str) -> Judge:
         if change.low > 0:
             verdict = ClaimVerdict.REPRODUCED if ours.mean >= 0.87 else ClaimVerdict.PARTLY
         used, theirs = (results.estimate("use", _FIRST, m, "sm") for m in (method, best))
-        more, packed = (results.change("kinds", (_FIRST,), "throughput", method, m) for m in (best, OMITTED[0]))
+        more = margins(results, "kinds", (_FIRST,), "throughput", method, (*BASELINES, CONSOLIDATE, ORACLE))
         why = (
             f"Counted as monitoring tools do, {best} keeps GPUs as busy with one subtask at a time. Counted by SMs in "
             f"use, {method} has {100 * used.mean:.0f} % and {best} {100 * theirs.mean:.0f} %; throughput is "
-            f"{percent(more)}, and {percent(packed)} against {OMITTED[0]}."
+            f"{more}."
         )
         each = points_against_each(results, ("use", _FIRST), "gpu", method, BASELINES)
         return Judgement(verdict, f"{100 * ours.mean:.0f} %; {each}", why)
@@ -156,11 +157,10 @@ def _speedup(method: str) -> Judge:
             verdict = ClaimVerdict.REPRODUCED
         elif min(value.low for value in found) > 1.0:
             verdict = ClaimVerdict.PARTLY
-        packed = number(results.estimate("speedup", sizes[-1], OMITTED[0], "speedup"), "×")
         why = (
-            f"At {sizes[-1]} MB {OMITTED[0]} has {packed}. Table 5 gives three of the five stages no GPU version, and "
-            "in the ranges assumed they are nearly half the work on a core: a ratio of five needs a Random that leaves "
-            "units idle, and here it takes any that is free."
+            f"{_beside(results, method)} Table 5 gives three of the five stages no GPU version, and in the ranges "
+            "assumed they are nearly half the work on a core: a ratio of five needs a Random that leaves units idle, "
+            "and here it takes any that is free."
         )
         shown = ", ".join(f"{s} MB {number(value, '×')}" for s, value in zip(sizes, found, strict=True))
         return Judgement(verdict, shown, why)
@@ -184,9 +184,19 @@ def _growth(method: str) -> Judge:
             "shorten. With a large one all cores are busy under every policy, as three of the five stages have no GPU "
             "version."
         )
-        return Judgement(verdict, f"{number(first, '×')} at {sizes[0]} MB, {number(last, '×')} at {sizes[-1]} MB", why)
+        shown = f"{number(first, '×')} at {sizes[0]} MB, {number(last, '×')} at {sizes[-1]} MB"
+        return Judgement(verdict, shown, f"{why} {_beside(results, method)}")
 
     return judge
+
+
+def _beside(results: Results, method: str) -> str:
+    """The speedup over Random of the other methods on the largest data set, and the method's margin over each."""
+    size = _sizes(results)[-1]
+    ran = [m for m in (*BASELINES[1:], CONSOLIDATE, ORACLE) if results.runs.get(("speedup", size, m))]
+    theirs = ", ".join(f"{m} {number(results.estimate('speedup', size, m, 'speedup'), '×')}" for m in ran)
+    against = margins(results, "speedup", (size,), "speedup", method, (*BASELINES, CONSOLIDATE, ORACLE))
+    return f"At {size} MB {theirs}; {method} is {against}."
 
 
 def _sizes(results: Results) -> list[str]:
@@ -243,7 +253,8 @@ def _why_throughput(results: Results, verdict: ClaimVerdict) -> str:
     by_application = ", ".join(
         f"{name} {percent(results.change('applications', (name,), 'throughput', IAWP, ECT))}" for name in APPLICATIONS
     )
-    return f"Against {ECT}, the best baseline: {by_kind}; on {_SERVER} by application: {by_application}."
+    beside = margins(results, "kinds", tuple(KINDS), "throughput", IAWP, (CONSOLIDATE, ORACLE))
+    return f"Beside them {beside}. Against {ECT}: {by_kind}; on {_SERVER} by application: {by_application}."
 
 
 def _judge_omitted(results: Results) -> Judgement:

@@ -30,6 +30,7 @@ from placewise_training.reproduce.ldwp.runs import (
     CONSOLIDATE,
     KINDS,
     OMITTED,
+    ORACLE,
     RANDOM,
     SHORTEST,
     UNITS,
@@ -46,10 +47,14 @@ from placewise_training.reproduce.paper import Paper
 from placewise_training.sim.pipelines.applications import APPLICATIONS, PipelineTask
 from placewise_training.sim.pipelines.units import IawpUnits, UnitPolicy
 
-_METHODS = (*BASELINES, *OMITTED, WRITTEN, IAWP)
+_METHODS = (*BASELINES, *OMITTED, ORACLE, WRITTEN, IAWP)
 _FIRST_KIND = "2 × K80"  # worker 1
 _WIDEST = 8
-_UNITS: Mapping[str, str] = {**{name: name for name in (*BASELINES, *OMITTED)}, WRITTEN: "algorithm 2", IAWP: "iawp"}
+_UNITS: Mapping[str, str] = {
+    **{name: name for name in (*BASELINES, *OMITTED, ORACLE)},
+    WRITTEN: "algorithm 2",
+    IAWP: "iawp",
+}
 _NODE = (
     Metric("speedup", "speedup over Random", "×", is_lower_better=False),
     Metric("gpu", "GPUs busy", "%", scale=100.0, is_lower_better=False),
@@ -85,6 +90,8 @@ _ASSUMPTIONS = (
     "Baselines know true speedups, ECT true times too, and put one subtask on a unit at a time; IAWP shares GPUs among "
     f"up to eight. “{CONSOLIDATE}” and “{SHORTEST}” are ours: each subtask to the fullest GPU that takes it by its "
     "metrics; ECT with tasks in the order of their remaining work, true times known. "
+    f"“{ORACLE}” knows every true time and what sharing a GPU costs, and gives each subtask in turn the unit where its "
+    "own end and the time its neighbours lose are least: it shows headroom; no policy knows those times. "
     f"“{WRITTEN}” is Algorithm 2 to the letter, “{IAWP}” the service's policy: GPUs shared by predicted contention, "
     "cores kept for subtasks that only they can run.",
     "A data set of X MB is X/10 tasks of video synopsis, 2000 frames each, all there at the start.",

@@ -16,6 +16,7 @@ from placewise_training.reproduce.claims import (
     Judgement,
     in_both_forms,
     judged_worst,
+    margins,
     number,
     percent,
     points_against_each,
@@ -43,6 +44,9 @@ _ANEW = {
 }
 # Shown beside each verdict: the paper's strongest baseline, consolidation, and a scheduler that knows all.
 _YARDSTICKS = (ECT, CONSOLIDATE, ORACLE)
+
+# The load hangs on the sizes of tasks, which the paper does not give.
+_ONE_LOAD = "At load 1 alone: of the paper's claims only the five gains are judged over the loads 0.5 to 2."
 
 # A judge, given the method that stands for the paper's.
 _JudgeOf = Callable[[str], Callable[[Results], Judgement]]
@@ -154,7 +158,8 @@ def _utilisation(metric: str, level: float) -> _JudgeOf:
             shown = f"{_share(ours)}; {points_against_each(results, ('use', '11 nodes'), metric, method, BASELINES)}"
             why = (
                 f"{_beside(results, 'use', '11 nodes', metric, _share)}. More busy GPUs are not better by "
-                "themselves: a GPU is busy longer with the same subtasks one after the other than if they share it."
+                "themselves: a GPU is busy longer with the same subtasks one after the other than if they share it. "
+                f"{_ONE_LOAD}"
             )
             return Judgement(verdict, shown, why)
 
@@ -181,7 +186,7 @@ def _balance(method: str) -> Callable[[Results], Judgement]:
         why = (
             f"At {most} tasks {_beside(results, 'tasks', most, 'balance', number)}. "
             "The degree follows the choice of nodes: PATS looks at the loads themselves, ECT at time "
-            "to completion, which loads fast nodes more."
+            f"to completion, which loads fast nodes more. {_ONE_LOAD}"
         )
         return Judgement(verdict, f"{number(ours)}; {each}", why)
 
@@ -200,7 +205,8 @@ def _speedup(method: str) -> Callable[[Results], Judgement]:
         why = (
             f"At {sizes[-1]} MB {beside}. By Table 5 three of the five stages of video synopsis have no GPU version. "
             "In the ranges assumed here they are nearly half of its work on a core, so that no scheduler can make one "
-            "piece more than about twice as fast as cores alone; any further gain comes from the places of the pieces."
+            "piece more than about twice as fast as cores alone; any further gain comes from the places of the pieces. "
+            f"{_ONE_LOAD}"
         )
         shown = ", ".join(f"{s} MB {number(value, '×')}" for s, value in found.items())
         return Judgement(verdict, shown, why)
@@ -224,7 +230,7 @@ def _recovery(method: str) -> Callable[[Results], Judgement]:
             for m in (*_YARDSTICKS, IAWP)
             if ("changing", "8 → 11 → 9 nodes", m) in results.runs
         )
-        why = f"{flat}{_ANEW[method]} None of these learns: {beside}."
+        why = f"{flat}{_ANEW[method]} None of these learns: {beside}. {_ONE_LOAD}"
         return Judgement(verdict, f"{number(up)} min, {number(down)} min", why)
 
     return judge
@@ -236,7 +242,13 @@ def _alike(method: str) -> Callable[[Results], Judgement]:
         spread = max(v.mean for v in means.values()) / min(v.mean for v in means.values()) - 1.0
         verdict = ClaimVerdict.REPRODUCED if spread < 0.1 else ClaimVerdict.PARTLY if spread < 0.2 else ClaimVerdict.NOT
         shown = ", ".join(f"{m} {number(v)}" for m, v in means.items())
-        return Judgement(verdict, shown, f"They differ by {100 * spread:.0f} %.")
+        against = margins(results, "rates", ("10",), "throughput", method, BASELINES)
+        beside = margins(results, "rates", ("10",), "throughput", method, (CONSOLIDATE, ORACLE))
+        return Judgement(
+            verdict,
+            shown,
+            f"They differ by {100 * spread:.0f} %. {method} has {against}; beside them {beside}. {_ONE_LOAD}",
+        )
 
     return judge
 
@@ -296,7 +308,7 @@ def _judge_omitted(results: Results) -> Judgement:
     verdict = judged_worst(list(changes.values()), 0.0, is_lower_better=False)
     shown = ", ".join(f"{percent(change)} vs {other}" for other, change in changes.items())
     iawp = ", ".join(f"{percent(_anywhere(results, IAWP, (other,)))} vs {other}" for other in OMITTED)
-    return Judgement(verdict, shown, f"Throughput. Without learning ({IAWP}): {iawp}.")
+    return Judgement(verdict, shown, f"Throughput at load 1. Without learning ({IAWP}): {iawp}.")
 
 
 def _judge_anywhere(results: Results) -> Judgement:
@@ -316,7 +328,7 @@ def _judge_bound(results: Results) -> Judgement:
         else ClaimVerdict.NOT
     )
     shown = ", ".join(f"{count} nodes {percent(change)}" for count, change in changes.items())
-    return Judgement(verdict, shown, "More than what lies between is not to be had by any choice of nodes and units.")
+    return Judgement(verdict, shown, "At load 1. No choice of nodes and units can do more than the bound.")
 
 
 def _judge_learned(results: Results) -> Judgement:
@@ -336,7 +348,7 @@ def _judge_learned(results: Results) -> Judgement:
     )
     shown = ", ".join(f"{percent(change)} vs {name}" for name, change in changes.items())
     why = (
-        "Throughput at 50 tasks a minute on nine nodes. ECT and drain know true times and every queue; the net "
+        "Throughput at load 1, 50 tasks a minute on nine nodes. ECT and drain know true times and every queue; the net "
         "sees utilisations, reported waiting work, and the measured time of kinds on a core."
     )
     return Judgement(verdict, shown, why)
@@ -371,4 +383,6 @@ def _judge_units(results: Results) -> Judgement:
         f"nodes by {nodes}: " + ", ".join(f"{percent(c)} vs {units}" for units, c in row.items())
         for nodes, row in changes.items()
     )
-    return Judgement(verdict, shown, "Throughput at 50 tasks a minute on nine nodes, nodes chosen by the same method.")
+    return Judgement(
+        verdict, shown, "Throughput at load 1, 50 tasks a minute on nine nodes, nodes chosen by the same method."
+    )

@@ -22,6 +22,7 @@ from placewise_training.sim.pipelines.applications import APPLICATIONS, Pipeline
 from placewise_training.sim.pipelines.baselines import FullestNode, PackedUnits, ShortestFirst
 from placewise_training.sim.pipelines.choosers import BacklogEct, DrainFirst, NodeChooser, PolicyChooser, loaded_pats
 from placewise_training.sim.pipelines.engine import PipelineResult, PipelineSimulation, deviation
+from placewise_training.sim.pipelines.oracle import OracleUnits
 from placewise_training.sim.pipelines.queues import NodeQueue
 from placewise_training.sim.pipelines.units import EctUnits, IawpUnits, PatsUnits, RandomUnits, UnitPolicy
 from placewise_training.sim.policies import placement_policy, shipped
@@ -37,7 +38,8 @@ CONSOLIDATE, SHORTEST = "consolidate", "ect, shortest first"
 OMITTED = (CONSOLIDATE, SHORTEST)  # what their tables leave out
 IAWP = "iawp, nodes by ect"
 WRITTEN = "ldwp + iawp, as written"
-ORACLE = "oracle"  # knows true times and every queue; its units go by IAWP, on true metrics
+# Knows true times and every queue; its units go by IAWP, on true metrics. On one server it chooses units by true times.
+ORACLE = "oracle"
 LDWP = "ldwp + iawp"
 
 NODES: Mapping[str, Callable[[int], NodeChooser]] = {
@@ -58,6 +60,7 @@ UNITS: Mapping[str, Callable[[int], UnitPolicy]] = {
     SHORTEST: lambda seed: ShortestFirst(TRUTH),
     "algorithm 2": lambda seed: IawpUnits(scheduler=SubtaskScheduler(rules=AsWritten)),
     "iawp": lambda seed: IawpUnits(),
+    ORACLE: lambda seed: OracleUnits(),
 }
 METHODS: Mapping[str, tuple[str, str]] = {  # (who chooses nodes, who chooses units)
     RANDOM: (RANDOM, RANDOM),
@@ -230,6 +233,8 @@ def play(
     simulation = PipelineSimulation(
         nodes, tasks, TRUTH, chooser, units, faults=faults, seed=FIRST_SEED + seed, observer=log.observe
     )
+    if isinstance(units, OracleUnits):
+        units.simulation = simulation
     result = simulation.run()
     if result.is_partial:
         raise InterruptedRunError

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-import numpy as np
-
 from placewise_core.admit.head import renewed
 from placewise_core.admit.policy import AdmissionPolicy, AdmitContext
 from placewise_core.admit.turns import Turns
@@ -30,7 +28,7 @@ class _Waits:
 class Admitter:
     """One admission policy over all queues of a run. Q and Z live here, as they live in the store of a service."""
 
-    def __init__(self, policy: AdmissionPolicy, seed: int, settings: QueueSettings) -> None:
+    def __init__(self, policy: AdmissionPolicy, settings: QueueSettings) -> None:
         self.policy = policy
         self.settings = settings
         self.queues: dict[str, QueueState] = {}
@@ -40,7 +38,6 @@ class Admitter:
         self._heads_changed = 0
         self._is_in_order = policy.stops_in_order
         self._passes_in_order = policy.passes_in_order
-        self._rng = np.random.default_rng(seed)
 
     def ask_all_again(self) -> None:
         """Something was given back: every queue is asked again."""
@@ -125,7 +122,7 @@ class Admitter:
             now_s=now_s,
             slot=int(now_s // self.settings.slot_s),
             settings=self.settings,
-            randomness=self._rng,
+            randomness=0,  # nothing is explored, and no policy draws from it
             starts_only=True,
         )
         state = self.queues.get(name) or QueueState(queue=name)

@@ -16,18 +16,21 @@ from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import Assignment, NodeState, RunningJob
 from placewise_core.domain.events import ClusterRecords, JobsEnded, NodesReported
 from placewise_core.domain.job import Job, JobId, NodeId
+from placewise_core.domain.truth import IDLE_TICKS, TICK_S
 from placewise_core.gang.context import PlaceContext
 from placewise_core.gang.greedy import can_fit
 from placewise_core.gang.policy import PlacementPolicy, Proposal
+from placewise_core.policies.explore import seed_of_question
 from placewise_core.view.heads import barred
 from placewise_core.view.lengths import with_lengths
+from placewise_core.view.standing import with_groups
 from placewise_core.view.view import ClusterView
 from placewise_training.sim.events import EventHash, EventKind, EventQueue, QueuedEvent
 from placewise_training.sim.faults import Fault, FaultKind
 from placewise_training.sim.gangs.admission import Admitter
 from placewise_training.sim.gangs.heat import HeatMap
 from placewise_training.sim.gangs.learning import SiteReports
-from placewise_training.sim.gangs.live import LiveJob, spots_of
+from placewise_training.sim.gangs.live import LiveJob, per_gpu, spots_of
 from placewise_training.sim.gangs.metrics import MetricsCollector
 from placewise_training.sim.gangs.results import Observer, SimOptions, SimResult
 from placewise_training.sim.gangs.window import Window
@@ -39,7 +42,7 @@ __all__ = ["LiveJob", "Observer", "SimOptions", "SimResult", "Simulation", "spot
 
 Decide = Callable[[Job, ClusterView, PlaceContext], Proposal | None]
 
-_IDLE_TICKS = 20_000  # ticks without any start while nothing runs: after so many the waiting jobs never start
+_CLOCKED_IDLE_TICKS = 20_000  # ticks without any start while nothing runs: after so many the waiting jobs never start
 
 
 class Simulation:
@@ -78,13 +81,16 @@ class Simulation:
         self.running: dict[str, LiveJob] = {}
         self.footprints: dict[str, Footprint] = {}
         self.context = PlaceContext(0.0, np.random.default_rng(seed), interference=self.options.belief)
-        self.admitter = Admitter(admission, seed, self.options.queue_settings) if admission is not None else None
+        self._seed = seed
+        self.admitter = Admitter(admission, self.options.queue_settings) if admission is not None else None
+        self._tells_speeds = admission is not None and admission.reads_progress
         self._window = Window(self.options.discipline.window)  # jobs that the admitter is asked about
         self.heat = HeatMap(nodes) if self.options.telemetry_every_s > 0 else None
         self._source: Iterator[SimJob] = iter(jobs)
         self._more_arrivals = True
         self._dirty: dict[str, None] = {}
-        self._failed: set[tuple[object, ...]] = set()
+        self._failed: set[tuple[object, ...]] = set()  # of jobs that found no room since some was given back
+        self._is_new_question = True
         self._fits = {} if fits is None else fits
         self._emptied: ClusterView | None = None  # without jobs: could a job ever fit? Until nodes change
         self._impossible: list[str] = []
@@ -164,7 +170,7 @@ class Simulation:
             self.refresh()
 
     def _take(self, event: QueuedEvent) -> bool:
-        """Moves the clock to the event and does what it says; False for a finish that was moved since."""
+        """Moves the clock to the event and carries it out; False for a finish that was moved since."""
         if event.kind is EventKind.FINISH and not self._is_current(event):
             return False
         self.clock.advance(max(0.0, event.time_s - self.now_s))
@@ -232,15 +238,19 @@ class Simulation:
         self._push_tick(every_s)
 
     def _push_tick(self, every_s: float) -> None:
-        if every_s <= 0 or self._tick_pushed or not self.waiting or self._is_hopeless():
+        if self._tick_pushed or not self.waiting or self._is_hopeless():
             return
-        self._tick_pushed = True
-        slot = int(self.now_s // every_s) + 1
-        self.events.push(slot * every_s, EventKind.TICK)
+        if every_s > 0:
+            self._tick_pushed = True
+            self.events.push((int(self.now_s // every_s) + 1) * every_s, EventKind.TICK)
+        elif self.admitter is not None and not self.running and not len(self.events):  # time alone may let a job start
+            self.events.push(self.now_s + TICK_S, EventKind.TICK)
 
     def _is_hopeless(self) -> bool:
         """True once nothing but time passes and time alone has changed nothing for long."""
-        limit = _IDLE_TICKS if self.admitter is not None or self.heat is not None else 1
+        limit = 1
+        if self.heat is not None or self.admitter is not None:
+            limit = _CLOCKED_IDLE_TICKS if self.heat is not None or self.options.discipline.every_s > 0 else IDLE_TICKS
         is_quiet = not self.running and not self._more_arrivals and not self._faults_left
         return is_quiet and self._idle_ticks >= limit
 
@@ -253,6 +263,7 @@ class Simulation:
             self.report_progress()
         self._report_speeds()
         started = 0
+        self._is_new_question = True
         for job in self._candidates():
             if self._failed and job.signature in self._failed:
                 if self.options.discipline.backfills:
@@ -276,7 +287,7 @@ class Simulation:
         return self.options.discipline.ordered(jobs, self.policy, self.view, self.context)
 
     def _with_lengths(self, jobs: list[SimJob]) -> list[SimJob]:
-        """The jobs with what the view has learned of their lengths."""
+        """The jobs with the lengths that the view has learned."""
         if not self.options.learns_durations:
             return jobs
         filled, _ = with_lengths([job.job for job in jobs], self.view)
@@ -284,13 +295,17 @@ class Simulation:
 
     def _try(self, job: SimJob) -> bool:
         assert self.policy is not None
+        asked = with_groups(job.job, self.view)
+        if self.policy.is_drawing and (self._is_new_question or self.admitter is not None):
+            self.context.randomness = seed_of_question(self._seed, self.now_s, asked)
+        self._is_new_question = False
         began = time.perf_counter()
-        self.context.barred = barred(self.view, job.job, job.job.gpus, self.now_s)
-        proposal = self.policy.propose(job.job, self.view, self.context)
+        self.context.barred = barred(self.view, asked, asked.gpus, self.now_s)
+        proposal = self.policy.propose(asked, self.view, self.context)
         self._decide_s += time.perf_counter() - began
         if proposal is None:
             self._decisions += 1
-            if self.context.barred is None:
+            if self.context.barred is None and not self.policy.is_drawing:  # another draw may find room
                 self._failed.add(job.signature)
             return False
         self._decisions += len(proposal.assignments)
@@ -302,7 +317,7 @@ class Simulation:
         does not wait."""
         now_s = self.now_s
         self._window.remove(self.waiting.pop(job.id))
-        spots = spots_of(assignments)
+        spots = spots_of(per_gpu(job.job, assignments))
         places = tuple(spot.node for spot in spots)
         footprint = self.speed.footprint(job, spots, self.nodes)
         live = LiveJob(
@@ -319,7 +334,7 @@ class Simulation:
         for part in footprint.parts:
             self.nodes[part.node].add(job.id, part)
             self._dirty[part.node] = None
-        running = RunningJob(job.job, assignments, start_time_s=now_s)
+        running = RunningJob(with_groups(job.job, self.view), assignments, start_time_s=now_s)
         if is_claimed:
             self.view.hold(running)
         else:
@@ -327,24 +342,6 @@ class Simulation:
         self.hash.add(now_s, "start", job.number, places)
         self._tell("start", job, places)
         return live
-
-    def what_if(self, job: SimJob, assignments: Sequence[Assignment]) -> dict[str, tuple[float, float]]:
-        """True speeds (before, after) in samples per second if the job ran there: its own, before = 0, and its
-        neighbours'. Changes nothing."""
-        self.refresh()
-        footprint = self.speed.footprint(job, spots_of(assignments), self.nodes)
-        neighbours = dict.fromkeys(other for part in footprint.parts for other in self.nodes[part.node].parts)
-        self.footprints[job.id] = footprint
-        for part in footprint.parts:
-            self.nodes[part.node].add(job.id, part)
-        try:
-            footprints = self.footprints
-            after = {name: self.speed.rate(footprints[name], self.nodes, footprints) for name in (job.id, *neighbours)}
-        finally:
-            del self.footprints[job.id]
-            for part in footprint.parts:
-                self.nodes[part.node].remove(job.id)
-        return {name: (self.running[name].rate if name in self.running else 0.0, rate) for name, rate in after.items()}
 
     def _finish(self, job_id: str) -> None:
         self._report_speeds()
@@ -453,20 +450,11 @@ class Simulation:
 
     def report_progress(self) -> None:
         """Tells the view how fast its jobs run and how far they are, as a host's progress events would."""
-        self.view.update_jobs(self._progress())
+        self.view.update_jobs(self._progress(self.running.values()))
 
-    def _progress(self) -> Iterator[RunningJob]:
-        now_s = self.now_s
-        for live in self.running.values():
-            sim = live.sim
-            per_epoch = sim.epoch_samples or sim.samples / max(1e-12, sim.job.total_epochs or 1.0)
-            yield RunningJob(  # `replace` takes three times as long
-                sim.job,
-                live.assignments,
-                start_time_s=live.start_s,
-                speed=live.rate / per_epoch,
-                epochs_done=live.done_at(now_s) / per_epoch,
-            )
+    def _progress(self, lives: Iterable[LiveJob]) -> Iterator[RunningJob]:
+        jobs, now_s = self.view.jobs, self.now_s
+        return (live.running(jobs[live.sim.job.id].job, now_s) for live in lives)
 
     def refresh(self) -> None:
         """Settles and re-times every job that shares a node with a change since the last call."""
@@ -476,23 +464,26 @@ class Simulation:
         for name in self._dirty:
             affected.update(dict.fromkeys(self.nodes[name].parts))
         now_s = self.now_s
-        for job_id in affected:
-            self._retime(self.running[job_id], now_s)
+        retimed = [live for live in map(self.running.__getitem__, affected) if self._retime(live, now_s)]
+        if self._tells_speeds:
+            self.view.update_jobs(self._progress(retimed))
         if self.heat is not None:
             self.heat.loads_changed(now_s, self._dirty, self.nodes)
         self.metrics.usage_changed(now_s, self.view, self._dirty)
         self._dirty.clear()
 
-    def _retime(self, live: LiveJob, now_s: float) -> None:
+    def _retime(self, live: LiveJob, now_s: float) -> bool:
+        """False if its speed is the same as before."""
         rate = self.speed.rate(live.footprint, self.nodes, self.footprints)
         if rate == live.rate:
-            return
+            return False
         live.settle(now_s)
         live.rate = rate
         self._retimings += 1  # counts over all jobs: a restarted job must not take its old finish for the new one
         live.version = self._retimings
         left_s = max(0.0, live.sim.samples - live.done) / rate
         self.events.push(now_s + left_s, EventKind.FINISH, live.sim.id, live.version)
+        return True
 
     def _tell(self, what: str, job: SimJob, places: tuple[str, ...]) -> None:
         for observer in self.options.observers:

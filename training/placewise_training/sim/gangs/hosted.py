@@ -66,7 +66,6 @@ class HostedSimulation:
         job = self.simulation.waiting[job_id]
         if shape is not None and job.job.elastic is not None:
             job = replace(job, job=with_shape(job.job, shape))
-            assignments = _one_per_gpu(assignments, job)
         self._begun[job_id] = self.simulation.start(job, tuple(assignments))
 
     def settle(self) -> Sequence[Progress]:
@@ -89,16 +88,6 @@ class HostedSimulation:
 def _progress(live: LiveJob, now_s: float) -> Progress:
     per_epoch = live.sim.samples / max(1e-12, live.sim.job.total_epochs)
     return Progress(live.sim.job.id, live.rate / per_epoch, live.done_at(now_s) / per_epoch)
-
-
-def _one_per_gpu(assignments: Sequence[Assignment], job: SimJob) -> tuple[Assignment, ...]:
-    """The service gives a shaped job one worker per node; the speeds are those of one worker per GPU."""
-    group = job.job.groups[0]
-    places = [(assignment.node, gpu) for assignment in assignments for gpu in assignment.gpu_indices]
-    return tuple(
-        Assignment(f"worker-{number}", group.role, node, (gpu,), demand=group.demand)
-        for number, (node, gpu) in enumerate(places)
-    )
 
 
 train = partial(HostedSimulation, "train")

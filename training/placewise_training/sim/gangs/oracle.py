@@ -19,6 +19,7 @@ from placewise_core.gang.policy import PlacementPolicy, Proposal
 from placewise_core.policies.registry import placement_policies
 from placewise_core.view.view import CPU, MEMORY, ClusterView
 from placewise_training.sim.gangs.engine import Simulation, spots_of
+from placewise_training.sim.gangs.what_if import what_if
 
 # What counts as best: least time lost by the new job and its neighbours together; or most growth of Harmony's reward
 # (1), Σ c_n/e_n, over them, which the search maximises by its model. Neither is better in every pattern.
@@ -105,7 +106,7 @@ class Oracle(PlacementPolicy):
         simulation = self._simulation
         new = simulation.waiting[job.id]
         cost = 0.0
-        for name, (before, after) in simulation.what_if(new, assignments).items():
+        for name, (before, after) in what_if(simulation, new, assignments).items():
             live = simulation.running.get(name)
             sim_job = new if live is None else live.sim
             if self._objective == "progress":

@@ -80,7 +80,7 @@ class PipelineSimulation:
         self.turnaround_s: dict[int, float] = {}  # by number of the task
         self.unplaced: list[PipelineTask] = []
         self.work_done = 0.0  # tasks' worth of subtasks done; a task that starts again counts again
-        self._kinds = subtask_truths(truth)
+        self.kinds = subtask_truths(truth)
         self._noise_seed = seed if is_noisy else None
         self._gpu, self._cpu, self._balance = TimeAverage(), TimeAverage(), TimeAverage()
         self._retimings = 0
@@ -177,16 +177,16 @@ class PipelineSimulation:
 
     def _start(self, queue: NodeQueue, job_id: str, subtask_id: str, unit: str) -> None:
         task, job = queue.tasks[job_id]
-        truth = self._kinds[next(s.kind for s in job.subtasks if s.id == subtask_id)]
+        truth = self.kinds[next(s.kind for s in job.subtasks if s.id == subtask_id)]
         started = RunningSubtask(
-            task, subtask_id, truth, unit, self._base_rate(queue, task, truth, unit), task.size, self.now_s
+            task, subtask_id, truth, unit, self.base_rate(queue, task, truth, unit), task.size, self.now_s
         )
         queue.begin((job_id, subtask_id), started)
         queue.tasks[job_id] = (task, _with_state(job, subtask_id, SubtaskState.RUNNING, f"{queue.spec.id}/{unit}"))
         self.hash.add(self.now_s, subtask_id, task.number, (queue.spec.id, unit))
         self._retime(queue, unit)
 
-    def _base_rate(self, queue: NodeQueue, task: PipelineTask, truth: SubtaskTruth, unit: str) -> float:
+    def base_rate(self, queue: NodeQueue, task: PipelineTask, truth: SubtaskTruth, unit: str) -> float:
         """Units of size per second of a subtask alone on a unit."""
         noise = 1.0 if self._noise_seed is None else speed_noise(self._noise_seed, task.number, 0)
         rate = queue.spec.cpu_speed * noise / truth.core_s

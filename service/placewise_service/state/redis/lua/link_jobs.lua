@@ -2,8 +2,8 @@
 -- KEYS    1 meta, 2 links, 3 older_links
 -- ARGV    1 most jobs of `links` before they become the older ones, 2 seconds until idle links are forgotten, then per
 --         question: "admit", "wait" or "place", job, decision id, digest of a refusal ("" if it is none)
--- Returns for each "place" and "wait" in turn: the decision that admitted the job, the first Place that asked about it,
---         the first decision of an unchanged refusal; "" for none
+-- Returns for each in turn: the decision that admitted the job, the first Place that asked about it, the first decision
+--         of an unchanged refusal, the first AdmitOrWait that asked about it before; "" for none
 -- Cost    O(questions)
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return {}
@@ -13,7 +13,7 @@ for i = 3, #ARGV, 4 do
   local kind, job, decision, refusal = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local kept = redis.call('HGET', KEYS[2], job) or redis.call('HGET', KEYS[3], job)
   local links = kept and cmsgpack.unpack(kept) or {'', ''}
-  local refused = ''
+  local refused, first = '', links[5] or ''
   if kind == 'wait' then
     links[1] = ''
     if refusal ~= '' and links[4] == refusal then
@@ -24,13 +24,14 @@ for i = 3, #ARGV, 4 do
   elseif kind == 'admit' and links[1] == '' then
     links[1] = decision
   end
-  if kind ~= 'admit' then
-    found[#found + 1] = links[1]
-    found[#found + 1] = links[2]
-    found[#found + 1] = refused
-  end
+  found[#found + 1] = links[1]
+  found[#found + 1] = links[2]
+  found[#found + 1] = refused
+  found[#found + 1] = first
   if kind == 'place' and (links[2] == '' or decision < links[2]) then
     links[2] = decision
+  elseif kind ~= 'place' and (first == '' or decision < first) then
+    links[5] = decision
   end
   if kind ~= 'wait' then
     links[3], links[4] = nil, nil

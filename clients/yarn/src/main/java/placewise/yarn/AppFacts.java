@@ -34,13 +34,27 @@ final class AppFacts {
     isByContainer = BY_CONTAINER.contains(type) && tags.gang() == 0 && !tags.isDivisible();
   }
 
+  private AppFacts() {
+    app = null;
+    user = "";
+    submitMs = 0;
+    tags = new Tags(null, null);
+    allocator = "";
+    isByContainer = false;
+  }
+
+  /** For a rehearsal. */
+  static AppFacts ofNobody() {
+    return new AppFacts();
+  }
+
   /** The queue now: an application can be moved. */
   String queue() {
-    return app.getQueue();
+    return app == null ? "" : app.getQueue();
   }
 
   int priority() {
-    return app.getApplicationPriority() == null ? 0 : app.getApplicationPriority().getPriority();
+    return app == null || app.getApplicationPriority() == null ? 0 : app.getApplicationPriority().getPriority();
   }
 
   /** Puts the reason for waiting into the application's diagnostics. It may wait for YARN's lock of the application. */

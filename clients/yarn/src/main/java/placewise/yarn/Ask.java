@@ -19,7 +19,10 @@ final class Ask {
   private final Map<String, Deque<Gang>> grants = new HashMap<>();
   private final Map<String, Deque<Gang>> taken = new HashMap<>();
   private final boolean isDryRun;
+  private final OpenAsks openAsks;
   private boolean isManaged;
+  private boolean isPending;
+  private boolean isCounted;
   private Resource resource;
   private String partition = "";
   private int outstanding;
@@ -31,11 +34,26 @@ final class Ask {
   private String openedFor = "";
   private volatile String reason = "asking Placewise";
 
-  /** In a dry run no node is refused. */
-  Ask(ApplicationAttemptId attempt, SchedulerRequestKey key, boolean isDryRun) {
+  /** In a dry run no node is refused. `openAsks` are those of the attempt. */
+  Ask(ApplicationAttemptId attempt, SchedulerRequestKey key, boolean isDryRun, OpenAsks openAsks) {
     this.attempt = attempt;
     this.key = key;
     this.isDryRun = isDryRun;
+    this.openAsks = openAsks;
+  }
+
+  private void count() {
+    boolean isOpen = isPending && (!isManaged || isDryRun || open > 0 || !grants.isEmpty());
+    if (isOpen != isCounted) {
+      isCounted = isOpen;
+      openAsks.add(isOpen ? 1 : -1);
+    }
+  }
+
+  /** Whether YARN has containers of it to allocate, as far as it knows. */
+  synchronized void setPending(boolean pending) {
+    isPending = pending;
+    count();
   }
 
   /** `unacquired`: containers that YARN has allocated, but had not reported to the application when it asked. */
@@ -48,6 +66,7 @@ final class Ask {
 
   synchronized void setManaged(boolean managed) {
     isManaged = managed;
+    count();
   }
 
   synchronized boolean isManaged() {
@@ -86,6 +105,7 @@ final class Ask {
       grants.computeIfAbsent(node, name -> new ArrayDeque<>()).add(gang);
       granted++;
     }
+    count();
   }
 
   /** Takes back the gang's unused grants. Returns their number. */
@@ -98,6 +118,7 @@ final class Ask {
     }
     grants.values().removeIf(Deque::isEmpty);
     granted -= withdrawn;
+    count();
     return withdrawn;
   }
 
@@ -107,6 +128,7 @@ final class Ask {
     int placed = Math.min(early, count);
     early -= placed;
     open += count - placed;
+    count();
   }
 
   /** Why YARN may place containers freely that no gang holds; "" if it may not. */
@@ -116,6 +138,7 @@ final class Ask {
 
   synchronized void shut() {
     open = 0;
+    count();
   }
 
   /** The gate: whether a container may go to this node now. */
@@ -148,6 +171,7 @@ final class Ask {
     } else if (isDryRun) {
       early++; // before the answer
     }
+    count();
   }
 
   /** The gang that a container on this node was granted to; null for a container that YARN placed freely. */

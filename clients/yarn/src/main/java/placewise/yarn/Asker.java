@@ -1,6 +1,7 @@
 package placewise.yarn;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -130,6 +131,11 @@ final class Asker implements AutoCloseable {
 
   /** Loads the classes of a question: in a cold JVM the first one takes longer than its budget. */
   private void warmUp() {
+    try {
+      Rehearsal.run(Placewise.current(), host, clock.getAsLong());
+    } catch (IOException | RuntimeException | LinkageError error) { // the first question may be late then
+      LOG.warn("Placewise: the rehearsal failed", error);
+    }
     for (int i = 0; i < WARM_UPS && !isStopping; i++) {
       try {
         service.cluster(REPORT_BUDGET_MS);
@@ -308,28 +314,30 @@ final class Asker implements AutoCloseable {
       question = Questions.admitOrWait(settings, queue, gangs, nonce + "-" + questions.incrementAndGet());
     }
     long began = clock.getAsLong();
-    int batches = (gangs.size() + settings.batch - 1) / settings.batch;
-    JsonNode answer = service.admitOrWait(question, settings.decideBudgetMs * batches);
+    JsonNode answer = service.admitOrWait(question, settings.budgetMs(gangs.size()));
     metrics.asked.incr();
     metrics.decideMs.add(clock.getAsLong() - began);
     if (!answer.path("admissions").isArray()) {
       throw new ServiceException(0, "the answer has no admissions");
     }
     ServiceException unusable = null;
+    List<Answer.Placed> granted = new ArrayList<>();
     for (Gang gang : gangs) {
       try {
-        read(gang, ids.get(gang), counts.get(gang), answer, head);
+        read(gang, ids.get(gang), counts.get(gang), answer, head, granted);
       } catch (ServiceException error) {
         unusable = error;
       }
     }
+    host.nudge(granted);
     if (unusable != null) {
       throw unusable;
     }
     succeeded();
   }
 
-  private void read(Gang gang, String id, Map<Ask, Integer> counts, JsonNode answer, Gang head) throws ServiceException {
+  private void read(Gang gang, String id, Map<Ask, Integer> counts, JsonNode answer, Gang head,
+      List<Answer.Placed> granted) throws ServiceException {
     JsonNode admission = Answer.of(answer.path("admissions"), id);
     String decisionId = answer.path("meta").path("decisionId").asText();
     if (admission == null) {
@@ -363,7 +371,7 @@ final class Asker implements AutoCloseable {
         }
         split(gang, id, where);
         if (broker.granted(gang, id, where)) {
-          host.nudge(where);
+          granted.add(where);
         }
         break;
       case "NO_FIT":

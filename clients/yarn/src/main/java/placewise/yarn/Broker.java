@@ -215,13 +215,8 @@ final class Broker {
 
   /** Marks those that are still to be asked about, and returns them. */
   synchronized List<Gang> sending(List<Gang> gangs) {
-    List<Gang> sent = new ArrayList<>();
-    for (Gang gang : gangs) {
-      if (gang.stage == Gang.Stage.WAITING) {
-        gang.sent(clock.getAsLong(), stamp);
-        sent.add(gang);
-      }
-    }
+    List<Gang> sent = gangs.stream().filter(gang -> gang.stage == Gang.Stage.WAITING).collect(Collectors.toList());
+    sent.forEach(gang -> gang.sent(clock.getAsLong(), stamp, settings.budgetMs(sent.size())));
     return sent;
   }
 
@@ -328,9 +323,9 @@ final class Broker {
    * under way. Called often.
    */
   synchronized void releaseUnasked(String why, boolean isAll) {
-    long latest = clock.getAsLong() - 2 * settings.decideBudgetMs;
+    long now = clock.getAsLong();
     unheld.removeIf(gang -> !gang.isHeldBack() || gang.isHeld());
-    failed(unheld.stream().filter(gang -> isAll && !gang.isInFlight || gang.isUnheardSince(latest))
+    failed(unheld.stream().filter(gang -> isAll && !gang.isInFlight || gang.isOverdue(now, settings.decideBudgetMs))
         .collect(Collectors.toList()), why);
   }
 

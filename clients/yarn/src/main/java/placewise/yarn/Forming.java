@@ -5,6 +5,7 @@ import java.util.Collection;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.UUID;
 import java.util.function.LongSupplier;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 
@@ -12,7 +13,7 @@ import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 final class Forming {
   private final LongSupplier clock;
   private final List<Gang> unheld;
-  private final String run = Long.toString(System.currentTimeMillis() / 1_000, Character.MAX_RADIX);
+  private final String run = UUID.randomUUID().toString().substring(0, 8);
 
   /** Each new gang joins `unheld`. */
   Forming(LongSupplier clock, List<Gang> unheld) {

@@ -66,6 +66,7 @@ final class Gang {
   boolean isShort;
   private long waitsSinceMs;
   long askedMs = Long.MIN_VALUE / 2;
+  private long budgetMs;
   long askedStamp = -1;
   long failingSinceMs = -1;
   long grantedMs;
@@ -169,14 +170,16 @@ final class Gang {
     explain("asking Placewise");
   }
 
-  /** Whether it has waited since before this time without a question. */
-  boolean isUnheardSince(long ms) {
-    return waitsSinceMs < ms && askedMs < ms;
+  /** Whether it has waited for twice the budget without a question, or its question is late by one. */
+  boolean isOverdue(long nowMs, long decideBudgetMs) {
+    long patienceMs = decideBudgetMs + (isInFlight ? budgetMs : decideBudgetMs);
+    return nowMs - waitsSinceMs > patienceMs && nowMs - askedMs > patienceMs;
   }
 
-  /** A question about it is on its way. */
-  void sent(long nowMs, long stamp) {
+  /** A question about it is on its way, whose answer may take so long. */
+  void sent(long nowMs, long stamp, long answerBudgetMs) {
     isInFlight = true;
+    budgetMs = answerBudgetMs;
     askedMs = nowMs;
     askedStamp = stamp;
   }

@@ -10,7 +10,6 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
 import org.apache.hadoop.ha.HAServiceProtocol.HAServiceState;
@@ -22,7 +21,6 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnSched
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CSQueue;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
-import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeUpdateSchedulerEvent;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -33,11 +31,11 @@ final class Host {
   private static final long OLDEST_REPORT_MS = 45_000;
   private static final Logger LOG = LoggerFactory.getLogger(Host.class);
   private static final long LOOK_MS = 250;
-  private static final int MOST_NUDGES = 64;
   private static final int MOST_REFUSED = 64;
   private final RMContext context;
   private final Placewise placewise;
   private final Books books;
+  private final Nudges nudges;
   private Map<String, RMNode> nodes = new HashMap<>();
   private Map<String, ObjectNode> sent = new HashMap<>();
   private final Map<String, ObjectNode> refused = new HashMap<>();
@@ -55,6 +53,7 @@ final class Host {
     this.context = context;
     this.placewise = placewise;
     books = new Books(context, placewise);
+    nudges = new Nudges(context);
   }
 
   /** Whether this ResourceManager is active and knows the containers of an earlier one. */
@@ -317,34 +316,9 @@ final class Host {
     return node != null && node.getState() == NodeState.RUNNING && !Blacklists.hasNode(blacklist, name, node);
   }
 
-  /**
-   * Lets a synchronous scheduler look at the chosen nodes now rather than at their next heartbeat. It allocates one
-   * container per look, so each container gets its own.
-   */
-  void nudge(Answer.Placed placed) {
-    int left = isSynchronous() ? MOST_NUDGES : 0;
-    for (List<String> names : placed.byAsk.values()) {
-      for (String name : names) {
-        RMNode node = nodes.get(name);
-        if (node != null && left-- > 0) {
-          handle(new NodeUpdateSchedulerEvent(node));
-        }
-      }
-    }
-  }
-
-  /**
-   * Asks the scheduler itself. A property would not do: its default differs by release, and capacity-scheduler.xml sets
-   * it.
-   */
-  private boolean isSynchronous() {
-    return context.getScheduler() instanceof CapacityScheduler
-        && ((CapacityScheduler) context.getScheduler()).getNumAsyncSchedulerThreads() == 0;
-  }
-
-  @SuppressWarnings("unchecked") // the dispatcher's handler takes every event
-  private void handle(NodeUpdateSchedulerEvent event) {
-    context.getDispatcher().getEventHandler().handle(Objects.requireNonNull(event));
+  /** Lets the scheduler look at the chosen nodes now. */
+  void nudge(List<Answer.Placed> granted) {
+    nudges.nudge(granted, nodes);
   }
 
   String name(NodeId id) {

@@ -30,6 +30,7 @@ final class Placewise {
   private final RMContext context;
   private final Map<ApplicationAttemptId, AppFacts> facts = new ConcurrentHashMap<>();
   private final Map<ApplicationAttemptId, Map<SchedulerRequestKey, Ask>> asks = new ConcurrentHashMap<>();
+  private final Map<ApplicationAttemptId, OpenAsks> openAsks = new ConcurrentHashMap<>();
 
   private Placewise(RMContext context, Configuration configuration) {
     this.context = context;
@@ -81,7 +82,18 @@ final class Placewise {
 
   Ask ask(ApplicationAttemptId attempt, SchedulerRequestKey key) {
     return asks.computeIfAbsent(attempt, id -> new ConcurrentHashMap<>())
-        .computeIfAbsent(key, name -> new Ask(attempt, name, settings.isDryRun));
+        .computeIfAbsent(key, name -> new Ask(attempt, name, settings.isDryRun,
+            openAsks.computeIfAbsent(attempt, id -> new OpenAsks())));
+  }
+
+  /** The attempt has asks that the gate never sees. */
+  void keepOpen(ApplicationAttemptId attempt) {
+    openAsks.computeIfAbsent(attempt, id -> new OpenAsks()).keepOpen();
+  }
+
+  /** Null if the attempt has had no ask. */
+  OpenAsks openAsks(ApplicationAttemptId attempt) {
+    return openAsks.get(attempt);
   }
 
   /** The ask under this key, or null if the attempt has none. */
@@ -146,5 +158,6 @@ final class Placewise {
     broker.attemptEnded(attempt, end, why);
     facts.remove(attempt);
     asks.remove(attempt);
+    openAsks.remove(attempt);
   }
 }

@@ -38,6 +38,20 @@ public final class PlacewiseAllocator<N extends SchedulerNode> extends LocalityA
 
   @Override
   public PendingAskUpdateResult updatePendingAsk(Collection<ResourceRequest> requests, boolean recover) {
+    try {
+      return update(requests, recover);
+    } finally {
+      countPending();
+    }
+  }
+
+  private void countPending() {
+    if (ask != null) {
+      ask.setPending(getOutstandingAsksCount(ResourceRequest.ANY) > 0);
+    }
+  }
+
+  private PendingAskUpdateResult update(Collection<ResourceRequest> requests, boolean recover) {
     Set<Ask> changed = PlacewiseProcessor.changedInThisCall();
     ResourceRequest any = any(requests);
     // The ApplicationMaster's own container is asked for outside an allocate call.
@@ -117,6 +131,7 @@ public final class PlacewiseAllocator<N extends SchedulerNode> extends LocalityA
       ask.take(node.getNodeName());
       placewise.wake();
     }
+    countPending();
     return request;
   }
 }

@@ -49,6 +49,9 @@ public final class PlacewiseProcessor implements ApplicationMasterServiceProcess
   public void allocate(ApplicationAttemptId attempt, AllocateRequest request, AllocateResponse response)
       throws YarnException {
     Placewise placewise = Placewise.current();
+    if (!isEmpty(request.getSchedulingRequests())) { // YARN gives them an allocator of its own
+      placewise.keepOpen(attempt);
+    }
     AppFacts app = placewise.facts(attempt);
     boolean isBlacklistNew = changesBlacklist(request.getResourceBlacklistRequest());
     boolean isNews = isBlacklistNew || !isEmpty(request.getAskList());

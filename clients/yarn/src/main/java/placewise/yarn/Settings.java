@@ -90,6 +90,11 @@ final class Settings {
     }
   }
 
+  /** The longest that one question about so many gangs may take. */
+  long budgetMs(int gangs) {
+    return decideBudgetMs * ((gangs + batch - 1) / batch);
+  }
+
   private long positive(String name, long otherwise) {
     long value = number(name, otherwise);
     if (value <= 0) {

@@ -43,6 +43,15 @@ public final class BrokerTest {
   }
 
   @Test
+  public void jobsOfTwoResourceManagersThatStartTogetherHaveDifferentIds() {
+    String first = theGang().id();
+    broker = new Broker(settings, reporter, metrics, () -> now, () -> {});
+    broker.asksChanged(attempt, new AppFacts(Fakes.app(Collections.emptyMap())),
+        Collections.singleton(Fakes.ask(attempt, 2, false)));
+    assertNotEquals(first, theGang().id());
+  }
+
+  @Test
   public void aQuestionNamesTheUserOfTheApplication() {
     assertEquals("ann", Questions.job(theGang(), "root.gpu").path("user").asText());
     assertEquals("ben", Questions.single("c", "ben", "root.gpu", Resource.newInstance(64, 1)).path("user").asText());
@@ -128,6 +137,23 @@ public final class BrokerTest {
     broker.releaseUnasked("the service did not answer in time", false);
     gangs.forEach(gang -> assertEquals(Gang.Stage.WAITING, gang.stage));
     now += 2 * settings.decideBudgetMs + 1;
+    broker.releaseUnasked("the service did not answer in time", false);
+    gangs.forEach(gang -> assertEquals(Gang.Stage.RELEASED, gang.stage));
+  }
+
+  @Test
+  public void aNewGangWaitsForAQuestionAboutManyAsLongAsThatMayTake() {
+    broker = new Broker(settings, reporter, metrics, () -> now, () -> {});
+    AppFacts app = new AppFacts(Fakes.app(Collections.emptyMap()));
+    for (int number = 2; number < 2 + 256; number++) {
+      broker.asksChanged(Fakes.attempt(number), app, Collections.singleton(Fakes.ask(Fakes.attempt(number), 2, false)));
+    }
+    List<Gang> gangs = broker.sending(broker.due().values().iterator().next());
+    assertEquals(256, gangs.size());
+    now += 16 * settings.decideBudgetMs;
+    broker.releaseUnasked("the service did not answer in time", false);
+    gangs.forEach(gang -> assertEquals(Gang.Stage.WAITING, gang.stage));
+    now += settings.decideBudgetMs + 1;
     broker.releaseUnasked("the service did not answer in time", false);
     gangs.forEach(gang -> assertEquals(Gang.Stage.RELEASED, gang.stage));
   }

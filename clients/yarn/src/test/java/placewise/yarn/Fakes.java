@@ -6,6 +6,7 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Consumer;
 import java.util.function.Supplier;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.ha.HAServiceProtocol.HAServiceState;
@@ -29,6 +30,7 @@ import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceLimits;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacitySchedulerConfiguration;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.common.fica.FiCaSchedulerNode;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler;
 import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
 import org.apache.hadoop.yarn.util.resource.DominantResourceCalculator;
@@ -97,12 +99,20 @@ final class Fakes {
     answers.put("isSchedulerReadyForAllocatingContainers", true);
     answers.put("getRMNodes", known);
     answers.put("getScheduler", scheduler);
+    if (scheduler instanceof CapacityScheduler) {
+      answers.put("getNodeLabelManager", ((CapacityScheduler) scheduler).getRMContext().getNodeLabelManager());
+    }
     answers.put("getDispatcher", answering(Dispatcher.class, Collections.singletonMap("getEventHandler", handler)));
     return answering(RMContext.class, answers);
   }
 
-  /** YARN's own, whose cluster is one node as large as those of `node`. */
   static CapacityScheduler scheduler(CapacitySchedulerConfiguration configuration) throws Exception {
+    return scheduler(configuration, name -> { });
+  }
+
+  /** YARN's own, whose cluster is one node as large as those of `node`. `looks` gets the node of each look. */
+  static CapacityScheduler scheduler(CapacitySchedulerConfiguration configuration, Consumer<NodeId> looks)
+      throws Exception {
     configuration.set("yarn.scheduler.capacity.resource-calculator", DominantResourceCalculator.class.getName());
     RMContextImpl context = new RMContextImpl();
     context.setConfigurationProvider(new LocalConfigurationProvider());
@@ -114,6 +124,12 @@ final class Fakes {
       @Override
       public Resource getClusterResource() { // that of the nodes that have registered
         return SIZE;
+      }
+
+      @Override
+      public FiCaSchedulerNode getNode(NodeId id) { // each look begins with it
+        looks.accept(id);
+        return new FiCaSchedulerNode(node(id.getHost()), false);
       }
     };
     scheduler.setConf(configuration);
@@ -144,11 +160,13 @@ final class Fakes {
     return configuration;
   }
 
+  static ResourceRequest request(int priority) {
+    return ResourceRequest.newInstance(Priority.newInstance(priority), ResourceRequest.ANY, Resource.newInstance(64, 1), 1);
+  }
+
   /** An ask for `count` containers that the service decides. */
   static Ask ask(ApplicationAttemptId attempt, int count, boolean isDryRun) {
-    Ask ask = new Ask(attempt, SchedulerRequestKey.create(
-        ResourceRequest.newInstance(Priority.newInstance(1), ResourceRequest.ANY, Resource.newInstance(64, 1), count)),
-        isDryRun);
+    Ask ask = new Ask(attempt, SchedulerRequestKey.create(request(1)), isDryRun, new OpenAsks());
     ask.setManaged(true);
     ask.update(Resource.newInstance(64, 1), "", count, 0);
     return ask;

@@ -13,9 +13,14 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
 import org.apache.hadoop.yarn.api.records.ApplicationId;
@@ -44,7 +49,8 @@ import org.apache.hadoop.yarn.exceptions.YarnException;
 /**
  * Many unmanaged ApplicationMasters in one JVM, on YARN's ordinary clients. Reads a JSON array of applications, prints one
  * JSON line for each that ends:
- * {"name": …, "delayMs": …, "tags": […], "queue": …, "waves": [[{"count": 2, "gpus": 4}]], "seconds": 1.5}. Hosts in
+ * {"name": …, "delayMs": …, "tags": […], "queue": …, "waves": [[{"count": 2, "gpus": 4}]], "seconds": 1.5}. "properties"
+ * are its scheduling properties. With "oneByOne" each container is asked for in a call of its own. Hosts in
  * "blacklist" are refused from "blacklistAfterMs" on. With "showsTags" a container prints its environment, to which its
  * allocation tags are added. An ask may name the only "host" that it takes, or be "apart": a SchedulingRequest whose
  * containers run on different nodes. The ApplicationMaster calls every "pollMs".
@@ -52,11 +58,13 @@ import org.apache.hadoop.yarn.exceptions.YarnException;
 public final class GangDriver {
   private static final ObjectMapper JSON = new ObjectMapper();
   private static final int POLL_MS = 20;
+  /** A launch takes seconds on a busy machine, and the ApplicationMaster polls meanwhile. */
+  private static final ExecutorService LAUNCHERS = Executors.newCachedThreadPool();
   private final YarnConfiguration configuration = new YarnConfiguration();
   private final JsonNode spec;
   private final ObjectNode result = JSON.createObjectNode();
-  private final Map<ContainerId, Container> running = new HashMap<>();
-  private final Set<ContainerId> ended = new HashSet<>();
+  private final Map<ContainerId, Container> running = new ConcurrentHashMap<>();
+  private final Map<ContainerId, CompletableFuture<Boolean>> launches = new HashMap<>();
   private NMClient nodes;
   private List<String> blacklist = new ArrayList<>();
   private long blacklistMs;
@@ -126,6 +134,9 @@ public final class GangDriver {
     Set<String> tags = new HashSet<>();
     spec.path("tags").forEach(tag -> tags.add(tag.asText()));
     context.setApplicationTags(tags);
+    Map<String, String> properties = new HashMap<>();
+    spec.path("properties").fields().forEachRemaining(one -> properties.put(one.getKey(), one.getValue().asText()));
+    context.setApplicationSchedulingPropertiesMap(properties);
     return client.submitApplication(context);
   }
 
@@ -168,6 +179,9 @@ public final class GangDriver {
         for (int i = 0; i < count; i++) {
           open.add(request(ask, each, priority));
           scheduler.addContainerRequest(open.get(i));
+          if (spec.path("oneByOne").asBoolean() && i + 1 < count && !poll(scheduler).isEmpty()) {
+            throw new IllegalStateException("a container came before all were asked for");
+          }
         }
       }
       left += count;
@@ -175,10 +189,11 @@ public final class GangDriver {
     }
     ObjectNode outcome = JSON.createObjectNode().put("askedMs", System.currentTimeMillis());
     ArrayNode containers = outcome.putArray("containers");
+    Map<Container, ContainerRequest> handed = new LinkedHashMap<>();
     while (left > 0) {
-      List<Container> handed = poll(scheduler);
-      outcome.put("allocatedMs", System.currentTimeMillis()); // without the launching, which a busy machine takes long for
-      for (Container container : handed) {
+      List<Container> more = poll(scheduler);
+      outcome.put("allocatedMs", System.currentTimeMillis()); // without the launching
+      for (Container container : more) {
         List<ContainerRequest> open = wanted.get(container.getPriority().getPriority());
         if (open == null || open.isEmpty()) { // YARN may allocate one more than was asked for
           scheduler.releaseAssignedContainer(container.getId());
@@ -189,16 +204,27 @@ public final class GangDriver {
         if (served != null) {
           scheduler.removeContainerRequest(served);
         }
-        if (!isLaunched(container) && served != null) { // its node is dead: another container takes its place
+        handed.put(container, served);
+        launches.put(container.getId(), CompletableFuture.supplyAsync(() -> isLaunched(container), LAUNCHERS));
+        left--;
+      }
+      if (left > 0) {
+        continue;
+      }
+      for (Map.Entry<Container, ContainerRequest> one : handed.entrySet()) {
+        Container container = one.getKey();
+        ContainerRequest served = one.getValue();
+        if (!launches.remove(container.getId()).get() && served != null) { // its node is dead: another takes its place
           scheduler.releaseAssignedContainer(container.getId());
           scheduler.addContainerRequest(served);
-          open.add(served);
+          wanted.get(container.getPriority().getPriority()).add(served);
           outcome.put("again", outcome.path("again").asInt() + 1);
+          left++;
           continue;
         }
         containers.addObject().put("id", container.getId().toString()).put("node", container.getNodeId().getHost());
-        left--;
       }
+      handed.clear();
     }
     while (!running.isEmpty()) {
       poll(scheduler).forEach(container -> scheduler.releaseAssignedContainer(container.getId()));
@@ -228,17 +254,17 @@ public final class GangDriver {
     }
     AllocateResponse response = scheduler.allocate(0);
     for (ContainerStatus status : response.getCompletedContainersStatuses()) {
-      ended.add(status.getContainerId());
       running.remove(status.getContainerId());
     }
     return response.getAllocatedContainers();
   }
 
-  private boolean isLaunched(Container container) throws InterruptedException {
+  private boolean isLaunched(Container container) {
     try {
       launch(container);
       return true;
     } catch (IOException | YarnException error) {
+      running.remove(container.getId());
       return false;
     }
   }
@@ -255,7 +281,7 @@ public final class GangDriver {
     ContainerLaunchContext context = ContainerLaunchContext.newInstance(Collections.emptyMap(),
         environment, Collections.singletonList(command), Collections.emptyMap(), (ByteBuffer) null,
         Collections.emptyMap());
+    running.put(container.getId(), container); // before it can end
     nodes.startContainer(container, context);
-    running.put(container.getId(), container);
   }
 }

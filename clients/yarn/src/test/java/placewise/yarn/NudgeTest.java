@@ -5,24 +5,30 @@ import static org.junit.Assert.assertEquals;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacitySchedulerConfiguration;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.event.NodeUpdateSchedulerEvent;
 import org.junit.Test;
 
-/** A synchronous scheduler gets an event for each node of a decision. The asynchronous one needs none. */
+/** A synchronous scheduler gets an event for each container of a decision, an asynchronous one is made to look there. */
 public final class NudgeTest extends WholeAdapter {
   private final List<Object> nudges = Collections.synchronizedList(new ArrayList<>());
+  private final List<String> looks = Collections.synchronizedList(new ArrayList<>());
 
   /** YARN's own, which reads its own configuration: yarn-site.xml may lack the property. */
   private CapacityScheduler scheduler(String asynchronous) throws Exception {
+    return Fakes.scheduler(own(asynchronous), node -> looks.add(node.getHost()));
+  }
+
+  private static CapacitySchedulerConfiguration own(String asynchronous) {
     CapacitySchedulerConfiguration own = new CapacitySchedulerConfiguration();
     own.set("yarn.scheduler.capacity.root.queues", "gpu");
     own.set("yarn.scheduler.capacity.root.gpu.capacity", "100");
     if (!asynchronous.isEmpty()) {
       own.set(CapacitySchedulerConfiguration.SCHEDULE_ASYNCHRONOUSLY_ENABLE, asynchronous);
     }
-    return Fakes.scheduler(own);
+    return own;
   }
 
   private void gangGoesToN2(String asynchronous) throws Exception {
@@ -53,9 +59,38 @@ public final class NudgeTest extends WholeAdapter {
   }
 
   @Test
-  public void anAsynchronousSchedulerIsLeftAlone() throws Exception {
+  public void anAsynchronousSchedulerLooksOncePerContainerAndGetsNoEvent() throws Exception {
     gangGoesToN2("true");
+    until(() -> looks.size() == 3);
+    assertEquals(Collections.nCopies(3, "n2"), looks);
     assertEquals(0, nudges.size());
+  }
+
+  @Test
+  public void noLookOfAnAnswerBeginsAfterFiveMilliseconds() throws Exception {
+    service.placeOn("n2");
+    CapacityScheduler slow = Fakes.scheduler(own("true"), node -> {
+      looks.add(node.getHost());
+      LockSupport.parkNanos(20_000_000);
+    });
+    start(Fakes.activeContext(configuration, slow, nudges::add, "n1", "n2"));
+    until(submit(1, 8)::hasGrants);
+    until(submit(2, 1)::hasGrants);
+    until(() -> looks.size() == 2);
+  }
+
+  @Test
+  public void aLookThatFailsHarmsNoDecision() throws Exception {
+    service.placeOn("n2");
+    CapacityScheduler failing = Fakes.scheduler(own("true"), node -> {
+      looks.add(node.getHost());
+      throw new IllegalStateException("no such node");
+    });
+    start(Fakes.activeContext(configuration, failing, nudges::add, "n1", "n2"));
+    until(submit(1, 2)::hasGrants);
+    until(submit(2, 1)::hasGrants);
+    until(() -> looks.size() == 2); // one of each answer
+    assertEquals(Collections.nCopies(2, "n2"), looks);
   }
 
   @Test

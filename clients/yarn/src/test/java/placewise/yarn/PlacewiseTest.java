@@ -48,6 +48,16 @@ public final class PlacewiseTest {
   }
 
   @Test
+  public void theStartLogsWhatCannotBeDone() {
+    Configuration configuration = Fakes.configuration(NOBODY);
+    try (LogLines log = new LogLines()) {
+      Placewise.start(Fakes.context(configuration, Collections.emptyMap(), () -> null), configuration);
+      assertEquals(1, log.with("Placewise: not decided: FairScheduler, placement constraints, GPU indices, opportunistic"
+          + " containers; Kerberos and federation have not been run").size());
+    }
+  }
+
+  @Test
   public void aTagDecidesForOrAgainstPlacewiseWhateverTheQueue() {
     Configuration configuration = Fakes.configuration(NOBODY);
     for (String queues : new String[] {"", "root.gpu"}) {
