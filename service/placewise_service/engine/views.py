@@ -324,9 +324,11 @@ class LiveView:
         for job in jobs:
             if self._assumed.get(job.id) is job:
                 del self._assumed[job.id]
-            if not is_held and self.view.jobs.get(job.id) is job:
+            if is_held:
+                continue
+            if self.view.jobs.get(job.id) is job:
                 self.view.remove_job(job.id)
-                self.notes.refuse(job)
+            self.notes.refuse(job)  # also if another event of its job has taken it off: decisions may have seen it
 
     async def give_back(self, jobs: Sequence[RunningJob]) -> None:
         """Ends the assumption of gangs that nobody holds, in steps, others having their turn. All of it is done on

@@ -1,6 +1,7 @@
 """LiveView: events in order, own events early, assumptions that end, a store that goes and comes back."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.fakes.cluster import make_job, make_node
@@ -8,8 +9,8 @@ from tests.fakes.cluster import make_job, make_node
 from placewise_core.basics.clock import ManualClock
 from placewise_core.domain.cluster import Assignment, RunningJob, RunState
 from placewise_core.domain.errors import NotFoundError, StaleSnapshotError, StateUnavailableError
-from placewise_core.domain.events import Event, JobsChanged
-from placewise_core.domain.job import NodeId, Resources, Role
+from placewise_core.domain.events import Change, Event, JobsChanged, JobsEnded
+from placewise_core.domain.job import JobId, NodeId, Resources, Role
 from placewise_service.engine import views
 from placewise_service.engine.views import LiveView, Views
 from placewise_service.state.reference.memory import MemoryStore
@@ -99,6 +100,35 @@ async def test_an_event_takes_the_place_of_the_assumption() -> None:
     assert live.view.usage.free_gpus[0] == 3
     live.settle([job], is_held=False)
     assert live.view.usage.free_gpus[0] == 3, "a late failure frees nothing that the store holds"
+
+
+def _elsewhere(name: str) -> RunningJob:
+    return replace(_running(name, 1), reservation_id=f"elsewhere-{name}")
+
+
+@pytest.mark.parametrize("change", [JobsChanged((_elsewhere("a"),)), JobsEnded((JobId("a"),))])
+async def test_a_refused_gang_is_noted_though_another_event_of_its_job_came_first(change: Change) -> None:
+    """A decision may have read the view with the gang on it: its log has to know the gang."""
+    live = await _live()
+    job = _running("a", 0)
+    live.assume([job])
+    assert [name for name, _ in live.notes.read(live.view, 0.0).assumed] == ["r-a"]
+    live.apply([Event(live.view.version + 1, live.view.epoch, change)])
+    await live.give_back([job])
+    assert list(live.notes.refused) == [job]
+    assert live.notes.read(live.view, 0.0).assumed == ()
+
+
+async def test_a_refused_gang_is_noted_beside_another_of_the_same_job() -> None:
+    live = await _live()
+    first, second = _running("a", 0), _elsewhere("a")
+    live.assume([first])
+    live.notes.read(live.view, 0.0)
+    live.assume([second])
+    await live.give_back([first])
+    assert list(live.notes.refused) == [first]
+    assert live.view.jobs == {"a": second}
+    assert [name for name, _ in live.notes.read(live.view, 0.0).assumed] == ["elsewhere-a"]
 
 
 async def test_another_life_of_the_state_is_told() -> None:

@@ -57,8 +57,10 @@ class ViewNotes:
         self._assumed[job.id] = (job.reservation_id, version)
 
     def refuse(self, job: RunningJob) -> None:
-        """The view has given the gang back."""
-        self._assumed.pop(job.id, None)
+        """Nobody holds the gang, which the view had assumed. Another gang of the same job may be on the view by now."""
+        name, _ = self._assumed.get(job.id, ("", 0))
+        if name == job.reservation_id:
+            del self._assumed[job.id]
         self.refused.append(job)
 
     def apply(self, change: Change, view: ClusterView) -> None:
