@@ -110,9 +110,9 @@ def _chain(is_quick: bool, bundle: Bundle) -> Experiment:
             Metric("gpu_hours", "GPU hours per job", "h", is_plotted=False),
         ),
         trial=trial,
-        note="The first rows of a setting add one part at a time: Proteus' admission, the QoS order and shape, "
-        "placement on few nodes by rule, by the search and by Harmony's policy, late jobs last. The others are single "
-        "policies for comparison. All decide once in a slot of a minute.",
+        note="The first rows of a setting add one part at a time: Proteus' admission; the QoS order and shape; "
+        "placement on few nodes, by rule, by the search or by Harmony's policy; the order that puts late jobs last. "
+        "The other rows are single policies for comparison. All decide once in a slot of a minute.",
     )
 
 

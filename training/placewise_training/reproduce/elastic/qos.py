@@ -420,12 +420,12 @@ def paper(is_quick: bool) -> Paper:
         ),
         claims=_claims(),
         assumptions=(
-            "4 nodes × 4 GPUs, Poisson arrivals for 24 h, Urgent : Prior : Normal 5 : 35 : 60, six networks, as the "
-            "paper says. GPUs are counted as RTX 2080 Ti (there: K80); its Table 2 (batches, iterations) is not in the "
-            "text available: jobs take 30 minutes on one GPU in the median (log-normal, σ = 0.8, 5 minutes to 6 "
-            "hours), and the sweep over lengths shows heavier loads.",
-            "Capacity, FIFO, Min-Min and Weighted Fair give a job all idle GPUs, up to 16: by the paper they "
-            "take the user's request and idle GPUs, and FIFO takes too many.",
+            "4 nodes × 4 GPUs, Poisson arrivals for 24 h, Urgent : Prior : Normal 5 : 35 : 60 and six networks, as in "
+            "the paper. The GPUs are RTX 2080 Ti; the paper has K80. Its Table 2 (batches, iterations) is missing from "
+            "our copy of the text. Jobs therefore take 30 minutes on one GPU in the median (log-normal, σ = 0.8, 5 "
+            "minutes to 6 hours); the sweep over lengths shows heavier loads.",
+            "Capacity, FIFO, Min-Min and Weighted Fair give a job all idle GPUs, up to 16. The paper says only that "
+            "they go by the user's request and the idle GPUs, and that FIFO takes too many.",
             "Urgent jobs expect completion at once and always miss it: 95 % is the highest rate there is.",
             "Placement is `consolidate` for all, so that FIFO is plain consolidation; five seeds; the paper has "
             "three runs. Shortest first gives FIFO and Capacity the job with the least time on one GPU first, "

@@ -89,8 +89,8 @@ def _judge_ctc(results: Results) -> Judgement:
     )
     others = ", ".join(f"{a}: {worst[a]}" for a in HARMONY_MODELS if a != "ctc" and worst[a] != "ctc")
     why = (
-        f"The worst neighbour of the rest is another ({others}): a model whose input needs few cores loses little "
-        "to CTC's."
+        f"The rest have another worst neighbour ({others}). CTC takes cores for its input: a model whose own input "
+        "needs few loses little beside it."
         if others
         else "CTC's input takes more cores than any other's."
     )

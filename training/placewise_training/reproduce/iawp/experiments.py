@@ -80,8 +80,9 @@ def paper(is_quick: bool) -> Paper:
 
 
 _ASSUMPTIONS = (
-    "Times, speedups and metrics of the subtasks are drawn from stated ranges (sim/pipelines): nobody has published "
-    "any. So is what sharing a GPU costs: the scarcest resource decides, and each neighbour costs 3 %.",
+    "Nobody has published times, speedups or metrics of these subtasks: they are drawn from stated ranges "
+    "(sim/pipelines). The cost of sharing a GPU is assumed as well: the scarcest resource decides, and each co-tenant "
+    "costs 3 %.",
     "All runs have one server. It gets more tasks than it can finish: one every two seconds, each of three to nine "
     "minutes of video. The other half of the paper, the choice of a node, is under ldwp.",
     "“GPUs busy” is the share of time in which a GPU runs something, as monitoring tools count it; “SMs in use” is how "

@@ -88,7 +88,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "units",
-            "IAWP's choice of units is worth something under every choice of nodes",
+            "IAWP's choice of units raises throughput with every method of choosing nodes",
             "–",
             _judge_units,
             is_beyond=True,
@@ -384,5 +384,5 @@ def _judge_units(results: Results) -> Judgement:
         for nodes, row in changes.items()
     )
     return Judgement(
-        verdict, shown, "Throughput at load 1, 50 tasks a minute on nine nodes, nodes chosen by the same method."
+        verdict, shown, "Throughput at load 1, 50 tasks a minute on nine nodes. Both sides choose nodes alike."
     )
