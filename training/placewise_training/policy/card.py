@@ -27,8 +27,8 @@ _LIMITS = """
 * Shortest first delays long jobs for as long as shorter ones keep arriving in the same batches. Placewise bounds no
   waiting time: queues and quotas are the host's.
 * Jobs that share a GPU were not in the training data.
-* One decision looks at one gang: nothing is moved, and a gang that fits is placed, also where waiting would be better
-  (tried in the simulator with the true speeds: waiting gained nothing).
+* A decision looks at one gang and never moves running tasks. A gang that fits is placed, even if waiting would be
+  better (waiting gained nothing in the simulator, with the true speeds).
 """
 
 

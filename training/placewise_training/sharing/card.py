@@ -50,16 +50,16 @@ own speeds up and the partners' down: of two jobs in turns, the one with the lon
 _LIMITS = """
 ## Limits
 
-* Six networks and two GPU models, all of one source: what another *GPU model* changes cannot be learnt from one of
-  them. Steps are therefore used only on GPU models of the table.
+* The measured pairs cover six networks and two GPU models, all from one source. They cannot show how co-runs change on
+  another *GPU model*. Reported step times are therefore used only on GPU models of the table.
 * On a GPU model that is not in the table the careful default may err less than the completion: it does on the H200
   (`profiled_gpu_pairs.csv`), where full-size networks take strict turns. Nothing is fitted to those rows. There the
   service no longer asks the completion: co-runs move equal shares.
 * A partner is named without its batch, as a scheduler knows it; that alone costs the error named above.
 * The profiler's rows (five loops on CPU cores, by CPU time, halved) are in the training as jobs on a third hardware.
   They change little, one way or the other.
-* Rows of subtask metrics and these share no column, so that one net for both has nothing to learn from the other part:
-  there are two.
+* Rows of subtask metrics share no column with these rows, so neither would help to learn the other: each has its own
+  net.
 * Three and more jobs on a GPU are composed from pairs, as before; nobody has published measurements of three.
 """
 
