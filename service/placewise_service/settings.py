@@ -164,7 +164,7 @@ class AuthSettings(Section):
     jwt_audience: str = Field(default="", description="`aud` that a JSON Web Token must have.")
     jwt_name_claim: str = Field(default="sub", description="Claim that names the caller.")
     jwt_scopes_claim: str = Field(
-        default="placewise_scopes", description="Claim with the scopes: a list, or one text of words."
+        default="placewise_scopes", description="Claim with the scopes: a list, or words in one string."
     )
     jwt_clusters_claim: str = Field(
         default="placewise_clusters", description="Claim with the clusters, likewise; `*` is every cluster."
@@ -231,7 +231,7 @@ class RedisSettings(Section):
     key_file: Path | None = Field(default=None, description="Key of the client certificate, PEM.")
     timeout_ms: float = Field(default=1000.0, gt=0, description="Longest wait for one answer of Redis.")
     connections: int = Field(default=64, ge=1, description="Limit of Redis commands in flight, per process.")
-    command: str = Field(default="", description="redis-server binary of the embedded default; empty: the shipped one.")
+    command: str = Field(default="", description="redis-server binary of the embedded Redis; empty: the shipped one.")
 
 
 class PlaceSettings(Section):

@@ -107,7 +107,7 @@ class ConnectTransport:
             await replica.pool.close()
 
     async def _exchange(self, path: str, headers: dict[str, str], body: bytes) -> HttpAnswer:
-        """Asks the replica whose turn it is; if nothing could be sent, the next.
+        """Asks the next replica in turn. If nothing could be sent to it, asks the one after it.
 
         A replica that is shutting down is left out for a moment. So is one that did not answer in time, each time for
         longer: a machine that is off never answers, and each try costs a call.
@@ -131,7 +131,7 @@ class ConnectTransport:
         raise refusal or NotConnectedError("no address")
 
     def _in_turn(self) -> Sequence[_Replica]:
-        """All of them, those that were away a moment ago last."""
+        """The replicas, round robin; those that are away come last."""
         if len(self._replicas) == 1:
             return self._replicas
         self._turn = (self._turn + 1) % len(self._replicas)
@@ -141,9 +141,9 @@ class ConnectTransport:
 
 
 def _message(rpc: Rpc[Any, Res], answer: HttpAnswer) -> Res:
-    """Raises InternalError if something else than the service has answered."""
+    """Raises InternalError for an answer that another server or a proxy sent."""
     if answer.headers.get("content-type", "").partition(";")[0].strip().lower() != _PROTO:
-        raise InternalError(f"{rpc.path}: the answer is not {_PROTO}: something else than the service has answered")
+        raise InternalError(f"{rpc.path}: the answer is not {_PROTO}: another server or a proxy sent it")
     try:
         return rpc.response.FromString(answer.body)
     except DecodeError:

@@ -187,10 +187,10 @@ class EngineParts:
         )
 
     async def catch_up(self, live: LiveView, deadline_s: float = math.inf) -> None:
-        """Waits for the view to move after a conflict. Raises DeadlineExceededError."""
+        """Waits after a conflict until the view has newer events. Raises DeadlineExceededError."""
         left_s = deadline_s - self.clock.monotonic_s()
         if left_s <= 0:
-            raise DeadlineExceededError("the deadline passed before the decision was repeated")
+            raise DeadlineExceededError("the deadline passed before the decision could be made again after a conflict")
         await live.wait_changed(min(_CATCH_UP_S, left_s))
 
     async def remembered(

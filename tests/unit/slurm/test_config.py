@@ -110,7 +110,7 @@ def test_check_refuses_what_fails_later(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["--config", str(path), "check"]) == EXIT_UNREACHABLE
     message = capsys.readouterr().err
     assert "/nowhere/ca.pem" in message
-    assert "contains characters that a script cannot hold" in message
+    assert "use only letters, digits and" in message
 
 
 def test_a_second_bridge_on_the_host_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

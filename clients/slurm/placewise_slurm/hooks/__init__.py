@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SCRIPTS = ("job_submit.lua", "prolog_slurmctld.sh", "jobcomp.sh", "task_prolog.sh", "task_epilog.sh")
 _PLACE = re.compile(r"@([A-Z_]+)@")
-# These values become program text, so they may only be what such names can be.
+# These values become program text: no quotes, spaces or other shell characters.
 _SAFE = re.compile(r"[\w./:-]+")
 
 
@@ -31,11 +31,11 @@ def write_hooks(config: BridgeConfig, folder: Path) -> list[Path]:
 
 
 def script_values(config: BridgeConfig) -> dict[str, str]:
-    """The text for each place of the templates. Raises ValueError for a name that cannot stand in a script."""
+    """The text for each placeholder of the templates. Raises ValueError for a name with unsafe characters."""
     hooks = config.hooks
     for text in (hooks.listen_host, *hooks.partitions, hooks.shares_dir or "/"):
         if not _SAFE.fullmatch(text):
-            raise ValueError(f"{text!r} contains characters that a script cannot hold")
+            raise ValueError(f"{text!r} goes into the scripts: use only letters, digits and _ . / : -")
     return {
         "POKE_HOST": hooks.listen_host,
         "POKE_PORT": str(hooks.listen_port),

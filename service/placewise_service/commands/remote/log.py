@@ -70,7 +70,7 @@ def export(
 ) -> None:
     """Write new entries to Parquet, by day, each decision once, outcomes joined. Safe to kill and to repeat."""
     if target and not clusters:
-        raise CommandError("--target needs --cluster: a token is good for some clusters", Exit.USAGE)
+        raise CommandError("--target needs --cluster: name the clusters whose log the token may read", Exit.USAGE)
     if not _POSITION.fullmatch(after):
         raise CommandError(f"--after {after}: a position is MILLISECONDS-NUMBER", Exit.USAGE)
     source = _of_service(target_of(target, token, tls_ca), clusters or ()) if target else opened_store()

@@ -70,9 +70,11 @@ def replay(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the replayed cluster.")] = 12,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs of each node.")] = 8,
     gpu_model: Annotated[str, typer.Option(help="GPU model of every node, with --truth.")] = "V100",
-    max_jobs: Annotated[int, typer.Option(min=0, help="Only the first so many jobs; 0: all.")] = 0,
+    max_jobs: Annotated[int, typer.Option(min=0, help="Number of jobs, from the first on; 0: all.")] = 0,
     jobs_per_hour: Annotated[float, typer.Option(min=0, help="Mean rate of arrivals; 0: the trace's own.")] = 0.0,
-    truth: Annotated[str, typer.Option(help="Runs jobs at true speeds: site or judge. Empty: the trace's times.")] = "",
+    truth: Annotated[
+        str, typer.Option(help="Truth that gives the speeds: site or judge. Empty: the trace's times.")
+    ] = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the truth and of the decisions, with --truth.")] = 0,
     exploration_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of jobs that explore.")] = 0.0,
     explorers: Annotated[
@@ -82,7 +84,7 @@ def replay(
         float, typer.Option(min=0, max=1, help="Share of jobs for which AdmitOrWait explores.")
     ] = 0.0,
     speed: Annotated[
-        float, typer.Option(min=0, help="Seconds of the trace in one second; 0: as fast as the service answers.")
+        float, typer.Option(min=0, help="Trace seconds per real second; 0: as fast as the service answers.")
     ] = 0.0,
     reports_progress: Annotated[
         bool | None,
@@ -105,7 +107,7 @@ def replay(
     tls_ca: CaOption = None,
     is_json: JsonOption = False,
 ) -> None:
-    """AdmitOrWait, Place, started, progress, finished: each with the trace's time."""
+    """Replay a trace: ask AdmitOrWait and Place, report starts, progress and ends, all at the trace's times."""
     if admit == "none" and not truth:
         raise CommandError("--admit none needs --truth: name an admission policy, such as fifo", Exit.USAGE)
     names = policies or ["consolidate", "load-balance"]

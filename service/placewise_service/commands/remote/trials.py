@@ -27,7 +27,7 @@ from placewise_service.commands.console import console, print_json, print_table
 from placewise_service.commands.exits import CommandError, Exit
 
 ClusterOption = Annotated[
-    str, typer.Option("--cluster", "-c", help="Only this cluster; empty: all that have none of their own.")
+    str, typer.Option("--cluster", "-c", help="Only this cluster; empty: all without a setting of their own.")
 ]
 CANARY_COLUMNS = ("cluster", "bundle", "share", "by", "since", "salt")
 _TIMEOUT_S = 60.0
@@ -40,9 +40,12 @@ def canary(
         str,
         typer.Option(help="How jobs are split. job: by the hash of their ids; time: by alternating blocks of time."),
     ] = "job",
-    period_s: Annotated[float, typer.Option(help="By time: length of two blocks; 0: one hour.", min=0.0)] = 0.0,
+    period_s: Annotated[
+        float, typer.Option(help="By time: seconds of a period (two blocks); 0: one hour.", min=0.0)
+    ] = 0.0,
     washout_s: Annotated[
-        float, typer.Option(help="By time: first part of a block, which counts for neither; -1: a tenth.", min=-1.0)
+        float,
+        typer.Option(help="By time: seconds at the start of a block that count for no arm; -1: a tenth.", min=-1.0),
     ] = -1.0,
     cluster: ClusterOption = "",
     is_off: Annotated[bool, typer.Option("--off", help="End the canary.")] = False,
@@ -77,7 +80,7 @@ def promote(
     name: Annotated[str, typer.Argument(help="Fail unless this is the canary; empty: any.")] = "",
     cluster: ClusterOption = "",
     is_ungated: Annotated[
-        bool, typer.Option("--ungated", help="Also if the gate did not let it pass on this cluster.")
+        bool, typer.Option("--ungated", help="Promote it even if it did not pass the gate on this cluster.")
     ] = False,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
@@ -112,7 +115,9 @@ def history(
     cluster: Annotated[
         str, typer.Option("--cluster", "-c", help="Changes that concern this cluster; empty: all.")
     ] = "",
-    count: Annotated[int, typer.Option("--count", "-n", help="The latest so many.", min=1, max=1000)] = 50,
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="Number of changes, the latest ones.", min=1, max=1000)
+    ] = 50,
     target: TargetOption = DEFAULT_TARGET,
     token: TokenOption = "",
     tls_ca: CaOption = None,
