@@ -218,6 +218,6 @@ def _check_device(folder: Path) -> None:
     try:
         device = json.loads(path.read_text("utf-8"))["settings"]["device"]
     except (ValueError, KeyError, TypeError):
-        return  # written by hand: the rows speak for themselves
+        return  # a file written by hand need not name the device
     if device == "cpu":
         raise TraceError(str(path), 1, 1, "device", "these pairs were profiled on CPU cores: use --device cuda")

@@ -89,7 +89,7 @@ def _forecasts(time_s: FloatArray, residual: FloatArray, cut_s: float, block_s: 
 
 
 def as_json(found: Drift) -> Mapping[str, Any]:
-    """One object."""
+    """The drift as one JSON object."""
     return {
         **asdict(found),
         "columns": {name: {**asdict(one), "level": str(one.level)} for name, one in found.columns.items()},
@@ -98,7 +98,7 @@ def as_json(found: Drift) -> Mapping[str, Any]:
 
 
 def lines(found: Drift, shown: int = 10) -> list[str]:
-    """The `shown` columns that moved most, and the rest in words."""
+    """The report: the `shown` columns that moved most, forecasts, unseen models and GPU types, and the verdict."""
     text = [f"{found.reference} jobs before the cut, {found.recent} from then on"]
     most = sorted(found.columns.items(), key=lambda item: -item[1].psi)[:shown]
     text += [f"  {name:24} PSI {one.psi:.3f} (by chance up to {one.noise:.3f}) {one.level}" for name, one in most]

@@ -191,7 +191,7 @@ class SiteSimulation:
         return SimJob(job, work_s, submit_s, number=number, ideal_s=work_s)
 
     def _speed(self, fit: SiteFit, seed: int) -> SpeedModel:
-        """Overridden by a truth that the fit is compared with."""
+        """The speeds that the simulation runs by. Subclasses run by a truth instead, to compare the fit with it."""
         return SiteSpeed(fit, seed)
 
     def _played(

@@ -74,7 +74,7 @@ class Args:
         default=0.0, metadata={"help": "Read no decisions of the log after this time (seconds since 1970); 0: all."}
     )
     only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without simulations."})
-    start: Path | None = field(default=None, metadata={"help": "Bundle whose net it begins with."})
+    start: Path | None = field(default=None, metadata={"help": "Bundle whose net the training starts from."})
 
 
 @dataclass(slots=True)

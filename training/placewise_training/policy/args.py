@@ -62,7 +62,7 @@ class Args:
     device: str = field(
         default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
     )
-    # Equal on and off Ray, and no part of what a training is of.
+    # Kept out of `repr`, which identifies a training: results are the same with and without Ray.
     ray: str | None = field(default=None, repr=False, metadata={"help": HELP, "metavar": METAVAR})
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
     # a log
@@ -72,12 +72,13 @@ class Args:
     )
     only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without simulations."})
     start: Path | None = field(
-        default=None, metadata={"help": "Bundle whose net it begins with; with a log by default the shipped one."}
+        default=None,
+        metadata={"help": "Bundle whose net the training starts from. Default: the shipped one with a log, else none."},
     )
 
 
 def check(args: Args) -> None:
-    """Raises ValueError for what there is not."""
+    """Raises ValueError for an unknown value, or for options that do not go together."""
     if args.method not in METHODS:
         raise ValueError(f"no method is called {args.method!r}; there are: {', '.join(METHODS)}")
     if args.teacher not in ("truth", "reward"):
@@ -91,18 +92,19 @@ def check(args: Args) -> None:
 
 
 def warm_share(args: Args) -> float:
-    """Of the budget, for imitation."""
+    """The share of the budget that imitation gets."""
     return 1.0 if args.method == "imitate" else args.warm_share
 
 
 def method_at(args: Args, share: float) -> str:
-    """The method of the hour, after that share of the budget."""
+    """The method in use once that share of the budget is spent."""
     first, _, then = args.method.partition("+")
     return first if not then or share < args.warm_share else then
 
 
 def reward_of(args: Args, method: str) -> Reward:
-    """Harmony's actor-critic has its (1) from the reward model, PPO the time jobs spend, from the training truth."""
+    """By default Harmony's actor-critic takes its reward (1) from the reward model. PPO's reward is the time that jobs
+    spend under the training truth."""
     if args.reward:
         return "jct" if args.reward == "jct" else "progress"
     return "jct" if method == "ppo" else "progress"

@@ -77,13 +77,15 @@ class Args:
     heads: int = field(default=8, metadata={"help": "Attention heads, as Harmony."})
     layers: int = field(default=2, metadata={"help": "Encoder layers, as Harmony."})
     members: int = field(default=4, metadata={"help": "Heads on the trunk, each with weights of its own."})
-    doubt_steps: int = field(default=1200, metadata={"help": "Steps of the ensemble that tells how sure the net is."})
-    practice: int = field(default=8, metadata={"help": "Simulations of each kind that the uncertainty is scaled on."})
+    doubt_steps: int = field(
+        default=1200, metadata={"help": "Training steps of the ensemble that estimates the uncertainty."}
+    )
+    practice: int = field(default=8, metadata={"help": "Simulations of each kind that calibrate the uncertainty."})
     new_weight: float = field(
-        default=3.0, metadata={"help": "Weight of the new job, whose speed nobody reported; of others it is 1."}
+        default=3.0, metadata={"help": "Loss weight of the new job, which has no reported speed; others have 1."}
     )
     peak_rate: float = field(default=2e-3, metadata={"help": "Learning rate at the end of the warm-up."})
-    warm_up: int = field(default=200, metadata={"help": "Steps of rising learning rate, which then falls."})
+    warm_up: int = field(default=200, metadata={"help": "Warm-up steps, in which the learning rate rises to its peak."})
     blind_share: float = field(default=0.15, metadata={"help": "Samples whose reported speeds are hidden."})
     held_back: float = field(default=0.05, metadata={"help": "Share of the simulations kept for validation."})
     validate_every: int = field(default=250, metadata={"help": "Steps between validations and checkpoints."})
@@ -92,7 +94,7 @@ class Args:
         default="", metadata={"help": "Torch device. By default a GPU, or the CPU of a machine without GPU."}
     )
     start: str = field(
-        default="", metadata={"help": "reward.pt, reward.onnx or bundle of an equal net whose weights to begin with."}
+        default="", metadata={"help": "reward.pt, reward.onnx or bundle: initial weights, of a net of this size."}
     )
     log: str = field(default="", metadata={"help": "Folder or URL of an exported decision log, to learn from."})
     before_s: float = field(
@@ -101,7 +103,7 @@ class Args:
     only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without simulations."})
     log_share: float = field(default=0.5, metadata={"help": "Share of the batches that come from the log."})
     spread_only: bool = field(
-        default=False, metadata={"help": "Keep the speeds it begins with and train only its expected error."}
+        default=False, metadata={"help": "Freeze the predicted speeds; train only their expected error."}
     )
     resume: bool = field(default=False, metadata={"help": "Go on from the checkpoint in `out`."})
 

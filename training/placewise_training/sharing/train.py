@@ -97,7 +97,7 @@ class Args:
         default=0.0, metadata={"help": "Learn from no decision after this time (seconds since 1970); 0: from all."}
     )
     only_log: bool = field(default=False, metadata={"help": "Learn from the log alone."})
-    start: Path | None = field(default=None, metadata={"help": "Bundle whose net it begins with."})
+    start: Path | None = field(default=None, metadata={"help": "Bundle whose net the training starts from."})
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,10 +54,10 @@ class Args:
 
     out: Path = field(default=Path("var/train/stdm"), metadata={"help": "Folder for checkpoint, report, TensorBoard."})
     seed: int = field(default=0, metadata={"help": "Of every draw."})
-    draws: int = field(default=20, metadata={"help": "Variants of each kind of subtask in the history."})
-    known: int = field(default=2, metadata={"help": "Profiled metrics of a new subtask; IAWP has two."})
+    draws: int = field(default=20, metadata={"help": "Training rows drawn per kind of subtask."})
+    known: int = field(default=2, metadata={"help": "Metrics that are profiled of a new subtask; two in IAWP's paper."})
     pretrain_steps: int = field(default=500, metadata={"help": "NCF: steps of Adam on the history."})
-    sgd_steps: int = field(default=2500, metadata={"help": "NCF: steps of SGD with the new subtasks stitched on."})
+    sgd_steps: int = field(default=2500, metadata={"help": "NCF: steps of SGD on the history and the new subtasks."})
     sgd_rate: float = field(default=5.0, metadata={"help": "NCF: learning rate of SGD."})
     decay: float = field(default=1e-3, metadata={"help": "NCF: λ of (5)."})
     completion_steps: int = field(default=4000, metadata={"help": "Completion net: steps of AdamW."})
@@ -77,7 +77,9 @@ class Args:
         default=0.0, metadata={"help": "Learn from decisions before this time alone (seconds since 1970); 0: from all."}
     )
     only_log: bool = field(default=False, metadata={"help": "Learn from the log alone, without drawn rows."})
-    start: Path | None = field(default=None, metadata={"help": "Bundle whose net it begins with on a log."})
+    start: Path | None = field(
+        default=None, metadata={"help": "With --log: bundle whose net the training starts from."}
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
-"""Every contender on every scenario, one paired window each. A line of JSON per scenario; a later run goes on.
+"""Runs every policy and oracle on every scenario, one paired window each. Writes a line of JSON per scenario; a later
+run goes on where the file ends.
 
     python -m placewise_training.unseen.judge --out unseen.jsonl [--count 512] [--only 0:64] [--bundle DIR]
 
-All place in the order of arrival, at every event, behind the same jobs and noise. The oracles know the true speeds.
+Jobs are placed in order of arrival, at every event. All contenders get the same jobs and the same noise. The oracles
+know the true speeds.
 """
 
 import argparse
@@ -142,16 +144,18 @@ def main(arguments: Sequence[str]) -> None:
     """Judges scenarios FIRST:END of the first `--count`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="file of one JSON object per scenario, appended to")
-    parser.add_argument("--seed", type=int, default=SOBOL_SEED, help="of the sequence; the default one is for judging")
-    parser.add_argument("--count", type=int, default=512, help="scenarios of the sequence")
-    parser.add_argument("--only", default="", help="FIRST:END, a part of them")
+    parser.add_argument(
+        "--seed", type=int, default=SOBOL_SEED, help="of the scenarios; tune on another seed than the default"
+    )
+    parser.add_argument("--count", type=int, default=512, help="scenarios to draw")
+    parser.add_argument("--only", default="", help="FIRST:END, a range of the drawn scenarios")
     parser.add_argument("--bundle", type=Path, default=None, help="directory; the shipped one if left out")
     parser.add_argument("--players", nargs="+", default=list(PLAYERS))
     parser.add_argument("--processes", type=int, default=1)
     add_option(parser)
-    parser.add_argument("--without-links", action="store_true", help="no inventory has the bandwidth between GPUs")
+    parser.add_argument("--without-links", action="store_true", help="inventories lack the bandwidth between GPUs")
     parser.add_argument("--without-speeds", action="store_true", help="no job reports its speed")
-    parser.add_argument("--times", type=float, default=1.0, help="the inventory has so many times the true bandwidths")
+    parser.add_argument("--times", type=float, default=1.0, help="factor on the bandwidths in the inventory; 1: true")
     args = parser.parse_args(arguments)
     first, _, end = args.only.partition(":")
     wanted = scenarios(args.count, args.seed)[int(first or 0) : int(end or args.count)]

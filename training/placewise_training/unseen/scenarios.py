@@ -144,8 +144,8 @@ def gpu_seconds(jobs: Sequence[SimJob]) -> float:
 
 
 def scenarios(count: int, seed: int = SOBOL_SEED) -> list[Scenario]:
-    """The first `count` of the sequence, a power of two if the levels are to be even. Whoever chooses between nets or
-    settings by scenarios takes another `seed`: those of SOBOL_SEED are for judging."""
+    """The first `count` scenarios of the Sobol sequence; the levels are even if `count` is a power of two. To choose
+    nets or settings, take another `seed`: the scenarios of SOBOL_SEED are kept for the final judgement."""
     sobol = qmc.Sobol(d=10, seed=seed)
     points = sobol.random_base2(max(1, math.ceil(math.log2(count))))[:count]
     first = 0 if seed == SOBOL_SEED else 100_000 + seed * 1000

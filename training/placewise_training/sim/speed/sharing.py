@@ -17,7 +17,7 @@ Composition = Literal["additive", "product"]
 
 
 class PairSharing:
-    """Implements the core's GpuInterference, so that a policy may be given it (or another) as its belief."""
+    """Relative speeds from a table of pairs. It is a GpuInterference, so a simulated policy can be given it too."""
 
     def __init__(self, pairs: Mapping[tuple[str, str], float], catalogue: Catalogue, rule: Composition) -> None:
         self._pairs = pairs
