@@ -1,4 +1,4 @@
-"""A public key that bundles may be signed with, as data: a service that checks no signature loads no cryptography."""
+"""The public key that verifies a bundle's signature. Plain data: a service that verifies none loads no cryptography."""
 
 from placewise_core.basics.frozen import frozen
 
@@ -7,7 +7,7 @@ SIGNATURES = "manifest.sig"  # the file beside a manifest
 
 @frozen
 class PublicKey:
-    """`id` are the first digits of the SHA-256 of the ed25519 key, `raw` (32 bytes)."""
+    """`raw` is the ed25519 key (32 bytes), `id` the first digits of its SHA-256."""
 
     id: str
     raw: bytes

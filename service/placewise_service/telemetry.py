@@ -341,7 +341,8 @@ class Telemetry:
         return child
 
     def _of_cluster(self, cluster: str, metric: Any, *labels: str) -> Any:
-        """A child that goes with the cluster. Workers that have named their most clusters count the rest together."""
+        """The labelled series of a cluster, removed with it. Beyond _MOST_IN_FILES clusters a worker counts the rest as
+        _OTHERS."""
         if self._is_shared and cluster not in self._in_files:
             if len(self._in_files) <= _MOST_IN_FILES:
                 self._in_files.add(cluster)

@@ -36,7 +36,7 @@ from placewise_core.domain.model_names import canonical
 MAX_QUEUES = 1000  # with settings of their own
 MAX_EXPLORERS = 16
 MAX_WEIGHT = 1000  # of an explorer
-MAX_CO_RUNS = 64  # of one job: more than there are models worth measuring against
+MAX_CO_RUNS = 64  # of one job; fewer models are worth measuring against
 MAX_LAYERS = 4096  # of one job
 _MAX_COUNT = 1_000_000
 _MOST_RELATIVE_SPEED = 2.0  # a little over 1 is noise; more than twice as fast beside co-tenants is a mistake

@@ -6,13 +6,14 @@ The gang is packed best fit, largest tasks first, until a task finds no node; th
 resources. Order of the blockers, the first to fix first:
 
 1. demands that no node can ever satisfy: SELECTOR_MISMATCH, GPU_MODEL_MISMATCH on every node
-2. nodes with room for the task that may not be used: NODE_DOWN, NODE_DRAINING, STALE_TELEMETRY, THERMAL_LIMIT
+2. unusable nodes with room for the task: NODE_DOWN, NODE_DRAINING, STALE_TELEMETRY, THERMAL_LIMIT
    (those that hold back most nodes first)
 3. usable nodes with room that the job's own limits refuse: MAX_PER_NODE, SLOWDOWN_LIMIT
-4. FRAGMENTED: enough is free in sum for all tasks left, on no node enough for one
+4. FRAGMENTED: the free resources suffice for all tasks left in sum, but for none on any single node
 5. INSUFFICIENT_…: resources short on usable nodes; first the one that alone is missing on most nodes, then the
    smallest shortfall relative to the demand
-6. nodes with room that selector or GPU model exclude while others match: SELECTOR_MISMATCH, GPU_MODEL_MISMATCH
+6. nodes with room that the selector or the GPU model excludes, if other nodes match both: SELECTOR_MISMATCH,
+   GPU_MODEL_MISMATCH
 
 A gang that fits but for `keep_together` or an exclusive network has that one blocker: KEEP_TOGETHER, or else
 EXCLUSIVE_NETWORK.

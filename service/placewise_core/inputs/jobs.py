@@ -70,7 +70,7 @@ def _encoded(job: Job) -> Float32:
 
 @lru_cache(maxsize=4096)
 def _model_columns(model: str) -> tuple[float, ...]:
-    """One-hot of the measured model that this one is or is most like, and whether it is that one."""
+    """One-hot of the nearest measured model, and whether `model` is that model."""
     name = nearest(model, MODEL_VOCABULARY) if model else None
     is_known = name is not None and name == canonical(model)
     return (*(float(known == name) for known in MODEL_VOCABULARY), float(is_known))
@@ -80,7 +80,7 @@ _ARCHITECTURES = {kind: tuple(float(kind is other) for other in Architecture) fo
 _PRIORITIES = {priority: tuple(float(priority is other) for other in Priority) for priority in Priority}
 
 
-# Of a job's tasks: the node, the role (0 worker, 1 parameter server), and how many.
+# A job's tasks of one role on one node: node row, role (0 worker, 1 parameter server), number of tasks.
 Cell = tuple[int, int, int]
 
 
@@ -95,7 +95,7 @@ class Held:
 
     @classmethod
     def of(cls, assignments: Sequence[Assignment], index: Mapping[str, int]) -> "Held":
-        """`index` gives the place of each node; tasks on nodes it lacks are passed over."""
+        """Counts tasks by node and role. `index`: node id → row; tasks on other nodes are skipped."""
         counted: dict[tuple[int, int], int] = {}
         in_role = [0, 0]
         for assignment in assignments:
@@ -146,7 +146,7 @@ class JobTokens:
         return row
 
     def of_running(self, running: Sequence[RunningJob], index: Mapping[str, int]) -> tuple[Float32, Sequence[Held]]:
-        """Tokens (n, JOB_FEATURES), and where the tasks of each job are. `index` as in Held.of."""
+        """Tokens (n, JOB_FEATURES) of running jobs, and the nodes of each job's tasks. `index`: node id → row."""
         if len(self._running.slots) > _REMEMBERED:  # job ids never come back: without a bound the memory would fill
             self._running = _Block()
         kept, at = self._running, []
@@ -188,7 +188,7 @@ class JobTokens:
 
 
 class _Block:
-    """Rows by slot, and per slot which job it is of, as it was seen last, and where its tasks were then."""
+    """Rows by slot. A slot belongs to one job; it keeps the job and its nodes as they were last encoded."""
 
     def __init__(self) -> None:
         self.slots: dict[JobId, int] = {}

@@ -32,9 +32,9 @@ COLUMNS = (
     "gpus",  # / 8
     "gpu_speed",  # of a V100
     "tasks_per_core",
-    # log(1 + ·) of times in those of the mean task, were the node to do nothing else:
-    "cpu_wait",  # what waits for cores alone, over the cores
-    "gpu_wait",  # what GPUs can do, over the GPUs
+    # log(1 + time / time of the mean task), if the node did nothing else:
+    "cpu_wait",  # waiting work that only cores can do, per core
+    "gpu_wait",  # waiting work that GPUs can do, per GPU
     "cpu_after",  # with the task
     "gpu_after",
     "own_cpu",  # the task's own, one subtask after the other
@@ -105,7 +105,7 @@ class RowEncoder:
         return out
 
     def _waiting(self, view: ClusterView, rows: IntArray, own_s: float) -> tuple[FloatArray, float]:
-        """(C, 2) seconds of work on each node, and the mean of all of a task, this one among them."""
+        """(C, 2) seconds of work that is left on each node, and the mean seconds of a task, this one included."""
         kept = self._kept.setdefault(view, {})
         out: list[tuple[float, float]] = []
         total_s, count = own_s, 1
@@ -139,7 +139,7 @@ def _gpu_speeds(view: ClusterView) -> FloatArray:
 
 
 def _slowest(speeds: FloatArray) -> float:
-    """What speedups are taken to be measured on: the slowest GPU of the cluster, the careful reading."""
+    """Speed of the cluster's slowest GPU. Speedups count as measured on it, which is the cautious assumption."""
     return float(speeds[speeds > 0].min()) if (speeds > 0).any() else 1.0
 
 

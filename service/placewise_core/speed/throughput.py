@@ -31,7 +31,7 @@ FORMS: Mapping[str, Callable[[Mapping[str, Any]], ThroughputForm]] = {
     "knots": KnotForm.from_dict,
 }
 _REMEMBERED = 4096  # names and batches come from callers: without a bound they would fill the memory
-_GENERIC_PARAMS_MILLIONS = 25.0  # of a job that says nothing at all: about a ResNet-50, the commonest training job
+_GENERIC_PARAMS_MILLIONS = 25.0  # of a job that declares nothing: about a ResNet-50, the commonest training job
 
 
 @frozen
@@ -135,7 +135,7 @@ class ThroughputModel:
         return _kept(self._steps, match, batch, lambda: _step_s(match, batch))
 
     def single_gpu_s(self, job: Job, match: Match, default_s: float) -> float:
-        """Lat(t, ⟨1, 1⟩): as the job says, else from its iterations, else `default_s`: nothing is known of its work."""
+        """Lat(t, ⟨1, 1⟩): as the job declares, else from its iterations, else `default_s`."""
         if job.single_gpu_s > 0:
             return job.single_gpu_s
         iterations = job.total_iterations
@@ -208,7 +208,7 @@ def _faster(gpu_model: str, profile: Profile) -> float:
 
 
 def _unlikeness(model: str, other: str) -> int:
-    """0 for one network, 1 for one family (names equal up to digits), 2 otherwise."""
+    """Distance of two names: 0 if they are equal, 1 in one family (equal up to the first digit), 2 otherwise."""
     a, b = normalised(model), normalised(other)
     if a == b:
         return 0

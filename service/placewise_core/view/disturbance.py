@@ -1,9 +1,9 @@
-"""Reports of progress as measurements of how jobs on several nodes disturb each other. Pure;
-speed/learned/disturbance.py estimates.
+"""Turns progress reports into measurements of how multi-node jobs disturb each other. Does no I/O;
+speed/learned/disturbance.py estimates from the measurements.
 
 A report counts if its job has whole GPUs of one model on several nodes, shares no GPU, and its samples per epoch are
-known. Who was beside it since its last report, nobody knows: that those were its neighbours of now is an assumption. It
-weighs as the share of the job's work that was new in it, as a report of throughput does (view/speeds.py).
+known. The neighbours since the job's last report are unknown, so its present neighbours are assumed. A report's weight
+is the share of the job's work that is new in it, as for throughput (view/speeds.py).
 """
 
 import math
@@ -18,19 +18,19 @@ from placewise_core.view.view import ClusterView
 
 
 def wide_beside(nodes: set[int], view: ClusterView) -> set[JobId]:
-    """The jobs on several nodes that hold something on one of these."""
+    """The multi-node jobs that have tasks on one of `nodes`."""
     return {job_id for m in nodes if view.gangs_on[m] for job_id in view.usage.jobs_on(m) if is_wide(job_id, view)}
 
 
 def is_wide(job_id: JobId, view: ClusterView) -> bool:
-    """Whether a running job holds several nodes; not of one whose tasks are being claimed still."""
+    """Whether a running job spans several nodes. False while its tasks are still being claimed."""
     running = view.jobs.get(job_id)
     return running is not None and any(task.node != running.assignments[0].node for task in running.assignments)
 
 
 def disturbance_of(running: RunningJob, speed: float, epochs_done: float, view: ClusterView) -> Addition | None:
-    """The addition of a report to the sums; None if it says nothing of disturbance. `running` is the job before the
-    report; speed in epochs per second."""
+    """A report's addition to the sums; None if it does not count. `running` is the job before the report; `speed` is
+    in epochs per second."""
     job, tasks = running.job, running.assignments
     shape, weight = shape_of(tasks), new_share(running, epochs_done)
     if shape is None or shape[0] < 2 or not 0 < speed < math.inf or job.dataset_size <= 0 or weight <= 0:

@@ -28,7 +28,7 @@ class Slots:
         self._counted_ahead = -1  # the usage's stamp when slots were last counted ahead
 
     def feasible(self, demand: FloatArray, group: TaskGroup, sharing: GpuSharing, usable: BoolArray) -> BoolArray:
-        """(M,) nodes with room for one task of `group`. A shared GPU's slowdown limits are not looked at here."""
+        """(M,) nodes with room for one task of `group`. Slowdown limits on shared GPUs are not checked here."""
         if self.is_countable(demand, group, sharing):
             mask = self.countable_feasible(demand)
             mask &= usable
@@ -42,7 +42,7 @@ class Slots:
         return mask
 
     def feasible_on(self, m: int, demand: FloatArray, group: TaskGroup, sharing: GpuSharing) -> bool:
-        """`feasible` for the one node m, usability and labels aside: cheap, for after a claim."""
+        """`feasible` for node m alone, without usability and labels: a cheap check after a claim."""
         if self.is_countable(demand, group, sharing):
             return self._countable_feasible_on(m, demand)
         rows = demand > 0
@@ -56,7 +56,7 @@ class Slots:
         return demand.item(GPUS) == 0.0 or self.wants_whole_gpus(demand, group, sharing)
 
     def countable_feasible(self, demand: FloatArray) -> BoolArray:
-        """(M,) nodes with room for one task of a countable demand, usable or not."""
+        """(M,) nodes with room for one task of a demand that `is_countable`, also those that are not usable."""
         slots = self._kept_slots(demand)
         if slots is not None:
             return slots >= 1.0

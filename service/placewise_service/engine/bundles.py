@@ -70,8 +70,8 @@ class SharedBundles:
         return await asyncio.to_thread(self._registry.list)
 
     async def activate(self, name: str, cluster: str = "", caller: str = "") -> BundleStatus:
-        """Lets a bundle answer, here at once and everywhere soon: for one cluster, or for all that have none of their
-        own. "" as a bundle ends the cluster's own. Ends the canary there.
+        """Lets a bundle answer, here at once and on other replicas soon. `cluster` "" stands for all clusters without a
+        bundle of their own. `name` "" ends the cluster's own bundle. Ends the cluster's canary.
 
         Raises NotFoundError, InvalidRequestError for a bundle that is refused here (nothing changes then anywhere),
         StateUnavailableError.
@@ -80,8 +80,8 @@ class SharedBundles:
             return await self._answers(cluster, name, ChangeKind.ACTIVATED, caller)
 
     async def rollback(self, cluster: str = "", caller: str = "") -> BundleStatus:
-        """Back to the bundle that served before, which for a cluster may be that of all. Raises NotFoundError if there
-        was none, and as activate does."""
+        """Activates the previous bundle; for a cluster that may be the bundle of all clusters. Raises NotFoundError if
+        there was none, and the errors of activate."""
         async with self._lock:
             choice = await self._store.bundles()
             if cluster:
@@ -96,10 +96,11 @@ class SharedBundles:
     async def promote(
         self, cluster: str = "", name: str = "", caller: str = "", *, allow_ungated: bool = False
     ) -> BundleStatus:
-        """Lets the canary of a cluster, or of all that have none of their own, answer all jobs there, and ends it.
+        """Lets the canary answer all jobs of its cluster, and ends the canary. `cluster` "" stands for all clusters
+        without a canary of their own.
 
-        Raises NotFoundError without a canary, InvalidRequestError if it is another than `name` or if the gate did not
-        let it pass there, which `allow_ungated` overrides; and as activate does.
+        Raises NotFoundError without a canary. Raises InvalidRequestError if the canary is not `name`, or if it did not
+        pass the gate there; `allow_ungated` overrides the gate. Raises the errors of activate.
         """
         async with self._lock:
             choice = await self._store.bundles()
@@ -238,8 +239,8 @@ class SharedBundles:
                 continue  # the views report it; the choice in force stands
 
     async def _answers(self, cluster: str, name: str, kind: ChangeKind, caller: str, reason: str = "") -> BundleStatus:
-        """Lets a bundle answer for a cluster, or for "" for all that have none of their own. "" as a bundle stands for
-        that of all."""
+        """Lets a bundle answer for a cluster; "" stands for all clusters without a bundle of their own. `name` "" gives
+        the cluster the bundle of all."""
         before = self._registry.bundle_of(cluster).name
         if not name:
             change = self._change(kind, cluster, caller, previous=before)

@@ -36,13 +36,13 @@ _STALE_AFTER_S = 3.0  # the tail hears from a live store every second
 # soon as the tail, which then rests no longer, has brought it. While nobody else writes, the tail rests longer.
 _FOLLOW_EVERY_S = 0.005
 _FOLLOW_QUIET_EVERY_S = 0.025
-_STEP = 16  # gangs given back at a time
+_STEP = 16  # gangs given back before others have their turn
 _LARGE = 200  # nodes, and jobs, from which a view is built, or a report made ready, beside the loop
-_MOST_TASKS = 1024  # that an event takes or gives back in one go
+_MOST_TASKS = 1024  # of an event that claims or frees them in one go
 _TASKS_PER_TURN = 256
 _TURN_S = 0.005
-_RENEWAL_S = 1.0  # longest delay by a large report for a decision that needs later events
-_RETRY_S = 0.2  # well inside the two seconds in which a replica must recover after its store
+_RENEWAL_S = 1.0  # a decision waits so long for events that come after a large report
+_RETRY_S = 0.2  # back-off after a store error; a replica must recover within two seconds of its store
 
 
 class LiveView:
@@ -57,7 +57,7 @@ class LiveView:
         self._ahead: dict[int, Event] = {}  # own mutations whose predecessors the tail has not brought yet
         self._assumed: dict[JobId, RunningJob] = {}
         self._due: list[RunningJob | Event] = []  # gangs and own events that go onto the view before it is next read
-        self._renewal: asyncio.Task[None] | None = None  # a large report that is made ready, or a change of many jobs
+        self._renewal: asyncio.Task[None] | None = None  # applies a large report, or a change of many jobs
         self._changed: asyncio.Event | None = None  # while somebody waits for the next events
         self._is_awaited = asyncio.Event()
         self._heard_s = clock.monotonic_s()
@@ -66,7 +66,7 @@ class LiveView:
         self.notes = ViewNotes()
         self.asked_last: Job | None = None  # the first job of the last question of admission
         self._view: ClusterView
-        self.alone = asyncio.Lock()  # held by who decides in slices
+        self.alone = asyncio.Lock()  # held by the decision that is made in slices
         self._opened = asyncio.Event()
         self._opened.set()
 

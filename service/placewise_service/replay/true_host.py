@@ -45,8 +45,8 @@ class TrueHost:
         self._truth = truth
         self.result = ReplayResult(plan)
         self._waiting: dict[str, Job] = {}
-        self._index: dict[str, int] = {}  # of started jobs, into the columns of the run
-        self._progress: dict[str, tuple[float, Progress]] = {}  # of running jobs, and when they were that far
+        self._index: dict[str, int] = {}  # started job → its index in the columns of `result`
+        self._progress: dict[str, tuple[float, Progress]] = {}  # running job → its last progress, and the time of it
         self._reports: list[JobEvent] = []
         self._now_s = 0.0
         self._gpus: dict[str, set[tuple[str, int]]] = {}  # that running jobs have, by node and index
@@ -214,7 +214,7 @@ class TrueHost:
         return replace(job, epochs_done=job.epochs_done + job.speed * (self._now_s - asked_s))
 
     def _seed(self, first: Job) -> int | None:
-        """Of a question, as in the simulator; None leaves it to the service."""
+        """The seed of a question, drawn as in the simulator. None lets the service choose it."""
         return None if self._plan.seed is None else seed_of_question(self._plan.seed, self._now_s, first)
 
     def _change_busy(self, gpus: int) -> None:

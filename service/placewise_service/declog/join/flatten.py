@@ -233,13 +233,13 @@ def _exploded(rows: pa.RecordBatch, lists: Mapping[str, str]) -> pa.Table | None
 
 
 def _where_known(lists: pa.Array, of: pa.Array) -> pa.Array:
-    """The elements of the lists, and null for each element `of` a row without a list."""
+    """The elements of the lists, flattened. `of` has the row of each; a row without a list gives nulls."""
     is_known = pc.is_valid(lists).take(of)
     return pc.replace_with_mask(pa.nulls(len(of), lists.type.value_type), is_known, pc.list_flatten(lists))
 
 
 def _alternative_nodes(alternatives: pa.Array, job_ids: pa.Array) -> pa.Array:
-    """(rows,) the nodes of any alternative of each job; null if it has none."""
+    """(rows,) per job the nodes of all its alternatives; null without alternatives."""
     found: list[list[str] | None] = [None] * len(job_ids)
     for i in np.flatnonzero(pc.fill_null(pc.list_value_length(alternatives), 0)):
         job_id = job_ids[i].as_py()
