@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from tests.golden.net import rows
+from tests.golden.net import rows, write
 from tests.golden.net.rows import Row, compare_rows
 
 _ROWS: list[Row] = [
@@ -94,3 +94,10 @@ def test_whatever_else_differs_fails_by_name(row: int, changes: dict[str, object
     with pytest.raises(AssertionError) as failed:
         compare_rows(_ROWS, _with(row, **changes), "f")
     assert reported in str(failed.value)
+
+
+@pytest.mark.parametrize("file", sorted(each.name for each in rows.FOLDER.glob("*.jsonl*")))
+def test_the_remedy_names_rows_that_can_be_written(file: str) -> None:
+    name = rows.remedy(file).partition("ROWS=")[2].rstrip("`")
+    assert name
+    assert any(part.startswith(name) for part in write.parts())

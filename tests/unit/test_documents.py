@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from placewise_core.policies.registry import placement_policies
+from placewise_models.learned import LEARNED_POLICIES
 from placewise_service.cli import app
 from placewise_service.settings import FOREIGN_PREFIXES, PREFIX, Settings
 
@@ -80,3 +82,9 @@ def test_settings_are_there(document: Path) -> None:
     for name in set(re.findall(rf"\b{PREFIX}[A-Z0-9_]*[A-Z0-9]", text(document))):
         if not f"{name}_".startswith(FOREIGN_PREFIXES):
             assert name.split("__")[0] in known, name
+
+
+@pytest.mark.parametrize("policy", [*placement_policies(), *LEARNED_POLICIES])
+def test_every_placement_policy_has_a_row(policy: str) -> None:
+    first_cells = [line.partition("|")[2].partition("|")[0] for line in text(Path("docs/placement.md")).splitlines()]
+    assert any(f"`{policy}`" in cell for cell in first_cells), f"add a row for {policy} to docs/placement.md"

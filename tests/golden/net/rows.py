@@ -186,7 +186,7 @@ def report(lines: Iterable[str], file: str) -> None:
 
 def remedy(file: str) -> str:
     """The command that writes the file again: records are written with the decisions that they are of."""
-    name = file.partition(".")[0].replace("records-", "decisions-")
+    name = file.partition(".")[0].replace("records-", "decisions-").removesuffix("-avx2")
     return f"If they are meant (tests/golden/net/README.md), run `make golden ROWS={name}`"
 
 

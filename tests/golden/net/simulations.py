@@ -1,4 +1,4 @@
-"""What `placewise simulate` answers for five small runs of every placement policy, and two of every admission policy:
+"""What `placewise simulate` answers for five small runs of every placement policy and of every admission policy:
 event hashes, and the results of the runs. And hashes of pipelines and of divisible tasks."""
 
 import contextlib
@@ -15,7 +15,7 @@ FILE = FILES.get(rows.VECTOR_UNITS, "")
 """A hash has no margin, so each way of rounding has a file; "" where there is none."""
 SEEDS = 5
 _RUN = ("--workload", "harmony", "--gpus-per-node", "4", "--nodes", "3", "--jobs", "60", "--seeds", str(SEEDS))
-_ELASTIC = ("--workload", "elastic", "--gpus-per-node", "4", "--nodes", "3", "--jobs", "25", "--seeds", "2")
+_ELASTIC = ("--workload", "elastic", "--gpus-per-node", "4", "--nodes", "3", "--jobs", "25", "--seeds", str(SEEDS))
 _CLOCKED = frozenset({"decisions_per_s", "decisions_per_s_ci95", "wall_s", "wall_s_ci95"})
 # `ldwp` places pipelines, which `placewise simulate` has none of; the shipped bundle has no nets for the others.
 _NOT_SIMULATED = frozenset({"ldwp", "harmony-paper", "ldwp-paper"})

@@ -19,36 +19,37 @@ def _nets(kind: str) -> int:
     return rows.write(nets.FILE.format(kind), asyncio.run(nets.runs_of(kind)))
 
 
-def _parts() -> dict[str, Callable[[], int]]:
-    parts: dict[str, Callable[[], int]] = {}
+def parts() -> dict[str, Callable[[], int]]:
+    """How each group of rows is written; gives back its size in bytes."""
+    found: dict[str, Callable[[], int]] = {}
     for policy in (*place_policies(), decisions.UNITS):
-        parts[f"decisions-{policy}"] = lambda policy=policy: _decisions(policy)
+        found[f"decisions-{policy}"] = lambda policy=policy: _decisions(policy)
     for kind in nets.ASKED:
-        parts[f"nets-{kind}"] = lambda kind=kind: _nets(kind)
+        found[f"nets-{kind}"] = lambda kind=kind: _nets(kind)
     for file in public.FILES:
-        parts[file] = lambda file=file: rows.write(f"{file}.jsonl", public.names(file))
-    parts[public.STATE] = lambda: rows.write(f"{public.STATE}.jsonl", asyncio.run(public.state()))
-    parts["why"] = lambda: rows.write(reasons.FILE, asyncio.run(reasons.refused()))
+        found[file] = lambda file=file: rows.write(f"{file}.jsonl", public.names(file))
+    found[public.STATE] = lambda: rows.write(f"{public.STATE}.jsonl", asyncio.run(public.state()))
+    found["why"] = lambda: rows.write(reasons.FILE, asyncio.run(reasons.refused()))
     for policy in admit_policies():
         file = queues.file_of(policy)
-        parts[f"admissions-{policy}"] = lambda policy=policy, file=file: rows.write(
+        found[f"admissions-{policy}"] = lambda policy=policy, file=file: rows.write(
             file, asyncio.run(queues.admitted(policy))
         )
-    parts["partitions"] = lambda: rows.write(queues.PARTITIONED, asyncio.run(queues.partitioned()))
+    found["partitions"] = lambda: rows.write(queues.PARTITIONED, asyncio.run(queues.partitioned()))
     if simulations.FILE:
-        parts["simulations"] = lambda: rows.write(
+        found["simulations"] = lambda: rows.write(
             simulations.FILE, map(simulations.simulated, simulations.contenders())
         )
-    return parts
+    return found
 
 
 def main(wanted: list[str]) -> None:
     total = 0
-    parts = _parts()
+    known = parts()
     for start in wanted:
-        if not any(name.startswith(start) for name in parts):
-            sys.exit(f"no golden rows are called {start}; there are {', '.join(parts)}")
-    for name, write in parts.items():
+        if not any(name.startswith(start) for name in known):
+            sys.exit(f"no golden rows are called {start}; there are {', '.join(known)}")
+    for name, write in known.items():
         if not wanted or any(name.startswith(start) for start in wanted):
             began_s = time.process_time()
             size = write()

@@ -229,4 +229,5 @@ def test_among_equals_the_smallest_relative_shortfall_comes_first() -> None:
 
 def test_the_table_of_reasons_is_complete() -> None:
     table = (Path(__file__).parents[4] / "docs" / "reasons.md").read_text("utf-8")
-    assert sorted(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE)) == sorted(Reason)
+    reasons = sorted(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE))
+    assert reasons == sorted(Reason), "docs/reasons.md has one row for each reason"
