@@ -51,3 +51,8 @@ def test_a_row_opens_what_is_there(row: str) -> None:
         for symbol in re.findall(r"`(\w+)`", named):
             defined = rf"^ *(class|def|async def) {symbol}\b|^ *{symbol}\b.*="
             assert re.search(defined, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), f"{symbol} in {path}"
+    files = [ROOT / path for path in paths if (ROOT / path).is_file()]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    for name in re.findall(r"`([A-Za-z_]\w+)`", row):
+        is_golden = any(file.name.startswith(name) for file in (ROOT / "tests/golden/net/data").iterdir())
+        assert is_golden or re.search(rf"\b{name}\b", text), f"{name} stands in none of the files of its row"

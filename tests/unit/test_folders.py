@@ -1,5 +1,6 @@
-"""No folder is a mere listing: at most fifteen Python files stand in one."""
+"""No folder is a mere listing: at most fifteen Python files stand in one. Modules and functions are short, too."""
 
+import ast
 import multiprocessing
 import os
 import re
@@ -8,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fakes.quick.sources import nodes, parsed
 
 ROOT = Path(__file__).parents[2]
 MOST = 15
 MOST_LINES = 500
+MOST_LINES_OF_A_FUNCTION = 60  # without its parameters: a command has one for each option
 
 
 @pytest.mark.parametrize("root", ["service", "training", "clients", "tests", "tools"])
@@ -27,6 +30,16 @@ def test_no_module_has_more_than_five_hundred_lines(root: str) -> None:
     modules = [path for path in files if not path.stem.endswith(("_pb2", "_pb2_grpc"))]
     counts = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in modules}
     assert {name: count for name, count in counts.items() if count > MOST_LINES} == {}
+
+
+def test_functions_are_short() -> None:
+    functions = (
+        (f"{path.name}: {node.name}", (node.end_lineno or 0) - node.body[0].lineno + 1)
+        for path, tree in parsed("def ")
+        for node in nodes(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    assert {name: lines for name, lines in functions if lines >= MOST_LINES_OF_A_FUNCTION} == {}
 
 
 def test_no_unit_or_property_test_that_starts_no_process_is_slow() -> None:
