@@ -78,11 +78,13 @@ async def test_an_unknown_cluster_holds_nothing(harness: Harness) -> None:
 
 
 async def test_a_repeated_request_gets_the_first_answer(harness: Harness, store: StateStore) -> None:
+    other = harness.other()
+    await records(other)  # connected: an answer is remembered for a second alone
     first = await hold(store, job("a"), request_id="q1", answer=b"\x00first")
     assert isinstance(first, Reserved)
-    again = await hold(harness.other(), job("b", task(gpus=(1,))), request_id="q1", answer=b"second")
+    again = await hold(other, job("b", task(gpus=(1,))), request_id="q1", answer=b"second")
     assert again == Repeated(b"\x00first", pytest.approx(first.expire_time_s, abs=2e-6))
-    assert await harness.other().remember(CLUSTER, "q1", b"third") == again
+    assert await other.remember(CLUSTER, "q1", b"third") == again
     assert len((await records(store)).jobs) == 1
     await harness.advance(1.05)
     assert isinstance(await hold(store, job("b", task(gpus=(1,))), request_id="q1", answer=b"second"), Reserved)
