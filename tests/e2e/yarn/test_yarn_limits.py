@@ -276,7 +276,7 @@ def test_other_asks_are_left_to_yarn_and_count_as_used() -> None:
         driver = Driver(world, "others").start(others)
         wait_for(lambda: sum(gpus for gpus, *_ in world.yarn.used().values()) == 12, "containers of all four", 60)
         wait_for(world.agrees, "the service to count what YARN counts", 30)
-        assert world.counted("PassedBy") == 1
+        wait_for(lambda: world.counted("PassedBy") == 1, "YARN to sample its metrics, as it does every ten seconds", 15)
         decided = run(world, "decided", [gang("decided", 2, 4, 0.5)], 1)
         results = driver.results(120)
         found = account(world, results)

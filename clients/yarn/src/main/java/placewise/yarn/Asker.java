@@ -159,6 +159,8 @@ final class Asker implements AutoCloseable {
         Thread.sleep(CLOCK_MS);
         if (host.isReady()) {
           broker.releaseUnasked("the service did not answer in time", isTryingInVain());
+        } else {
+          broker.idle();
         }
       } catch (InterruptedException error) {
         return;

@@ -34,6 +34,7 @@ final class Broker {
   private final Map<ContainerId, Gang> containers = new HashMap<>();
   /** Gangs without a first decision, and others for a short while: few of all that wait. */
   private final List<Gang> unheld = new ArrayList<>();
+  private long idleUntilMs = Long.MIN_VALUE / 2;
   private final Forming forming;
   private long stamp;
 
@@ -318,6 +319,11 @@ final class Broker {
     }
   }
 
+  /** YARN allocates nothing yet, and no gang is asked about: the patience with all of them begins later. */
+  synchronized void idle() {
+    idleUntilMs = clock.getAsLong();
+  }
+
   /**
    * Releases gangs without a decision: those whose question is overdue and, with `isAll`, those without a question
    * under way. Called often.
@@ -325,7 +331,8 @@ final class Broker {
   synchronized void releaseUnasked(String why, boolean isAll) {
     long now = clock.getAsLong();
     unheld.removeIf(gang -> !gang.isHeldBack() || gang.isHeld());
-    failed(unheld.stream().filter(gang -> isAll && !gang.isInFlight || gang.isOverdue(now, settings.decideBudgetMs))
+    failed(unheld.stream()
+        .filter(gang -> isAll && !gang.isInFlight || gang.isOverdue(now, idleUntilMs, settings.decideBudgetMs))
         .collect(Collectors.toList()), why);
   }
 

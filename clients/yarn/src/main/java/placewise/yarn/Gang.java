@@ -170,10 +170,10 @@ final class Gang {
     explain("asking Placewise");
   }
 
-  /** Whether it has waited for twice the budget without a question, or its question is late by one. */
-  boolean isOverdue(long nowMs, long decideBudgetMs) {
+  /** Whether it has waited for twice the budget without a question, once one could be asked, or its question is late by one. */
+  boolean isOverdue(long nowMs, long idleUntilMs, long decideBudgetMs) {
     long patienceMs = decideBudgetMs + (isInFlight ? budgetMs : decideBudgetMs);
-    return nowMs - waitsSinceMs > patienceMs && nowMs - askedMs > patienceMs;
+    return nowMs - Math.max(Math.max(waitsSinceMs, askedMs), idleUntilMs) > patienceMs;
   }
 
   /** A question about it is on its way, whose answer may take so long. */

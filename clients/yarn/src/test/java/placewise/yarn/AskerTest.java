@@ -4,10 +4,13 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.lang.reflect.Proxy;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.junit.Test;
 
 /** The whole adapter against a service that lets all wait: thirty gangs of thirty applications are held. */
@@ -43,6 +46,24 @@ public final class AskerTest extends WholeAdapter {
       assertTrue(fault + " was noticed", Placewise.current().metrics.undecided.value() > undecided);
       assertEquals(fault, GANGS, heldBack());
     }
+  }
+
+  /** As after a restart of the ResourceManager, which waits for its nodes to tell of their containers. */
+  @Test
+  public void aGangThatComesBeforeYarnAllocatesIsAskedAboutAndNotReleased() throws Exception {
+    configuration.set("placewise.decide-budget-ms", "100");
+    service.placeOn("n1");
+    AtomicBoolean isReady = new AtomicBoolean();
+    RMContext active = Fakes.activeContext(configuration, "n1");
+    RMContext recovering = (RMContext) Proxy.newProxyInstance(getClass().getClassLoader(), new Class<?>[] {RMContext.class},
+        (proxy, method, arguments) -> method.getName().equals("isSchedulerReadyForAllocatingContainers")
+            ? isReady.get() : method.invoke(active, arguments));
+    Placewise.start(recovering, configuration);
+    Ask ask = submit(1, 2);
+    Thread.sleep(500); // longer than any gang waits for its first question
+    isReady.set(true);
+    until(() -> ask.accepts("n1"));
+    assertEquals(0, Placewise.current().metrics.released.value());
   }
 
   private Set<String> gangsOf(JsonNode question) {
