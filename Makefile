@@ -101,7 +101,7 @@ endif
 e2e-kubernetes: install ## A real apiserver, etcd and kube-scheduler with fake nodes; KUBEBUILDER_ASSETS, or built once
 	assets=$$($(BIN)/python -m tests.e2e.kubernetes.kubernetes_binaries) || { code=$$?; \
 	  test $$code -eq 75 -a -z "$$PLACEWISE_TEST_REQUIRE_SCHEDULERS" || exit $$code; echo "SKIPPED: e2e-kubernetes"; exit 0; }; \
-	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m e2e_heavy -s tests/e2e/kubernetes/test_kubernetes_*.py tests/e2e/kubernetes/gates/test_kubernetes_*.py
+	KUBEBUILDER_ASSETS="$$assets" $(BIN)/pytest -m e2e_heavy -s tests/e2e/kubernetes/test_kubernetes_*.py tests/e2e/kubernetes/*/test_kubernetes_*.py
 
 # VOLCANO_ASSETS names a folder with vc-scheduler, vc-controller-manager and the release's definitions in crds/: nothing
 # here builds them. The control plane is that of e2e-kubernetes.

@@ -11,13 +11,17 @@ from placewise_client.aio import AsyncClient
 from placewise_kubernetes.app import service_target
 from placewise_kubernetes.config import KubernetesConfig
 from placewise_kubernetes.faces.server import server_tls
+from placewise_kubernetes.gang.groups import WATCHED_PATHS
+from placewise_kubernetes.gang.spec import Source
 from placewise_kubernetes.kube.client import KubeAccess, KubeClient, KubeError, KubeUnreachableError
 from placewise_kubernetes.kube.paths import CORE
 from placewise_kubernetes.kube.quantity import parse_quantity
+from placewise_kubernetes.kube.watch import NOT_FOUND
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _GATES_SINCE = (1, 30)  # scheduling gates are stable, and a validating policy can guard the right to patch pods
 _TIMEOUT_S = 5.0
+_DROPPED = "the API server drops spec.schedulingGroup in silence, and such pods are no gang"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ async def examine(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
         checks: list[tuple[str, Callable[[], Awaitable[str]]]] = [
             ("API server", lambda: _version(client, config)),
             ("rights", lambda: _rights(client, config)),
+            ("native groups", lambda: _native_groups(client)),
             ("nodes", lambda: _nodes(client, config)),
             ("certificates", lambda: _certificates(config)),
             ("decision service", lambda: _service(config)),
@@ -115,6 +120,16 @@ async def _rights(client: KubeClient, config: KubernetesConfig) -> str:
 async def _has(client: KubeClient, right: Right) -> bool:
     answer = await client.create(_REVIEWS, right.review())
     return bool(answer["status"]["allowed"])
+
+
+async def _native_groups(client: KubeClient) -> str:
+    try:
+        await client.get(WATCHED_PATHS[Source.NATIVE], limit="1")
+    except KubeError as error:
+        if error.status == NOT_FOUND:
+            return f"not served: {_DROPPED}"
+        raise _ConcernError(f"{error}: gangs of spec.schedulingGroup have no size (chart: podGroups.native)") from error
+    return "served"
 
 
 async def _nodes(client: KubeClient, config: KubernetesConfig) -> str:

@@ -20,6 +20,7 @@ from placewise_kubernetes.gang.catalog import GroupMirror
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang
 from placewise_kubernetes.gang.gates.gated import GatedPods
 from placewise_kubernetes.gang.gates.opening import GateOpener, GateRules, Pin, restore
+from placewise_kubernetes.gang.gates.volumes import VolumeReader
 from placewise_kubernetes.gang.gpus import GpuLedger
 from placewise_kubernetes.gang.groups import WATCHED_PATHS, GroupLookup, read_group
 from placewise_kubernetes.gang.jobs import JobMirror
@@ -32,8 +33,6 @@ from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.bind import Binder
 from placewise_kubernetes.kube.client import KubeClient, KubeUnreachableError
 from placewise_kubernetes.kube.nodes import NodeReader
-from placewise_kubernetes.kube.objects import Pod
-from placewise_kubernetes.kube.volumes import read_volume
 from placewise_kubernetes.kube.wake import PodWriter
 from placewise_kubernetes.kube.watch import Reflector
 
@@ -72,6 +71,7 @@ class KubernetesHost:
         self.gated = GatedPods(rules, self._report_nodes_again)
         self.nodes = NodeMirror(reader, self.poke, self.gated.labelled)
         ledger, read = GpuLedger(self.nodes.gpus), self.gated.read if self.gates.is_enabled else rules.pod
+        self._read_template = self.gated.read_template if self.gates.is_enabled else rules.pod
         self.pods = PodMirror(rules, self.poke, self.poke_soon, self._serve, ledger, read)
         self.writer = PodWriter(client)
         self.volcano_writer = VolcanoWriter(self.writer)
@@ -80,6 +80,7 @@ class KubernetesHost:
         starters = (self.binder, self.opener, self.writer)
         self.binding = GangBinder(*starters, self.nodes, self.pods, self.poke, self.poke_soon)
         self.groups = GroupLookup(client)
+        self.volumes = VolumeReader(client, self.gated, self.pods.book, self.pods.put, self.poke)
         self.refused = Counter(
             "placewise_kubernetes_refused", "Calls of schedulers refused, by reason", ["reason"], registry=None
         )
@@ -154,7 +155,7 @@ class KubernetesHost:
         await self._wait_synced()
         self._forget_groups()
         self._read_groups()
-        self._read_volumes()
+        self.volumes.read()
         if not self._has_looked:
             await self._wait_read()
             self._open_admitted()
@@ -166,6 +167,7 @@ class KubernetesHost:
             if gang.plan is not None and not gang.is_started_here:
                 self._wake(gang)
         self.volcano_writer.nominate_again()
+        self.binding.part_lost(self._clock())
         await self.binding.bind_late()
         self.limits.judge()
         jobs = self.pods.news(full=full)
@@ -183,6 +185,8 @@ class KubernetesHost:
             if not _asks_for(gang, job, self.rules):
                 return Applied.REFUSED
             gang.mark_applied(placement)
+        if gang.is_in_order:
+            self.pods.book.touch(gang)  # after a restart some of its pods run, and no event may come for a long time
         if gang.is_started_here:
             return await self.binding.apply(gang)
         gang.answer_callers()
@@ -305,8 +309,8 @@ class KubernetesHost:
         self.pods.book.touch(gang)
         gang.answer_callers()
         if gang.is_by_gate:
-            reason = next((pod.constraints.unjudged for pod in gang.waiting() if pod.constraints.unjudged), "released")
             held = [pod for pod in gang.waiting() if pod.is_held]
+            reason = gang.unjudged() or "released"
             self.writer.report_left(held, f"left to its scheduler ({reason.replace('_', ' ')})")
         if gang.is_started_here:
             self.poke()
@@ -338,7 +342,8 @@ class KubernetesHost:
 
     async def _wait_read(self) -> None:
         """A running gang whose size is unknown at the first look would be taken for one that is over."""
-        if self._reading and (await asyncio.wait(self._reading.values(), timeout=SYNC_LIMIT_S))[1]:
+        reading = [*self._reading.values(), *self.volumes.under_way.values()]
+        if reading and (await asyncio.wait(reading, timeout=SYNC_LIMIT_S))[1]:
             raise HostUnreachableError("the sizes of gangs have not been read yet")
 
     def _undecide(self, gang: Gang) -> None:
@@ -385,7 +390,7 @@ class KubernetesHost:
     def _leave_unjudged(self) -> None:
         """Gangs with rules that are not evaluated go to their scheduler undecided."""
         for gang in list(self.pods.book.active.values()) if self.gates.is_enabled else ():
-            if gang.stage is Stage.WAITING and any(pod.constraints.unjudged for pod in gang.waiting()):
+            if gang.is_by_gate and gang.stage is Stage.WAITING and gang.unjudged():
                 self.release_gang(gang)
 
     def _may_release(self, gang: Gang) -> bool:
@@ -406,38 +411,16 @@ class KubernetesHost:
                     text = f"{pod.admitted_to} did not take it in time, and it is pinned there: delete the pod to have"
                     self.writer.explain([pod], f"{text} it decided again")
 
-    def _read_volumes(self) -> None:
-        for gang in self.pods.book.active.values() if self.gates.is_enabled else ():
-            key = f"volumes of {gang.key}"
-            if key not in self._reading and any(pod.is_unread for pod in gang.waiting()):
-                task = self._reading[key] = asyncio.create_task(self._read_volumes_of(gang))
-                task.add_done_callback(partial(self._after_reading, key))
-
-    async def _read_volumes_of(self, gang: Gang) -> None:
-        while unread := [pod for pod in gang.waiting() if pod.is_unread]:
-            for pod in unread:
-                await self._read_volumes_for(pod)
-            if any(pod.is_unread for pod in gang.waiting()):
-                await asyncio.sleep(GROUP_RETRY_S)
-        self.poke()
-
-    async def _read_volumes_for(self, pod: Pod) -> None:
-        try:
-            for claim in self.gated.unread(pod):
-                volume = await read_volume(self._client, pod.namespace, claim)
-                if volume is not None:
-                    self.gated.volumes.put((pod.namespace, claim), volume)
-        except KubeUnreachableError as error:
-            log.warning("volumes of %s: %s", pod.path, error)
-        gang = self.pods.book.gang_of(pod.uid)
-        if gang is not None and pod.uid in gang.pods:
-            self.pods.put(self.gated.resolve(gang.pods[pod.uid]))
-
     def _read_groups(self) -> None:
         for gang in self.pods.book.active.values():
-            if gang.facts is None and gang.key not in self._reading:
+            if gang.facts is None and gang.key not in self._reading and not self._is_to_be_shown(gang):
                 task = self._reading[gang.key] = asyncio.create_task(self._read_group(gang))
                 task.add_done_callback(partial(self._after_reading, gang.key))
+
+    def _is_to_be_shown(self, gang: Gang) -> bool:
+        """Whether the watch will show its size: no scheduler starts pods of a native PodGroup that is not there."""
+        is_begun = any(pod.node for pod in gang.pods.values())
+        return gang.ref.source is Source.NATIVE and self.are_groups_watched(Source.NATIVE) and not is_begun
 
     def _after_reading(self, key: str, _: asyncio.Task[None]) -> None:
         self._reading.pop(key, None)
@@ -445,7 +428,7 @@ class KubernetesHost:
     async def _read_group(self, gang: Gang) -> None:
         while gang.facts is None and gang.group is not None:
             try:
-                facts = await read_group(self._client, gang.group) or GroupFacts()
+                facts = await read_group(self._client, gang.group, self._read_template) or GroupFacts()
             except KubeUnreachableError as error:
                 log.warning("group of %s: %s", gang.key, error)
                 await asyncio.sleep(GROUP_RETRY_S)

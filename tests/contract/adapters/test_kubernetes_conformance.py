@@ -231,7 +231,7 @@ class KubernetesScheduler:
 
 
 def gpus_of(document: dict[str, Any]) -> int:
-    return int(document["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"])
+    return int(document["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu", 0))
 
 
 class KubernetesWorld(World):

@@ -41,11 +41,16 @@ def free_port() -> int:
 
 @dataclass
 class ControlPlane:
-    """etcd and the apiserver, with as many schedulers as a test starts."""
+    """etcd and the apiserver, with as many schedulers as a test starts.
+
+    `features` are feature gates of apiserver and schedulers, `apis` those that the apiserver serves beside its own.
+    """
 
     binaries: Path
     root: Path
     url: str = ""
+    features: str = ""
+    apis: str = ""
     authority: Authority = field(init=False)
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -94,6 +99,7 @@ class ControlPlane:
             f"--secure-port={free_port()}",
             "--bind-address=127.0.0.1",
             f"--cert-dir={self.root / name}",
+            *([f"--feature-gates={self.features}"] if self.features else ()),
             milli_cpu=cpu_requests.SCHEDULER,
         )
 
@@ -207,6 +213,8 @@ class ControlPlane:
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             "--max-requests-inflight=2000",
             "--max-mutating-requests-inflight=1000",
+            *([f"--feature-gates={self.features}"] if self.features else ()),
+            *([f"--runtime-config={self.apis}"] if self.apis else ()),
             milli_cpu=cpu_requests.APISERVER,
         )
 

@@ -73,12 +73,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "values of a release before health had a port": {"listen": {"healthPort": None, "volcanoBodyBytes": None}},
     "extender only": {
         "ownScheduler": {"enabled": False},
-        "podGroups": {"schedulerPlugins": False, "volcano": False},
-        "owners": {"jobSet": False, "kubeflow": False, "ray": False},
+        "podGroups": {"native": False, "schedulerPlugins": False, "volcano": False},
+        "owners": {"jobSet": False, "kubeflow": False, "ray": False, "statefulSet": False},
     },
     "Volcano alone": {
         "ownScheduler": {"enabled": False},
-        "podGroups": {"schedulerPlugins": False, "volcano": False},
+        "podGroups": {"native": False, "schedulerPlugins": False, "volcano": False},
         "listen": {"volcano": True},
     },
     "gates": {"gates": {"enabled": True, "pin": "hard"}},
@@ -189,9 +189,11 @@ def test_no_more_rights_than_are_used(scratch: Path) -> None:
     owners = {
         "jobset.x-k8s.io jobsets get",
         "ray.io rayclusters get",
+        "apps statefulsets get",
         *(f"kubeflow.org {kind} get" for kind in trainings),
     }
-    groups = {f"scheduling.x-k8s.io podgroups {verb}" for verb in watched} | volcano | owners
+    kinds = ("scheduling.k8s.io", "scheduling.x-k8s.io")
+    groups = {f"{kind} podgroups {verb}" for kind in kinds for verb in watched} | volcano | owners
     assert _rights("extender only", scratch) == least | jobs
     assert _rights("default", scratch) == least | jobs | binds | groups
     assert _rights("extender that binds", scratch) == least | jobs | binds | groups
@@ -233,6 +235,10 @@ def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
         ("GET", "/apis/topology.volcano.sh/v1alpha1/hypernodes/any"),
         ("PATCH", "/apis/topology.volcano.sh/v1alpha1/hypernodes/any"),
         ("GET", "/apis/apps/v1/deployments"),
+        ("GET", "/apis/apps/v1/statefulsets"),
+        ("PATCH", "/apis/apps/v1/namespaces/default/statefulsets/any"),
+        ("PATCH", "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups/any"),
+        ("GET", "/apis/scheduling.k8s.io/v1beta1/namespaces/default/workloads/any"),
         ("GET", "/apis/coordination.k8s.io/v1/namespaces/placewise/leases/of-another"),
         ("GET", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/placewise-kubernetes"),
     ],
@@ -322,10 +328,11 @@ def test_all_is_well_with_the_shipped_rights(
 ) -> None:
     code = examined(plane, tmp_path, placewise.http_target)
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:4] for line in lines] == ["ok  "] * 5, lines
+    assert [line[:4] for line in lines] == ["ok  "] * 6, lines
     assert code == 0
     assert "v1." in lines[0]
-    assert "nvidia.com/gpu" in lines[2]
+    assert "native groups: not served: the API server drops spec.schedulingGroup" in lines[2]
+    assert "nvidia.com/gpu" in lines[3]
 
 
 def test_each_fault_is_named(plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,9 @@ from placewise_kubernetes.kube.client import OPENED, KubeError, KubeUnreachableE
 
 Document = dict[str, Any]
 PODS, NODES, JOBS = "/api/v1/pods", "/api/v1/nodes", "/apis/batch/v1/jobs"
-# Of other projects: served only if a test names them in `FakeKube.served`.
+# Of other projects, or behind a feature gate: served only if a test names them in `FakeKube.served`.
 VOLCANO_GROUPS = "/apis/scheduling.volcano.sh/v1beta1/podgroups"
+NATIVE_GROUPS = "/apis/scheduling.k8s.io/v1beta1/podgroups"
 POD_GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/podgroups"
 VOLCANO_JOBS = "/apis/batch.volcano.sh/v1alpha1/jobs"
 
@@ -119,6 +120,8 @@ class FakeKube:
         document.setdefault("status", {"phase": "Pending"})
         if self.has_gates and names.JOB in document["metadata"].get("labels", {}):
             document["spec"]["schedulingGates"] = [{"name": names.GATE}]
+        if NATIVE_GROUPS not in self.served:
+            document["spec"].pop("schedulingGroup", None)  # without the feature gate, and with no word about it
         self.pods[_path(document)] = document
         self._tell(PODS, "ADDED", document)
         return document

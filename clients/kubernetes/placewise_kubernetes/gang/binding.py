@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from placewise.v1.cluster_pb2 import Node
 from placewise_client.adapter.native import Applied, Stage
 from placewise_kubernetes.gang.fit import first_fit, have_room
 from placewise_kubernetes.gang.gang import Gang
@@ -20,6 +21,7 @@ from placewise_kubernetes.kube.objects import Pod
 from placewise_kubernetes.kube.wake import PodWriter
 
 BIND_RETRY_S = 1.0
+PLACE_LOST_S = 30.0
 
 
 class GangBinder:
@@ -97,6 +99,25 @@ class GangBinder:
             if task is not None and gang.plan is None:
                 await task  # the next gang has to fit beside it
 
+    def part_lost(self, now_s: float) -> None:
+        """Pods of a gang that runs in part, whose decided places others have taken, become gangs of their own after a
+        while: the rest of the gang runs, and is not decided again."""
+        for gang in [gang for gang in self._pods.book.active.values() if gang.is_begun()]:
+            lost = [
+                pod for pod in gang.waiting() if not (pod.admitted_to or pod.is_gated or self._has_place(gang, pod))
+            ]
+            if not lost:
+                gang.lost_since_s = None
+            elif gang.lost_since_s is None:
+                gang.lost_since_s = now_s
+            elif now_s - gang.lost_since_s >= PLACE_LOST_S:
+                for pod in lost:
+                    self._pods.book.part(gang, pod)
+
+    def _has_place(self, gang: Gang, pod: Pod) -> bool:
+        task = gang.task_of(pod)
+        return task is not None and self._have_room({task.node: pod.requests})
+
     def _targets(self, gang: Gang) -> list[Target]:
         """The pods to bind now, with their nodes."""
         if gang.plan is None:
@@ -108,8 +129,10 @@ class GangBinder:
         return [(pod, task.node, decision_notes(task, gang.plan.decision_id)) for pod, task in tasks]
 
     def _startable(self, gang: Gang) -> list[Pod]:
-        """Pods that need something of us: one without its gate waits for its own scheduler."""
-        return [pod for pod in gang.waiting() if not gang.is_by_gate or (pod.is_held and not pod.is_unread)]
+        """Pods that need something of us now. One without our gate waits for its own scheduler; one with the gate of
+        another counts as not yet there."""
+        waiting = [pod for pod in gang.waiting() if not pod.is_gated]
+        return [pod for pod in waiting if not gang.is_by_gate or (pod.is_held and not pod.is_unread)]
 
     def _undecided_targets(self, gang: Gang) -> list[Target]:
         if not gang.is_by_gate:
@@ -130,8 +153,12 @@ class GangBinder:
         Checked before each binding: while the service was away, or before it had the report, gangs may have been bound
         on reserved resources.
         """
-        wanted = gang.wanted()
-        nodes = [self._nodes.nodes[name] for name in wanted if name in self._nodes.nodes]
+        return self._have_room(gang.wanted())
+
+    def _have_room(self, wanted: Mapping[str, Mapping[str, float]]) -> bool:
+        """Whether all of these nodes take pods and have room for the requests; by node and resource name."""
+        known = (self._nodes.nodes.get(name) for name in wanted)
+        nodes = [node for node in known if node is not None and node.state == Node.READY]
         return len(nodes) == len(wanted) and have_room(
             wanted, nodes, self._pods.used(wanted), self._rules.gpu_resources
         )

@@ -13,7 +13,7 @@ from placewise_client.adapter.native import NativeJob, Stage
 from placewise_kubernetes.gang.catalog import GroupCatalog
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang, native_job
 from placewise_kubernetes.gang.owners import owner_uid
-from placewise_kubernetes.gang.spec import DEFAULT_ROLE, POD_GROUPS, GangRef, GangRules, GroupFacts, Source, single
+from placewise_kubernetes.gang.spec import POD_GROUPS, GangRef, GangRules, GroupFacts, Source, single
 from placewise_kubernetes.gang.stand_ins import stand_ins
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.objects import Pod
@@ -109,7 +109,7 @@ class GangBook:
 
     def open_group(self, reference: GangRef, facts: GroupFacts) -> Gang:
         """The gang of a PodGroup, with stand-ins if it has no pods yet. Raises ValueError: a demand cannot be read."""
-        facts = dataclasses.replace(facts, roles=facts.roles or {DEFAULT_ROLE: 1})
+        facts = dataclasses.replace(facts, roles=facts.roles or {names.DEFAULT_ROLE: 1})
         templates = stand_ins(reference, facts, self.rules)
         gang = self.open(reference, *facts.uids)
         if not (gang.templates or gang.pods):  # another call, or the pods, may have been quicker
@@ -157,10 +157,10 @@ class GangBook:
         """Notes that the gang has news."""
         if gang.pods and all(pod.is_over for pod in gang.pods.values()):
             gang.mark_ended()
-        elif gang.facts is not None and _is_all_bound(gang):
+        elif gang.facts is not None and (_is_all_bound(gang) or gang.is_begun()):
             gang.mark_bound()
         self._dirty[gang.key] = gang
-        if gang.facts is None or gang.waiting() or (gang.templates and not gang.pods):
+        if gang.facts is None or gang.waiting() or gang.to_come() or (gang.templates and not gang.pods):
             self.active[gang.key] = gang
         else:
             self.active.pop(gang.key, None)
@@ -170,21 +170,41 @@ class GangBook:
             self.emptied.pop(gang.key, None)
 
     def inform(self, gang: Gang, facts: GroupFacts) -> None:
-        """Takes in the group object; pods beyond its size become gangs of their own."""
+        """Takes in the group object; pods beyond its size, and those of a basic group, become gangs of their own."""
         gang.facts = facts
         if gang.ref.source in POD_GROUPS:
             self._rename(gang, facts.uids)
         pods = list(gang.pods.values())
         gang.pods.clear()
         for pod in pods:
-            is_of_gang = pod.is_gone or gang.has_room_for(pod)
-            home = gang if is_of_gang else self.open(single(pod), pod.uid, is_own=gang.is_own)
+            home = self._home(gang, pod)
             if pod.uid in self._by_pod:
                 self._by_pod[pod.uid] = home
             home.pods[pod.uid] = pod
+            home.is_by_gate = home.is_by_gate or pod.is_held
             if home is not gang and pod.uid in gang.nominated:
                 home.nominated[pod.uid] = gang.nominated.pop(pod.uid)
             self.touch(home)
+        if facts.is_basic:
+            self.remove(gang)
+        else:
+            self.touch(gang)
+
+    def _home(self, gang: Gang, pod: Pod) -> Gang:
+        """The gang of a pod that was put into this one before its size was known."""
+        if gang.facts is not None and gang.facts.is_basic:
+            return self._gang_for(_alone(pod))
+        is_of_gang = pod.is_gone or gang.has_room_for(pod)
+        return gang if is_of_gang else self.open(single(pod), pod.uid, is_own=gang.is_own)
+
+    def part(self, gang: Gang, pod: Pod) -> None:
+        """Makes a waiting pod a gang of its own: its place in this one is lost."""
+        gang.give_up_place(pod)
+        home = self.open(single(pod), pod.uid, is_own=gang.is_own)
+        home.is_by_gate = pod.is_held
+        home.pods[pod.uid] = pod
+        self._by_pod[pod.uid] = home
+        self.touch(home)
         self.touch(gang)
 
     def news(self, *, full: bool) -> list[NativeJob]:
@@ -228,6 +248,8 @@ class GangBook:
         is_own = pod.scheduler == self.rules.own_scheduler
         group = self.rules.group_object(pod)
         facts = self.groups.find(group) if group is not None else None
+        if facts is not None and facts.is_basic:
+            return self._gang_for(_alone(pod))
         uids = facts.uids if facts is not None else _owner_uids(pod, reference)
         gang = self.open(reference, *uids, pod.uid, is_own=is_own, group=group)
         if gang.facts is None and facts is not None:
@@ -261,6 +283,11 @@ class GangBook:
                 gangs[key] = gang
         self._named.put(key, None)
         gang.key = key
+
+
+def _alone(pod: Pod) -> Pod:
+    """The pod as it would be without its native PodGroup."""
+    return dataclasses.replace(pod, group="")
 
 
 def _key(reference: GangRef, uid: str) -> str:

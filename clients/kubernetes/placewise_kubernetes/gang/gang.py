@@ -47,7 +47,8 @@ class Gang:
     try first. `asked` are the requests per role in the question, as far as known; `has_outgrown`: a pod that asks for
     more has come since the decision. `may_decide_early`: a gang that we bind ourselves may be decided once while its
     pods are being made. `reduced_to` are the pods per role after the others were given up. `is_by_gate`: its pods wait
-    at our scheduling gate; `first_refused_s` is the monotonic time of the first answer that no node can take it.
+    at our scheduling gate; `first_refused_s` is the monotonic time of the first answer that no node can take it,
+    `lost_since_s` that of the first look at a pod whose place others have taken since the gang has begun.
     `is_reported`: the loop knows the gang. `is_unreadable`: its pods make no job; its scheduler places it.
     `within`: where Volcano's topology keeps it. `barred`: the rule by which Volcano would not start it in any place.
     `is_counted`: its queue has room for it, or Volcano has let it in.
@@ -83,12 +84,19 @@ class Gang:
     job_roles: tuple[str, ...] = ()
     asked_at_s: float = 0.0
     first_refused_s: float | None = None
+    lost_since_s: float | None = None
     answered: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_started_here(self) -> bool:
         """We bind its pods, or take their gates away, instead of answering a scheduler."""
         return self.is_own or self.is_by_gate
+
+    @property
+    def is_in_order(self) -> bool:
+        """Its pods come one after another: the rest of its reservation is kept while the first ones run."""
+        has_note = any(pod.setting(names.IN_ORDER).lower() == "true" for pod in self.pods.values())
+        return has_note or self._facts().is_in_order
 
     @property
     def is_nominated(self) -> bool:
@@ -111,6 +119,14 @@ class Gang:
         """Pods that need a node."""
         return [pod for pod in self.pods.values() if pod.is_waiting]
 
+    def to_judge(self) -> list[Pod]:
+        """Pods that need a node, and stand-ins for those that will come after them."""
+        return [*self.waiting(), *self._later().values()]
+
+    def unjudged(self) -> str:
+        """A rule of these that Placewise does not evaluate; empty if there is none."""
+        return next((pod.constraints.unjudged for pod in self.to_judge() if pod.constraints.unjudged), "")
+
     def roles(self) -> dict[str, int]:
         """Pods per role, as far as is known."""
         if self.reduced_to is not None:
@@ -132,28 +148,34 @@ class Gang:
             return "no pod of the gang needs a node"
         if any(pod.is_gated for pod in self.waiting()):
             return "pods have scheduling gates"
-        if any(pod.is_unread for pod in self.waiting()):
+        if any(pod.is_unread for pod in self.to_judge()):
             return "volumes of the gang are being read"
         counts = count_roles(self.live())
         for role, wanted in self.roles().items():
             have = counts.get(role, 0)
-            if self.is_started_here and have < wanted and not self.may_decide_early:
+            if self.is_started_here and have < wanted and not (self.may_decide_early or self.is_in_order):
                 return f"{have} of {wanted} {role} pods of the gang exist"
-            if have == 0 and role not in self.templates:
+            if have == 0 and role not in self.templates and role not in self._later():
                 return f"no {role} pod of the gang exists yet"
         return ""
 
     def is_complete(self) -> bool:
-        """Whether every pod of the gang has been made."""
-        counts = count_roles(self.live())
+        """Whether every pod of the gang has been made, and nobody else holds one back."""
+        counts = count_roles(pod for pod in self.live() if not pod.is_gated)
         return self.facts is not None and all(counts.get(role, 0) >= wanted for role, wanted in self.roles().items())
 
     def may_bind(self, rules: GangRules) -> bool:
-        """Whether pods may be bound by us: all are there, or a place is held for all and controllers make the rest."""
+        """Whether pods may be bound by us: all are there, or a place is held for all and controllers make the rest.
+
+        Pods that come one after another are never waited for: the next one may come only when the last one is ready.
+        """
         if self.stage is Stage.RUNNING or self.is_complete():
             return True
-        is_held = rules.is_bound_early and self.plan is not None and not self.has_outgrown
-        return is_held and all(pod.owner is not None for pod in self.live())
+        if self.is_own and self.ref.source is Source.NATIVE:
+            return False  # its PodGroup says so; no kube-scheduler is there to keep it
+        is_held = self.plan is not None and not self.has_outgrown
+        is_rest_made = rules.is_bound_early and all(pod.owner is not None for pod in self.live())
+        return is_held and (self.is_in_order or is_rest_made)
 
     def is_bound_in_part(self) -> bool:
         """Whether a pod of it has a node, is just being given one, or has lost its gate for one."""
@@ -168,12 +190,25 @@ class Gang:
         """Gives up the pods that never came: the others are the gang, and later pods are gangs of their own."""
         self.reduced_to = count_roles(self.live())
 
+    def give_up_place(self, pod: Pod) -> None:
+        """Gives up a pod that cannot be started where it was decided, with its task."""
+        del self.pods[pod.uid]
+        task = self.held.pop(pod.uid, None)
+        if self.plan is not None and task is not None:
+            left = tuple(other for other in self.plan.assignments if other is not task)
+            self.plan = dataclasses.replace(self.plan, assignments=left)
+            self.tasks = {
+                role: [other for other in of_role if other is not task] for role, of_role in self.tasks.items()
+            }
+
     def has_room_for(self, pod: Pod) -> bool:
         """Whether the pod is one of the gang's own, rather than a surplus pod, which becomes a gang of its own."""
         if pod.uid in self.pods or self.facts is None:
             return True
         if self.plan is not None:
-            return bool(self._free(self._tasks_for(pod)))
+            # A larger one would have the whole gang decided again, of which a part may run for hours already.
+            is_of_size = not self.is_in_order or self.suits(pod)
+            return is_of_size and bool(self._free(self._tasks_for(pod)))
         if self.stage is Stage.RUNNING:
             return False
         declared = self.reduced_to or declared_roles(self.ref, [pod, *self.pods.values()], self.facts)
@@ -186,7 +221,7 @@ class Gang:
             for pod in self.pods.values():
                 by_role.setdefault(role_of(pod), []).append(pod)
             present = {role: self._with_settings(widest(pods)) for role, pods in by_role.items()}
-            examples = self.templates | present
+            examples = dict(self._later()) | self.templates | present
             # Requests of a Volcano group's pods are only guessed from its sum, if they are not read from its vcjob.
             is_guessed = self.ref.source is Source.VOLCANO and not self._facts().templates
             known = present if is_guessed else examples
@@ -264,11 +299,23 @@ class Gang:
         return free[0]
 
     def placement(self) -> tuple[Assignment, ...]:
-        """The tasks on their real nodes."""
-        return tuple(self._real(pod) for pod in self.pods.values() if pod.node)
+        """The tasks on their real nodes, and those to come as decided."""
+        return (*(self._real(pod) for pod in self.pods.values() if pod.node), *self.to_come())
+
+    def is_begun(self) -> bool:
+        """Whether its pods come one after another, and the first of them runs as decided."""
+        return self.plan is not None and self.is_in_order and any(pod.node for pod in self.live())
+
+    def to_come(self) -> list[Assignment]:
+        """Tasks of a running gang whose pods come one after another and are still to be made."""
+        if self.plan is None or self.stage is not Stage.RUNNING or not self.is_in_order:
+            return []
+        begun = {id(self.held.get(uid)) for uid, pod in self.pods.items() if pod.node}
+        return [task for task in self.plan.assignments if id(task) not in begun]
 
     def planned(self) -> Iterator[Assignment]:
         """Tasks whose pod is not bound yet: their resources are held free."""
+        yield from self.to_come()
         if self.plan is None or self.stage is not Stage.APPLIED:
             return
         bound = {id(self.held.get(pod.uid)) for pod in self.pods.values() if pod.node and not pod.is_ended}
@@ -293,6 +340,10 @@ class Gang:
         if self.ref.source is not Source.VOLCANO:
             return pod
         return dataclasses.replace(pod, annotations={**group_settings(self._facts().annotations), **pod.annotations})
+
+    def _later(self) -> Mapping[str, Pod]:
+        """Stand-ins, by role, for pods that come after others are ready."""
+        return self._facts().templates if self._facts().is_in_order else {}
 
     def _facts(self) -> GroupFacts:
         return self.facts or GroupFacts()

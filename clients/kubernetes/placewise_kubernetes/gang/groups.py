@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from placewise_kubernetes.gang.owners import OBJECTS
-from placewise_kubernetes.gang.spec import DEFAULT_ROLE, GangRef, GroupFacts, Source
+from placewise_kubernetes.gang.spec import POD_GROUPS, GangRef, GroupFacts, Source
 from placewise_kubernetes.gang.vcjobs import count_of, first_pods, read_tasks
+from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.client import KubeClient, KubeError, KubeUnreachableError
-from placewise_kubernetes.kube.objects import controller_of, parse_time
+from placewise_kubernetes.kube.objects import Pod, controller_of, parse_pod, parse_time, template_pod
 from placewise_kubernetes.kube.paths import BadNameError, object_path
 from placewise_kubernetes.kube.topology import read_topology
 
 log = logging.getLogger(__name__)
 
 _KINDS = {
+    Source.NATIVE: ("/apis/scheduling.k8s.io/v1beta1", "podgroups"),
     Source.POD_GROUP: ("/apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
     Source.VOLCANO: ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
     Source.BATCH_JOB: ("/apis/batch/v1", "jobs"),
     Source.VOLCANO_JOB: ("/apis/batch.volcano.sh/v1alpha1", "jobs"),
 }
-# Collections of other projects' definitions, which a cluster may have or not.
-WATCHED_PATHS = {source: "/".join(_KINDS[source]) for source in (Source.VOLCANO, Source.POD_GROUP, Source.VOLCANO_JOB)}
+# Collections of other projects' definitions, or behind a feature gate, which a cluster may have or not.
+WATCHED_PATHS: dict[Source, str] = {source: "/".join(_KINDS[source]) for source in (*POD_GROUPS, Source.VOLCANO_JOB)}
 # Volcano waits for an answer, and asks about one group after the other.
 _LOOKUP_LIMIT_S = 0.1
 _MOST_LOOKUPS = 32
 
 
-async def read_group(client: KubeClient, reference: GangRef) -> GroupFacts | None:
-    """The facts of the group object; None if it does not exist or must not be read.
+async def read_group(
+    client: KubeClient, reference: GangRef, read: Callable[[Mapping[str, Any]], Pod] = parse_pod
+) -> GroupFacts | None:
+    """The facts of the group object; None if it does not exist or must not be read. `read`: of a pod's template.
 
     Raises:
         KubeUnreachableError: the API did not answer.
@@ -43,7 +48,9 @@ async def read_group(client: KubeClient, reference: GangRef) -> GroupFacts | Non
     except (KubeError, BadNameError) as error:
         log.warning("%s %r/%r: %s", reference.source.value, reference.namespace, reference.name, error)
         return None
-    return facts_of(reference.source, document, reference.kind)
+    if owner is not None:
+        return facts_of_owner(document, reference.kind, read)
+    return facts_of(reference.source, document)
 
 
 class GroupLookup:
@@ -74,17 +81,38 @@ class GroupLookup:
 def group_object(reference: GangRef, facts: GroupFacts) -> dict[str, str]:
     """A PodGroup as an event names it."""
     root = _KINDS[reference.source][0].removeprefix("/apis/")
-    names = {"namespace": reference.namespace, "name": reference.name, "uid": facts.uid}
-    return {"apiVersion": root, "kind": "PodGroup", **names}
+    of = {"namespace": reference.namespace, "name": reference.name, "uid": facts.uid}
+    return {"apiVersion": root, "kind": "PodGroup", **of}
 
 
-def facts_of(source: Source, document: Mapping[str, Any], kind: str = "") -> GroupFacts:
-    """Facts of a group object as the API gives it; `kind` of an owner's."""
+def facts_of_owner(
+    document: Mapping[str, Any], kind: str, read: Callable[[Mapping[str, Any]], Pod] = parse_pod
+) -> GroupFacts:
+    """Facts of a controller's object. Without a size if it is not of the shape that we know, but another release's."""
+    facts = facts_of(Source.OWNER, document)
+    try:
+        shape = OBJECTS[kind].shape(document.get("spec") or {})
+        roles = {role: count for role, number in shape.roles.items() if (count := count_of(number))}
+        later = {role: template for role, template in shape.templates.items() if shape.is_in_order and role in roles}
+        templates = {role: _of_role(role, template_pod(document["metadata"], later[role], read)) for role in later}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        log.warning("the size of a gang cannot be read from its %s", kind)
+        return facts
+    return dataclasses.replace(facts, roles=roles, templates=templates, is_in_order=shape.is_in_order)
+
+
+def _of_role(role: str, pod: Pod) -> Pod:
+    return dataclasses.replace(pod, annotations={names.ROLE: role, **pod.annotations})
+
+
+def facts_of(source: Source, document: Mapping[str, Any]) -> GroupFacts:
+    """Facts of a group object as the API gives it."""
     metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
     roles, templates = read_tasks(document) if source is Source.VOLCANO_JOB else ({}, {})
+    roles = roles or _roles(source, spec)
     return GroupFacts(
         uid=metadata.get("uid", ""),
-        roles=roles or (_owner_roles(kind, spec) if source is Source.OWNER else _roles(source, spec)),
+        roles=roles,
         queue=spec.get("queue") or "",
         priority_class=spec.get("priorityClassName") or "",
         created_s=parse_time(metadata.get("creationTimestamp")),
@@ -93,6 +121,7 @@ def facts_of(source: Source, document: Mapping[str, Any], kind: str = "") -> Gro
         owner=controller_of(metadata),
         templates=templates,
         topology=read_topology(spec) if source is Source.VOLCANO else None,
+        is_basic=source is Source.NATIVE and not roles,
         is_admitted=(document.get("status") or {}).get("phase") == "Inqueue",
     )
 
@@ -107,19 +136,12 @@ def _roles(source: Source, spec: Mapping[str, Any]) -> dict[str, int]:
             return {}
         parallelism = count_of(spec.get("parallelism")) or 1
         completions = count_of(spec.get("completions")) or parallelism
-        return {DEFAULT_ROLE: min(parallelism, completions)}
+        return {names.DEFAULT_ROLE: min(parallelism, completions)}
+    if source is Source.NATIVE:
+        gang = (spec.get("schedulingPolicy") or {}).get("gang") or {}
+        return {names.DEFAULT_ROLE: count} if (count := count_of(gang.get("minCount"))) else {}
     total = count_of(spec.get("minMember"))
     by_task = {role: count for role, text in (spec.get("minTaskMember") or {}).items() if (count := count_of(text))}
     if by_task and sum(by_task.values()) >= total:
         return first_pods(total, by_task)
-    return {DEFAULT_ROLE: total} if total else {}
-
-
-def _owner_roles(kind: str, spec: Mapping[str, Any]) -> dict[str, int]:
-    """Empty if the spec is not of the shape that we know: its schema may be another release's."""
-    try:
-        roles = OBJECTS[kind].roles(spec)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        log.warning("the size of a gang cannot be read from its %s", kind)
-        return {}
-    return {role: count for role, number in roles.items() if (count := count_of(number))}
+    return {names.DEFAULT_ROLE: total} if total else {}

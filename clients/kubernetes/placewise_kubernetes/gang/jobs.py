@@ -20,6 +20,8 @@ from placewise_kubernetes.kube.objects import template_pod
 
 log = logging.getLogger(__name__)
 
+_JOB_CONTROLLER = "kubernetes.io/job-controller"
+
 
 class JobMirror:
     """Opens and ends gangs in the book; `notify` is called when one can be decided or is over.
@@ -62,8 +64,8 @@ class JobMirror:
 
     def _open(self, uid: str, item: Mapping[str, Any]) -> Gang | None:
         pod = described(template_pod(item["metadata"], item["spec"]["template"]), self._rules.owners)
-        if names.JOB not in pod.labels or pod.gang or not self._rules.is_managed(pod):
-            return None  # a Job of a JobSet is a part of its gang
+        if names.JOB not in pod.labels or pod.gang or pod.group or not self._rules.is_managed(pod):
+            return None  # a Job of a JobSet, or of a native PodGroup, is a part of its gang
         reference = self._rules.reference(pod)
         is_own = pod.scheduler == self._rules.own_scheduler
         generation = str(item["metadata"].get("generation", ""))  # another one after a suspension
@@ -85,12 +87,19 @@ class JobMirror:
             self._notify()
 
 
+def _is_of_another(job: Mapping[str, Any]) -> bool:
+    """Whether somebody else says when its pods come (Kueue, another controller), or makes a native PodGroup for it."""
+    manager = job["spec"].get("managedBy") or _JOB_CONTROLLER
+    is_queued = names.KUEUE_QUEUE in (job["metadata"].get("labels") or {})
+    return is_queued or manager != _JOB_CONTROLLER or bool(job["spec"].get("scheduling"))
+
+
 def _will_make_pods(job: Mapping[str, Any]) -> bool:
-    """Neither suspended, nor scaled to none, nor over, nor being deleted."""
+    """Neither another's, nor suspended, nor scaled to none, nor over, nor being deleted."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     is_over = any(item.get("type") in ("Complete", "Failed") and item.get("status") == "True" for item in conditions)
     is_idle = job["spec"].get("suspend") or job["spec"].get("parallelism") == 0  # its later size is unknown
-    return not (is_over or is_idle or job["metadata"].get("deletionTimestamp"))
+    return not (is_over or is_idle or _is_of_another(job) or job["metadata"].get("deletionTimestamp"))
 
 
 def _has_made_pods(job: Mapping[str, Any]) -> bool:

@@ -1,15 +1,15 @@
 """Gangs of controllers that label their pods: JobSet, Kubeflow, LeaderWorkerSet, RayCluster, a site's own. Pure.
 
 A table of labels names the gang, the pod's role and, if the controller writes it on the pod, the size. Otherwise the
-size is in the controller's own object, which is read once. Pods that come only after another one is ready do not count:
-they cannot be placed together.
+size is in the controller's own object, which is read once. Pods that come only after others are ready count, too: their
+place is decided with the others'. Pods that come only after others have ended do not.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +27,8 @@ class OwnerLabels:
     """Labels with the pod's role: the first that it has."""
     size: str = ""
     """Label or annotation with the number of the gang's pods."""
+    is_in_order: bool = False
+    """The controller may make a pod only when others are ready: none of them waits for the rest."""
 
 
 DEFAULT_OWNERS: Mapping[str, OwnerLabels] = MappingProxyType(
@@ -40,6 +42,7 @@ DEFAULT_OWNERS: Mapping[str, OwnerLabels] = MappingProxyType(
         "LeaderWorkerSet": OwnerLabels(
             ("leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index"),
             size="leaderworkerset.sigs.k8s.io/size",
+            is_in_order=True,
         ),
         "RayCluster": OwnerLabels(("ray.io/cluster",), ("ray.io/group",)),
     }
@@ -56,16 +59,48 @@ def described(pod: Pod, owners: Mapping[str, OwnerLabels]) -> Pod:
             continue
         role = next((found for label in labels.role if (found := pod.setting(label))), "")
         known = {names.ROLE: role.lower(), names.GANG: pod.setting(labels.size) if labels.size else ""}
+        known[names.IN_ORDER] = "true" if labels.is_in_order else ""
         given = {name: value for name, value in known.items() if value}
         return dataclasses.replace(pod, gang=".".join([kind.lower(), *values]), annotations=given | {**pod.annotations})
     return pod
 
 
-def _job_set(spec: Mapping[str, Any]) -> dict[str, int]:
+@dataclass(frozen=True, slots=True)
+class GangShape:
+    """The pods of a gang as its controller's object declares them.
+
+    `templates` are pod templates by role, as the API has them. `is_in_order`: some pods come only when others are
+    ready.
+    """
+
+    roles: Mapping[str, int]
+    templates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    is_in_order: bool = False
+
+
+def _job_set(spec: Mapping[str, Any]) -> GangShape:
     jobs = spec.get("replicatedJobs") or ()
     is_in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
-    first = [job for i, job in enumerate(jobs) if not job.get("dependsOn") and not (is_in_order and i)]
-    return {job["name"].lower(): _parallel(job) * int(job.get("replicas", 1)) for job in first}
+    together = _side_by_side(jobs)
+    return GangShape(
+        {job["name"].lower(): _parallel(job) * int(job.get("replicas", 1)) for job in together},
+        {job["name"].lower(): _pod_template(job) for job in together},
+        is_in_order or any(job.get("dependsOn") for job in together),
+    )
+
+
+def _side_by_side(jobs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Without the jobs that come after the end of another, and those that come after these."""
+    later: set[str] = set()
+    for job in jobs:
+        waits = job.get("dependsOn") or ()
+        if any(other.get("status") == "Complete" or other["name"] in later for other in waits):
+            later.add(job["name"])
+    return [job for job in jobs if job["name"] not in later]
+
+
+def _pod_template(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    return ((job.get("template") or {}).get("spec") or {}).get("template") or {}
 
 
 def _parallel(job: Mapping[str, Any]) -> int:
@@ -74,31 +109,37 @@ def _parallel(job: Mapping[str, Any]) -> int:
     return min(parallelism, int(spec.get("completions") or parallelism))
 
 
-def _kubeflow(spec: Mapping[str, Any]) -> dict[str, int]:
+def _kubeflow(spec: Mapping[str, Any]) -> GangShape:
     replicas: Mapping[str, Any] = next((value for key, value in spec.items() if key.endswith("ReplicaSpecs")), {})
-    waits = spec.get("launcherCreationPolicy") == "WaitForWorkersReady"
-    return {
-        role.lower(): int((of_role or {}).get("replicas", 1))
-        for role, of_role in replicas.items()
-        if not (waits and role == "Launcher")
-    }
+    return GangShape(
+        {role.lower(): int((of_role or {}).get("replicas", 1)) for role, of_role in replicas.items()},
+        {role.lower(): (of_role or {}).get("template") or {} for role, of_role in replicas.items()},
+        spec.get("launcherCreationPolicy") == "WaitForWorkersReady",
+    )
 
 
-def _ray(spec: Mapping[str, Any]) -> dict[str, int]:
+def _ray(spec: Mapping[str, Any]) -> GangShape:
     groups = spec.get("workerGroupSpecs") or ()
     workers = {
         group["groupName"].lower(): int(group.get("replicas", 0)) * int(group.get("numOfHosts", 1)) for group in groups
     }
-    return {_RAY_HEAD: 1, **workers}
+    return GangShape({_RAY_HEAD: 1, **workers})
+
+
+def _stateful_set(spec: Mapping[str, Any]) -> GangShape:
+    """Its pods are alike: the first of them stands for all."""
+    replicas = spec.get("replicas")
+    is_in_order = spec.get("podManagementPolicy") != "Parallel"
+    return GangShape({names.DEFAULT_ROLE: 1 if replicas is None else int(replicas)}, is_in_order=is_in_order)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerObject:
-    """Where the API serves the object, and how its spec is read: pods by role."""
+    """Where the API serves the object, and how its spec is read."""
 
     root: str
     plural: str
-    roles: Callable[[Mapping[str, Any]], dict[str, int]]
+    shape: Callable[[Mapping[str, Any]], GangShape]
 
 
 def _training(version: str, *kinds: str) -> dict[str, OwnerObject]:
@@ -110,6 +151,7 @@ _JOB_SET = "jobset.x-k8s.io/v1alpha2/JobSet"
 OBJECTS: Mapping[str, OwnerObject] = MappingProxyType(
     {
         _JOB_SET: OwnerObject("/apis/jobset.x-k8s.io/v1alpha2", "jobsets", _job_set),
+        "apps/v1/StatefulSet": OwnerObject("/apis/apps/v1", "statefulsets", _stateful_set),
         "ray.io/v1/RayCluster": OwnerObject("/apis/ray.io/v1", "rayclusters", _ray),
         **_training("v1", "PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob"),
         **_training("v2beta1", "MPIJob"),

@@ -22,7 +22,6 @@ from placewise_kubernetes.kube.quantity import raise_amounts, resources_from
 from placewise_kubernetes.kube.topology import HardTopology
 
 PARAMETER_SERVER_ROLES = ("ps", "parameter-server", "parameterserver", "server")
-DEFAULT_ROLE = "worker"
 # The contract's limit: an annotation may hold any number, and must not stop the gangs of others.
 MOST_COUNT = 2**31 - 1
 _MOST_NUMBER = 1e15
@@ -41,6 +40,8 @@ class Source(enum.Enum):
     """What made these pods a gang."""
 
     LABEL = "label"
+    NATIVE = "native-pod-group"
+    """Of `scheduling.k8s.io`: kube-scheduler starts its pods together, or none of them."""
     POD_GROUP = "pod-group"
     VOLCANO = "volcano"
     BATCH_JOB = "batch-job"
@@ -51,7 +52,7 @@ class Source(enum.Enum):
 
 
 # Gangs of these have a PodGroup of their name.
-POD_GROUPS = (Source.POD_GROUP, Source.VOLCANO)
+POD_GROUPS = (Source.NATIVE, Source.POD_GROUP, Source.VOLCANO)
 
 
 class Manage(enum.StrEnum):
@@ -91,9 +92,13 @@ class GroupFacts:
     owner: Owner | None = None
     """The controller that made the group."""
     templates: Mapping[str, Pod] = field(default_factory=dict)
-    """Pods as the group's vcjob will make them, by role."""
+    """Pods as the group's vcjob, or another controller, will make them, by role."""
     topology: HardTopology | None = None
     """HyperNodes that the group may not cross; from Volcano's PodGroups."""
+    is_in_order: bool = False
+    """The controller makes some pods only when others are ready; `templates` are of its roles."""
+    is_basic: bool = False
+    """A native PodGroup whose pods start one by one: they are no gang."""
     is_admitted: bool = field(default=False, compare=False)
     """Volcano has let the group in and has not started it yet."""
 
@@ -139,14 +144,17 @@ class GangRules:
         return described(parse_pod(document), self.owners)
 
     def reference(self, pod: Pod) -> GangRef:
-        """The gang of a pod; a pod without one is a gang of its own."""
-        if names.JOB in pod.labels:
+        """The gang of a pod; a pod without one is a gang of its own.
+
+        A native PodGroup counts before the job label: the pod's scheduler starts the PodGroup, whatever its labels say.
+        """
+        if names.JOB in pod.labels and not pod.group:
             return GangRef(Source.LABEL, pod.namespace, pod.labels[names.JOB])
         return _pod_group(pod) or (GangRef(Source.OWNER, pod.namespace, pod.gang) if pod.gang else single(pod))
 
     def group_object(self, pod: Pod) -> GangRef | None:
         """The object that has to be read for the gang's size and name; None if the pod says both, or is alone."""
-        if names.JOB not in pod.labels and (group := _pod_group(pod)) is not None:
+        if (pod.group or names.JOB not in pod.labels) and (group := _pod_group(pod)) is not None:
             return group
         if pod.setting(names.GANG):
             return None
@@ -186,7 +194,7 @@ def single(pod: Pod) -> GangRef:
 
 def role_of(pod: Pod) -> str:
     """The pod's role within its gang."""
-    return pod.setting(names.ROLE) or pod.setting(names.VOLCANO_TASK) or DEFAULT_ROLE
+    return pod.setting(names.ROLE) or pod.setting(names.VOLCANO_TASK) or names.DEFAULT_ROLE
 
 
 def parse_roles(text: str) -> dict[str, int]:
@@ -198,7 +206,7 @@ def parse_roles(text: str) -> dict[str, int]:
     roles = {}
     for part in text.split(","):
         role, _, count = part.rpartition("=")
-        roles[role.strip() or DEFAULT_ROLE] = min(int(count), MOST_COUNT)
+        roles[role.strip() or names.DEFAULT_ROLE] = min(int(count), MOST_COUNT)
     if min(roles.values()) < 1:
         raise ValueError(f"a gang needs at least one pod of each role: {text!r}")
     return roles
@@ -249,8 +257,8 @@ def declared_roles(reference: GangRef, pods: Iterable[Pod], facts: GroupFacts) -
 def _spread(roles: Mapping[str, int], pods: Sequence[Pod]) -> dict[str, int]:
     """A group with a total only means the one role of its pods."""
     seen = {role_of(pod) for pod in pods}
-    if set(roles) == {DEFAULT_ROLE} and len(seen) == 1:
-        return {seen.pop(): roles[DEFAULT_ROLE]}
+    if set(roles) == {names.DEFAULT_ROLE} and len(seen) == 1:
+        return {seen.pop(): roles[names.DEFAULT_ROLE]}
     return dict(roles)
 
 
@@ -328,6 +336,8 @@ def _architecture(pod: Pod, job: Job) -> Job.Architecture:
 
 
 def _pod_group(pod: Pod) -> GangRef | None:
+    if pod.group:
+        return GangRef(Source.NATIVE, pod.namespace, pod.group)
     if names.VOLCANO_GROUP in pod.annotations:
         return GangRef(Source.VOLCANO, pod.namespace, pod.annotations[names.VOLCANO_GROUP])
     for label in names.POD_GROUP_LABELS:

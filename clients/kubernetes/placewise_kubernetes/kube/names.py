@@ -21,7 +21,11 @@ GPU_MODEL = f"{DOMAIN}/gpu-model"
 MAX_PER_NODE = f"{DOMAIN}/max-per-node"
 KEEP_TOGETHER = f"{DOMAIN}/keep-together"
 EXCLUSIVE_NETWORK = f"{DOMAIN}/exclusive-network"
+IN_ORDER = f"{DOMAIN}/in-order"
 IGNORE = f"{DOMAIN}/ignore"
+
+# The role of a pod that names none.
+DEFAULT_ROLE = "worker"
 
 # Written to pods.
 WAKE = f"{DOMAIN}/wake"
@@ -48,6 +52,7 @@ MAX_JOBS_PER_GPU = f"{DOMAIN}/max-jobs-per-gpu"
 POD_GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 VOLCANO_TASK = "volcano.sh/task-spec"
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 BATCH_JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name")
 
 MANAGER = "placewise"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,8 @@ class Pod:
     owner: Owner | None = None
     gang: str = ""
     """Name of its controller's gang, by the table of owners (gang/owners.py)."""
+    group: str = ""
+    """The PodGroup of `scheduling.k8s.io` that the stored pod names."""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -119,6 +121,7 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
         is_gated=bool(gates),
         priority_class=spec.get("priorityClassName") or "",
         owner=controller_of(metadata),
+        group=(spec.get("schedulingGroup") or {}).get("podGroupName") or "",
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         node_selector=spec.get("nodeSelector") or {},
@@ -126,7 +129,11 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
     )
 
 
-def template_pod(owner: Mapping[str, Any], template: Mapping[str, Any]) -> Pod:
+def template_pod(
+    owner: Mapping[str, Any],
+    template: Mapping[str, Any],
+    read: Callable[[Mapping[str, Any]], Pod] = parse_pod,
+) -> Pod:
     """A stand-in for the pods that an object with these metadata will make from a pod template.
 
     Raises:
@@ -135,7 +142,7 @@ def template_pod(owner: Mapping[str, Any], template: Mapping[str, Any]) -> Pod:
     metadata = template.get("metadata") or {}
     metadata = {"labels": metadata.get("labels"), "annotations": metadata.get("annotations")}
     named = {"name": owner["name"], "namespace": owner.get("namespace"), "uid": ""}
-    return parse_pod({"metadata": named | metadata, "spec": template["spec"]})
+    return read({"metadata": named | metadata, "spec": template["spec"]})
 
 
 def parse_time(text: str | None) -> float:

@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -33,10 +34,18 @@ PATHS = {
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """With fake nodes, the chart's policies, and the adapter's rights by the chart."""
+    """With fake nodes, the chart's policies, the adapter's rights by the chart, and kube-scheduler as it comes."""
+    with guarded(tmp_path_factory) as control:
+        control.start_scheduler("kube-scheduler", {})
+        yield control
+
+
+@contextmanager
+def guarded(folders: pytest.TempPathFactory, **options: str) -> Iterator[ControlPlane]:
+    """A control plane with these options, fake nodes, the chart's policies and rights, and no scheduler."""
     try:
-        control = ControlPlane(find(), tmp_path_factory.mktemp("gates"))
-        made = documents(render({"gates": {"enabled": True}}, tmp_path_factory.mktemp("chart")))
+        control = ControlPlane(find(), folders.mktemp("gates"), **options)
+        made = documents(render({"gates": {"enabled": True}}, folders.mktemp("chart")))
     except (BinariesUnavailableError, RendererUnavailableError) as error:
         pytest.skip(str(error))
     try:
@@ -46,7 +55,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             if document["kind"] in PATHS:
                 control.request("POST", PATHS[document["kind"]], document)
         make_nodes(control)
-        control.start_scheduler("kube-scheduler", {})
         _wait_until(lambda: gates_of(control, "probe", LABELLED) == [GATE])
         _wait_until(lambda: _is_guarded(control))
         remove_pods(control)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -12,11 +13,13 @@ from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane, gang, pod
 from tests.e2e.kubernetes.kubernetes_fixtures import cluster, placewise, watched
 from tests.e2e.kubernetes.kubernetes_recorder import Recorder
 from tests.e2e.kubernetes.kubernetes_scenario import PODS, AdapterProcess, Watched, names_of
+from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer, running_jobs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(300)]
 
 __all__ = ["adapter", "cluster", "placewise", "plane", "recorder", "watched"]
 
+SETS = "/apis/apps/v1/namespaces/default/statefulsets"
 LWS = "leaderworkerset.sigs.k8s.io"
 
 
@@ -77,6 +80,57 @@ async def test_a_node_that_fills_meanwhile_has_the_gang_decided_again(
     await watched.create([second])
     await watched.until_bound(names_of([second]), limit_s=60)
     assert watched.node["late-1"] not in (taken, watched.node["late-0"])
+
+
+async def test_the_rest_of_a_stateful_set_is_held_while_its_first_pod_runs(
+    adapter: AdapterProcess,
+    plane: ControlPlane,
+    watched: Watched,
+    placewise: PlacewiseServer,
+    recorder: Recorder,
+    cluster: str,
+) -> None:
+    """Its size is that of the object; nothing on its pods says one. The test makes the pods, as no controller runs."""
+    await _start_impatient(adapter, recorder, cluster)
+    pods = declared_set(plane, "held", 3)
+    await watched.create(pods[:1])
+    await watched.until_bound(["held-0"])
+    await asyncio.sleep(2 * IMPATIENT["reserve_ttl_s"])
+    adapter.kill()
+    await _start_impatient(adapter, recorder, cluster)
+    rival = gang("rival", 28, gpus=8)
+    await watched.create(rival)
+    await asyncio.sleep(2 * IMPATIENT["reserve_ttl_s"])
+    assert set(watched.node) == {"held-0"}
+    [running] = (await running_jobs(placewise, cluster)).values()
+    assert running == decided(recorder, "held")
+    for document in pods[1:]:
+        await watched.create([document])
+        await watched.until_bound([document["metadata"]["name"]])
+    assert watched.on_nodes("held") == decided(recorder, "held")
+    assert [count for job, count in recorder.answers.items() if "/held/" in job] == [1]
+
+
+def declared_set(plane: ControlPlane, name: str, replicas: int) -> list[dict[str, Any]]:
+    """Makes a StatefulSet; its pods, which are still to be created."""
+    pods = gang(name, replicas, gpus=8)
+    labels = pods[0]["metadata"]["labels"]
+    template = {"metadata": {"labels": labels}, "spec": pods[0]["spec"] | {"restartPolicy": "Always"}}
+    spec = {"serviceName": name, "replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    made = plane.request("POST", SETS, {"metadata": {"name": name}, "spec": spec})
+    for document in pods:
+        document["metadata"]["annotations"] = {}
+        _owned(document, "apps/v1", "StatefulSet", name)
+        document["metadata"]["ownerReferences"][0]["uid"] = made["metadata"]["uid"]
+    return pods
+
+
+IMPATIENT = {"start_timeout_s": 2.0, "reserve_ttl_s": 3.0}
+
+
+async def _start_impatient(adapter: AdapterProcess, recorder: Recorder, cluster: str) -> None:
+    adapter.start(recorder.target, cluster=cluster, gates={"is_enabled": True}, adapter=IMPATIENT)
+    await adapter.ready()
 
 
 async def _start(adapter: AdapterProcess, recorder: Recorder, cluster: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from placewise_client.adapter.sections import ConfigError
 from placewise_kubernetes.config import parse_config
 from placewise_kubernetes.gang.book import GangBook
-from placewise_kubernetes.gang.groups import facts_of, read_group
+from placewise_kubernetes.gang.groups import facts_of, facts_of_owner, read_group
 from placewise_kubernetes.gang.owners import DEFAULT_OWNERS
 from placewise_kubernetes.gang.spec import GangRef, GangRules, Source, declared_roles, role_of
 from placewise_kubernetes.kube import names
@@ -78,14 +78,25 @@ def ray_pod(group: str, index: int) -> Json:
     return pod(f"tune-{group}-{index}", labels, owned("ray.io/v1", "RayCluster", "tune"))
 
 
-JOB_SET = {
-    "replicatedJobs": [
-        {"name": "driver", "template": {"spec": {"parallelism": 1, "completions": 1}}},
-        {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 4, "completions": 4}}},
-    ]
-}
+def template(gpus: int, **labels: str) -> Json:
+    containers = [{"name": "c", "resources": {"requests": {"cpu": "4", GPU: str(gpus)}}}]
+    return {"metadata": {"labels": labels}, "spec": {"containers": containers}}
+
+
+def replicated(name: str, pods: int, gpus: int, **more: Any) -> Json:
+    spec = {"parallelism": pods, "completions": pods, "template": template(gpus)}
+    return {"name": name, "template": {"spec": spec}, **more}
+
+
+JOB_SET = {"replicatedJobs": [replicated("driver", 1, 0), replicated("workers", 4, 2, replicas=2)]}
+IN_ORDER = {**JOB_SET, "startupPolicy": {"startupPolicyOrder": "InOrder"}}
 REPLICAS = {"Master": {"replicas": 1}, "Worker": {"replicas": 3}}
-MPI = {"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 8}}}
+MPI = {
+    "mpiReplicaSpecs": {
+        "Launcher": {"replicas": 1, "template": template(0)},
+        "Worker": {"replicas": 8, "template": template(2)},
+    }
+}
 RAY = {
     "headGroupSpec": {},
     "workerGroupSpecs": [
@@ -108,8 +119,8 @@ SHAPES: Mapping[str, tuple[Json, str, str, tuple[str, str], Json, dict[str, int]
         "jobset.train",
         "driver",
         ("/apis/jobset.x-k8s.io/v1alpha2", "jobsets/train"),
-        {**JOB_SET, "startupPolicy": {"startupPolicyOrder": "InOrder"}},
-        {"driver": 1},
+        IN_ORDER,
+        {"driver": 1, "workers": 8},
     ),
     "PyTorchJob": (
         kubeflow_pod("worker", 2),
@@ -133,7 +144,7 @@ SHAPES: Mapping[str, tuple[Json, str, str, tuple[str, str], Json, dict[str, int]
         "worker",
         ("/apis/kubeflow.org/v2beta1", "mpijobs/hpl"),
         {**MPI, "launcherCreationPolicy": "WaitForWorkersReady"},
-        {"worker": 8},
+        {"launcher": 1, "worker": 8},
     ),
     "RayCluster": (
         ray_pod("gpuWorkers", 0),
@@ -159,11 +170,60 @@ async def test_a_pod_of_a_controller_is_one_of_its_gang(shape: str) -> None:
     class Api:
         async def get(self, asked: str) -> Json:
             assert asked == f"{root}/namespaces/ml/{plural}/{name}"
-            return {"metadata": {"uid": "u"}, "spec": spec}
+            return {"metadata": {"uid": "u", "name": name}, "spec": spec}
 
     facts = await read_group(Api(), group)  # type: ignore[arg-type]
     assert facts is not None
     assert declared_roles(RULES.reference(read), [read], facts) == roles
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "is_in_order", "gpus"),
+    [
+        ("jobset.x-k8s.io/v1alpha2/JobSet", JOB_SET, False, {}),
+        ("jobset.x-k8s.io/v1alpha2/JobSet", IN_ORDER, True, {"driver": 0, "workers": 2}),
+        ("kubeflow.org/v2beta1/MPIJob", MPI, False, {}),
+        (
+            "kubeflow.org/v2beta1/MPIJob",
+            {**MPI, "launcherCreationPolicy": "WaitForWorkersReady"},
+            True,
+            {"launcher": 0, "worker": 2},
+        ),
+        ("apps/v1/StatefulSet", {"replicas": 3}, True, {}),
+        ("apps/v1/StatefulSet", {"replicas": 3, "podManagementPolicy": "Parallel"}, False, {}),
+        ("ray.io/v1/RayCluster", RAY, False, {}),
+    ],
+)
+def test_pods_that_come_after_others_are_known_by_their_templates(
+    kind: str, spec: Json, is_in_order: bool, gpus: dict[str, int]
+) -> None:
+    facts = facts_of_owner({"metadata": {"name": "x", "namespace": "ml"}, "spec": spec}, kind)
+    assert facts.is_in_order is is_in_order
+    assert {role: pod.requests[GPU] for role, pod in facts.templates.items()} == gpus
+    assert [role_of(pod) for pod in facts.templates.values()] == list(gpus)
+
+
+def test_of_a_job_set_only_jobs_that_run_side_by_side_are_a_gang() -> None:
+    ready, complete = ({"name": "first", "status": status} for status in ("Ready", "Complete"))
+    jobs = [
+        replicated("first", 1, 1),
+        replicated("beside", 2, 1, dependsOn=[ready]),
+        replicated("after", 4, 1, dependsOn=[complete]),
+        replicated("last", 4, 1, dependsOn=[{"name": "after", "status": "Ready"}]),
+    ]
+    spec = {"replicatedJobs": jobs}
+    facts = facts_of_owner({"metadata": {"name": "x"}, "spec": spec}, "jobset.x-k8s.io/v1alpha2/JobSet")
+    assert (facts.roles, facts.is_in_order) == ({"first": 1, "beside": 2}, True)
+
+
+@pytest.mark.parametrize(("replicas", "pods"), [(3, 3), (None, 1), (0, 0)])
+def test_a_labelled_stateful_set_has_the_size_that_it_declares(replicas: int | None, pods: int) -> None:
+    document = pod("db-0", {names.JOB: "db"}, owned("apps/v1", "StatefulSet", "db"))
+    group = RULES.group_object(RULES.pod(document))
+    assert group == GangRef(Source.OWNER, "ml", "db", "apps/v1/StatefulSet")
+    spec = {} if replicas is None else {"replicas": replicas}
+    facts = facts_of_owner({"metadata": {"name": "db"}, "spec": spec}, group.kind)
+    assert sum(facts.roles.values()) == pods
 
 
 def test_a_group_of_a_leader_and_its_workers_has_its_size_on_each_pod() -> None:
@@ -171,6 +231,7 @@ def test_a_group_of_a_leader_and_its_workers_has_its_size_on_each_pod() -> None:
     assert {RULES.reference(each) for each in pods} == {GangRef(Source.OWNER, "ml", "leaderworkerset.vllm.1")}
     assert [RULES.group_object(each) for each in pods] == [None, None]
     assert declared_roles(RULES.reference(pods[0]), pods[:1], facts_of(Source.OWNER, {})) == {"worker": 4}
+    assert [each.setting(names.IN_ORDER) for each in pods] == ["true", "true"]
 
 
 def test_gangs_of_one_name_and_of_other_kinds_are_others() -> None:
@@ -213,10 +274,11 @@ def test_only_known_kinds_are_read_from_the_api(owner: Json | None) -> None:
         ("jobset.x-k8s.io/v1alpha2/JobSet", {"replicatedJobs": [{"name": "a", "replicas": [1]}]}),
         ("kubeflow.org/v1/PyTorchJob", {"pytorchReplicaSpecs": ["Worker"]}),
         ("kubeflow.org/v1/PyTorchJob", {}),
+        ("apps/v1/StatefulSet", {"replicas": "three"}),
     ],
 )
 def test_an_object_of_another_shape_has_no_size(kind: str, spec: Json) -> None:
-    assert facts_of(Source.OWNER, {"spec": spec}, kind).roles == {}
+    assert facts_of_owner({"spec": spec}, kind).roles == {}
 
 
 def test_the_controllers_uid_names_the_gang_whichever_pod_is_seen_first() -> None:

@@ -65,6 +65,10 @@ class GatedPods:
         held = dataclasses.replace(pod, is_held=True, is_gated=len(pod.gates) > 1, constraints=constraints)
         return self.resolve(held)
 
+    def read_template(self, document: Mapping[str, Any]) -> Pod:
+        """A stand-in for pods that will come with our gate. Raises ValueError and KeyError as `parse_pod`."""
+        return self.read({**document, "spec": {**document["spec"], "schedulingGates": [{"name": names.GATE}]}})
+
     def unread(self, pod: Pod) -> list[str]:
         """Volume claims of the pod that have to be read before it is decided."""
         if not pod.is_held or pod.constraints.unjudged:
