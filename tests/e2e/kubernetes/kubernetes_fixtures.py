@@ -35,16 +35,22 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 def grant(control: ControlPlane, manifests: Path) -> None:
-    """The adapter runs with the role of the shipped manifests: what that lacks, it lacks here."""
+    """The adapter runs with the role of the shipped manifests, and under their guard: what these lack, it lacks here.
+
+    Pods get no gate: these clusters start them in other ways.
+    """
+    rights, admission = "/apis/rbac.authorization.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
     paths = {
-        "ClusterRole": "clusterroles",
-        "ClusterRoleBinding": "clusterrolebindings",
-        "Role": "namespaces/placewise/roles",
-        "RoleBinding": "namespaces/placewise/rolebindings",
+        "ClusterRole": f"{rights}/clusterroles",
+        "ClusterRoleBinding": f"{rights}/clusterrolebindings",
+        "Role": f"{rights}/namespaces/placewise/roles",
+        "RoleBinding": f"{rights}/namespaces/placewise/rolebindings",
+        "ValidatingAdmissionPolicy": f"{admission}/validatingadmissionpolicies",
+        "ValidatingAdmissionPolicyBinding": f"{admission}/validatingadmissionpolicybindings",
     }
     for document in yaml.safe_load_all(manifests.read_text()):
         if document["kind"] in paths:
-            control.request("POST", f"/apis/rbac.authorization.k8s.io/v1/{paths[document['kind']]}", document)
+            control.request("POST", paths[document["kind"]], document)
 
 
 @pytest.fixture(scope="module")

@@ -72,19 +72,27 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "a network policy alone": {"listen": {"clientCertificates": False, "bind": True}, "networkPolicy": POLICY},
     "values of a release before health had a port": {"listen": {"healthPort": None, "volcanoBodyBytes": None}},
     "extender only": {
+        "gates": {"enabled": False},
         "ownScheduler": {"enabled": False},
         "podGroups": {"native": False, "schedulerPlugins": False, "volcano": False},
         "owners": {"jobSet": False, "kubeflow": False, "ray": False, "statefulSet": False},
     },
     "Volcano alone": {
+        "gates": {"enabled": False},
         "ownScheduler": {"enabled": False},
         "podGroups": {"native": False, "schedulerPlugins": False, "volcano": False},
         "listen": {"volcano": True},
     },
-    "gates": {"gates": {"enabled": True, "pin": "hard"}},
-    "gates from pod templates": {"gates": {"enabled": True, "policy": False}},
-    "extender that binds": {"ownScheduler": {"enabled": False}, "listen": {"bind": True}},
+    "gates, hard": {"gates": {"pin": "hard"}},
+    "gates from pod templates": {"gates": {"policy": False}},
+    "extender and own name": {"gates": {"enabled": False}},
+    "extender that binds": {
+        "gates": {"enabled": False},
+        "ownScheduler": {"enabled": False},
+        "listen": {"bind": True},
+    },
     "more configuration": {
+        "gates": {"enabled": False},
         "manage": "gpu",
         "extraRules": {"is_bound_early": False, "is_job_watched": False},
         "extraConfig": {"fail_open_s": 0.05, "adapter": {"admit_policy": "qos"}, "tolerated_taints": ["team"]},
@@ -136,8 +144,9 @@ def test_the_adapter_reads_the_configuration_it_is_given(scratch: Path, variant:
     )
     assert (parsed.listen.health_port, parsed.listen.volcano_body_bytes) == (8081, 16 * 2**20)
     service_target(parsed.service).check()
-    assert parsed.gates.is_enabled == parsed.rules.is_whole == variant.startswith("gates")
-    assert parsed.gates.pin == ("hard" if variant == "gates" else "soft")
+    is_gated = VARIANTS[variant].get("gates", {}).get("enabled", True)
+    assert parsed.gates.is_enabled == parsed.rules.is_whole == is_gated
+    assert parsed.gates.pin == ("hard" if variant == "gates, hard" else "soft")
     if variant == "more configuration":
         assert (parsed.fail_open_s, parsed.settings.admit_policy, parsed.tolerated_taints) == (0.05, "qos", ("team",))
 
@@ -195,12 +204,13 @@ def test_no_more_rights_than_are_used(scratch: Path) -> None:
     kinds = ("scheduling.k8s.io", "scheduling.x-k8s.io")
     groups = {f"{kind} podgroups {verb}" for kind in kinds for verb in watched} | volcano | owners
     assert _rights("extender only", scratch) == least | jobs
-    assert _rights("default", scratch) == least | jobs | binds | groups
+    assert _rights("extender and own name", scratch) == least | jobs | binds | groups
     assert _rights("extender that binds", scratch) == least | jobs | binds | groups
     assert _rights("more configuration", scratch) == least | binds | groups  # Jobs are not watched there
     gates = {" pods patch", " persistentvolumeclaims get", " persistentvolumes get"}
     gates |= {"storage.k8s.io storageclasses get"}
-    assert _rights("gates", scratch) == least | jobs | binds | groups | gates
+    assert _rights("default", scratch) == least | jobs | binds | groups | gates
+    assert _rights("gates, hard", scratch) == least | jobs | binds | groups | gates
     assert _rights("gates from pod templates", scratch) == least | jobs | binds | groups | gates
     assert _rights("Volcano alone", scratch) == least | jobs | volcano | owners
 
@@ -222,7 +232,6 @@ def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
         ("GET", "/api/v1/namespaces/default/configmaps"),
         ("DELETE", "/api/v1/namespaces/default/pods/any"),
         ("POST", "/api/v1/namespaces/default/pods"),
-        ("PATCH", "/api/v1/namespaces/default/pods/any"),
         ("PATCH", "/api/v1/namespaces/default/pods/any/ephemeralcontainers"),
         ("PATCH", "/api/v1/nodes/n00"),
         ("POST", "/api/v1/namespaces/default/pods/any/eviction"),
@@ -336,12 +345,12 @@ def test_all_is_well_with_the_shipped_rights(
 
 
 def test_each_fault_is_named(plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A right that only gates need, GPUs of another vendor, and a service that is not there."""
-    missing = {"gates": {"is_enabled": True}, "rules": {"gpu_resources": ["example.com/gpu"]}}
+    """A Lease of another name, GPUs of another vendor, and a service that is not there."""
+    missing = {"lease": "elsewhere/ours", "rules": {"gpu_resources": ["example.com/gpu"]}}
     code = examined(plane, tmp_path, "http://127.0.0.1:9", **missing)
     found = dict(line[6:].split(": ", 1) for line in capsys.readouterr().out.splitlines() if line.startswith("FAIL"))
     assert code == 1
     assert sorted(found) == ["decision service", "nodes", "rights"]
-    assert "patch pods" in found["rights"]
+    assert "create leases.coordination.k8s.io in namespace elsewhere" in found["rights"]
     assert "list nodes" not in found["rights"]
     assert "example.com/gpu" in found["nodes"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from placewise_kubernetes.config import ListenConfig, parse_config
+from placewise_kubernetes.config import KubernetesConfig, ListenConfig, parse_config
 from placewise_kubernetes.gang.spec import GangRules
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
@@ -19,6 +19,9 @@ CLUSTER_RULES = [
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["persistentvolumeclaims", "persistentvolumes"], "verbs": ["get"]},
+    {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get"]},
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": ["scheduling.k8s.io"], "resources": ["podgroups"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": ["scheduling.x-k8s.io"], "resources": ["podgroups"], "verbs": ["get", "list", "watch"]},
@@ -50,9 +53,13 @@ def manifests(kind: str) -> list[dict[str, Any]]:
     return [document for document in documents if document["kind"] == kind]
 
 
-def listen_config() -> ListenConfig:
+def shipped_config() -> KubernetesConfig:
     (config,) = manifests("ConfigMap")
-    return parse_config(yaml.safe_load(config["data"]["config.yaml"])).listen
+    return parse_config(yaml.safe_load(config["data"]["config.yaml"]))
+
+
+def listen_config() -> ListenConfig:
+    return shipped_config().listen
 
 
 def scheduler_extender() -> dict[str, Any]:
@@ -66,6 +73,27 @@ def test_the_adapter_asks_callers_for_a_certificate() -> None:
     assert listen.client_ca_path == "/etc/placewise/tls/ca.crt"
     assert (listen.certificate_path, listen.key_path) == ("/etc/placewise/tls/tls.crt", "/etc/placewise/tls/tls.key")
     assert not listen.is_insecure
+
+
+def test_a_new_installation_works_by_gates_and_guards_the_right_to_patch_pods() -> None:
+    """No scheduler's configuration is needed for it."""
+    assert shipped_config().gates.is_enabled
+    for kind in ("ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"):
+        (policy,) = manifests(kind)
+        (binding,) = manifests(f"{kind}Binding")
+        assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    (guard,) = manifests("ValidatingAdmissionPolicy")
+    assert guard["spec"]["failurePolicy"] == "Fail"
+    adapter = "system:serviceaccount:placewise:placewise-kubernetes"
+    assert guard["spec"]["matchConditions"][0]["expression"].endswith(f"== '{adapter}'")
+
+
+def test_the_gate_is_kept_from_the_system_from_daemon_sets_and_from_pods_that_the_adapter_binds() -> None:
+    (policy,) = manifests("MutatingAdmissionPolicy")
+    conditions = {found["name"]: found["expression"] for found in policy["spec"]["matchConditions"]}
+    assert "['kube-system', 'placewise']" in conditions["not-of-the-system"]
+    assert "'DaemonSet'" in conditions["not-of-a-daemon-set"]
+    assert "'placewise'" in conditions["not-bound-by-us"]
 
 
 def test_the_certificates_are_mounted_where_the_adapter_reads_them() -> None:
