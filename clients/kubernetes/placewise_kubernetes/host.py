@@ -19,7 +19,7 @@ from placewise_kubernetes.gang.binding import GangBinder
 from placewise_kubernetes.gang.catalog import GroupMirror
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang
 from placewise_kubernetes.gang.gates.gated import GatedPods
-from placewise_kubernetes.gang.gates.opening import GateOpener, GateRules, Pin, restore
+from placewise_kubernetes.gang.gates.opening import GateOpener, GateRules, restore
 from placewise_kubernetes.gang.gates.volumes import VolumeReader
 from placewise_kubernetes.gang.gpus import GpuLedger
 from placewise_kubernetes.gang.groups import WATCHED_PATHS, GroupLookup, read_group
@@ -220,7 +220,7 @@ class KubernetesHost:
             return Applied.UNREACHABLE
         if gang.is_bound_in_part():
             log.warning("gang %s is bound in part; its other pods are left to the scheduler", gang.key)
-            self._explain_unbound(gang)
+            self.binding.explain_unbound(gang, gang.waiting())
             if not gang.is_complete():
                 gang.give_up_missing()
             self.release_gang(gang)
@@ -402,14 +402,6 @@ class KubernetesHost:
         gang.text = f"no node can take it; left to its scheduler after {self.gates.scale_up_after_s:.0f} s"
         self._serve(gang)
         return False
-
-    def _explain_unbound(self, gang: Gang) -> None:
-        """A pin cannot be changed once the gate is gone."""
-        if self.gates.pin is Pin.HARD:
-            for pod in gang.waiting():
-                if pod.admitted_to:
-                    text = f"{pod.admitted_to} did not take it in time, and it is pinned there: delete the pod to have"
-                    self.writer.explain([pod], f"{text} it decided again")
 
     def _read_groups(self) -> None:
         for gang in self.pods.book.active.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,6 +217,8 @@ class SmallService:
 
     def _take_event(self, event: JobEvent) -> bool:
         is_repeat = any(e.job_id == event.job_id and e.kind == event.kind for e in self.events)
+        if event.kind == JobEvent.STARTED and event.placement and event.job_id in self.held:
+            is_repeat = is_repeat and not self._moves(event)
         if is_repeat or (event.job_id in self.ended and event.kind != JobEvent.SHARE_FINISHED):
             return False
         self.events.append(event)
@@ -226,6 +228,14 @@ class SmallService:
             self.held.pop(event.job_id, None)
             self.ended.add(event.job_id)
         return True
+
+    def _moves(self, event: JobEvent) -> bool:
+        """Whether a job that runs holds other places than it was known to: they replace those."""
+
+        def holds(places: Iterable[Assignment]) -> list[tuple[str, float, tuple[int, ...]]]:
+            return sorted((task.node, task.demand.gpus, tuple(task.gpu_indices)) for task in places)
+
+        return holds(event.placement) != holds(self.held[event.job_id].assignments)
 
     def _start(self, event: JobEvent) -> None:
         held = self.held.setdefault(event.job_id, Held([], event.reservation_id, event.decision_id, 0.0))

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from placewise.v1.cluster_pb2 import Node
+from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise_client.adapter.native import Applied, Stage
 from placewise_kubernetes.gang.fit import first_fit, have_room
 from placewise_kubernetes.gang.gang import Gang
-from placewise_kubernetes.gang.gates.opening import GateOpener
+from placewise_kubernetes.gang.gates.opening import GateOpener, Pin
 from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.bind import Binder, Bound, Target, decision_notes
 from placewise_kubernetes.kube.objects import Pod
+from placewise_kubernetes.kube.quantity import add_amounts
 from placewise_kubernetes.kube.wake import PodWriter
 
 BIND_RETRY_S = 1.0
@@ -66,8 +67,11 @@ class GangBinder:
         return task
 
     async def apply(self, gang: Gang) -> Applied:
-        """Binds a gang that was just decided. Without room it is undecided again. One whose pods are still being made
-        is bound as they come (`bind_late`)."""
+        """Binds a gang that was just decided. Without room it is undecided again. One whose pods are still being made,
+        or that has run since before a restart, is bound as they come (`bind_late`)."""
+        if gang.stage is Stage.RUNNING:
+            self.bind(gang)
+            return Applied.DONE
         if not gang.may_bind(self._rules):
             return Applied.DONE
         has_tasks = all(gang.task_of(pod) is not None for pod in gang.waiting())
@@ -100,19 +104,37 @@ class GangBinder:
                 await task  # the next gang has to fit beside it
 
     def part_lost(self, now_s: float) -> None:
-        """Pods of a gang that runs in part, whose decided places others have taken, become gangs of their own after a
-        while: the rest of the gang runs, and is not decided again."""
-        for gang in [gang for gang in self._pods.book.active.values() if gang.is_begun()]:
+        """Pods of a gang that runs, whose decided places others have taken, become gangs of their own after a while:
+        the rest of the gang runs, and is not decided again. One of which no pod is left is over."""
+        running = [gang for gang in self._pods.book.active.values() if gang.stage is Stage.RUNNING]
+        for gang in [gang for gang in running if gang.plan is not None]:
             lost = [
-                pod for pod in gang.waiting() if not (pod.admitted_to or pod.is_gated or self._has_place(gang, pod))
+                pod for pod in gang.waiting() if self._is_bound_to_place(gang, pod) and not self._has_place(gang, pod)
             ]
-            if not lost:
+            if gang.live() and not lost:
                 gang.lost_since_s = None
             elif gang.lost_since_s is None:
                 gang.lost_since_s = now_s
             elif now_s - gang.lost_since_s >= PLACE_LOST_S:
-                for pod in lost:
-                    self._pods.book.part(gang, pod)
+                self.explain_unbound(gang, lost)
+                if parting := [pod for pod in lost if not pod.admitted_to]:
+                    self._pods.book.part(gang, parting)
+                elif not gang.live():
+                    self._pods.book.finish(gang)
+
+    def explain_unbound(self, gang: Gang, pods: Iterable[Pod]) -> None:
+        """A pin cannot be changed once the gate is gone."""
+        for pod in pods if self._opener.pin is Pin.HARD else ():
+            text = f"{pod.admitted_to} did not take it in time, and it is pinned there: delete the pod to have it"
+            if pod.admitted_to and gang.refused.get(pod.uid) != text:
+                gang.refused[pod.uid] = text
+                self._writer.explain([pod], f"{text} decided again")
+
+    def _is_bound_to_place(self, gang: Gang, pod: Pod) -> bool:
+        """Whether nothing but its decided place will do: a soft pin leaves others, and a gate says that it is not there
+        yet."""
+        is_let_go = bool(pod.admitted_to) and self._opener.pin is not Pin.HARD
+        return not (pod.is_gated or is_let_go or pod.uid in gang.being_bound)
 
     def _has_place(self, gang: Gang, pod: Pod) -> bool:
         task = gang.task_of(pod)
@@ -124,9 +146,27 @@ class GangBinder:
             return self._undecided_targets(gang) if gang.stage in (Stage.RELEASED, Stage.RUNNING) else []
         waiting = (pod for pod in self._startable(gang) if pod.uid not in gang.being_bound)
         tasks = [(pod, task) for pod in waiting if (task := gang.task_of(pod)) is not None]
-        if not tasks or not self._has_room(gang):
+        if gang.stage is Stage.RUNNING:
+            tasks = self._fitting(gang, tasks)
+        elif tasks and not self._has_room(gang):
             return []
         return [(pod, task.node, decision_notes(task, gang.plan.decision_id)) for pod, task in tasks]
+
+    def _fitting(self, gang: Gang, tasks: Sequence[tuple[Pod, Assignment]]) -> list[tuple[Pod, Assignment]]:
+        """Those that have room. A gang that runs does not wait for a pod of it that has none."""
+        wanted: dict[str, dict[str, float]] = {}
+        for pod in gang.waiting():
+            begun = gang.task_of(pod) if pod.admitted_to or pod.uid in gang.being_bound else None
+            if begun is not None:
+                add_amounts(wanted.setdefault(begun.node, {}), pod.requests)
+        fitting = []
+        for pod, task in tasks:
+            both = dict(wanted.get(task.node, {}))
+            add_amounts(both, pod.requests)
+            if self._have_room({task.node: both}):
+                wanted[task.node] = both
+                fitting.append((pod, task))
+        return fitting
 
     def _startable(self, gang: Gang) -> list[Pod]:
         """Pods that need something of us now. One without our gate waits for its own scheduler; one with the gate of

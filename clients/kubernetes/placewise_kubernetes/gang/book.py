@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 
 from placewise_client.adapter.bounded import Bounded
 from placewise_client.adapter.native import NativeJob, Stage
 from placewise_kubernetes.gang.catalog import GroupCatalog
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang, native_job
 from placewise_kubernetes.gang.owners import owner_uid
-from placewise_kubernetes.gang.spec import POD_GROUPS, GangRef, GangRules, GroupFacts, Source, single
+from placewise_kubernetes.gang.spec import POD_GROUPS, GangRef, GangRules, GroupFacts, Source, count_roles, single
 from placewise_kubernetes.gang.stand_ins import stand_ins
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.objects import Pod
@@ -100,10 +101,14 @@ class GangBook:
         """
         gang = self._current.get(reference)
         if gang is None or gang.stage is Stage.ENDED:
+            before = gang
             keys = [_key(reference, uid) for uid in uids]
             key = next((key for key in keys if key not in self._named), keys[-1])
             self._named.put(key, None)
             gang = Gang(reference, key, is_own, group, None if group else GroupFacts())
+            if before is not None and before.is_in_order:
+                there = (pod for pod in before.pods.values() if not pod.is_gone and not pod.is_deleting)
+                gang.done = count_roles(pod for pod in there if pod.phase == "Succeeded")
             self.gangs[key] = self._current[reference] = gang
         return gang
 
@@ -155,12 +160,18 @@ class GangBook:
 
     def touch(self, gang: Gang) -> None:
         """Notes that the gang has news."""
-        if gang.pods and all(pod.is_over for pod in gang.pods.values()):
+        if gang.stage is Stage.RELEASED and gang.facts is not None and gang.is_in_order and not gang.reduced_to:
+            gang.give_up_missing()  # it is not known when the others come, and nothing is held for them
+        is_size_read = gang.facts is not None or gang.group is None or gang.group.source is not Source.OWNER
+        if gang.pods and gang.is_over() and is_size_read:
             gang.mark_ended()
         elif gang.facts is not None and (_is_all_bound(gang) or gang.is_begun()):
             gang.mark_bound()
+        if gang.stage is Stage.RUNNING:
+            gang.give_up_succeeded()
         self._dirty[gang.key] = gang
-        if gang.facts is None or gang.waiting() or gang.to_come() or (gang.templates and not gang.pods):
+        is_awaited = gang.waiting() or (gang.is_in_order and gang.to_come())
+        if gang.facts is None or is_awaited or (gang.templates and not gang.pods):
             self.active[gang.key] = gang
         else:
             self.active.pop(gang.key, None)
@@ -184,7 +195,8 @@ class GangBook:
             home.is_by_gate = home.is_by_gate or pod.is_held
             if home is not gang and pod.uid in gang.nominated:
                 home.nominated[pod.uid] = gang.nominated.pop(pod.uid)
-            self.touch(home)
+            if home is not gang:
+                self.touch(home)
         if facts.is_basic:
             self.remove(gang)
         else:
@@ -197,14 +209,27 @@ class GangBook:
         is_of_gang = pod.is_gone or gang.has_room_for(pod)
         return gang if is_of_gang else self.open(single(pod), pod.uid, is_own=gang.is_own)
 
-    def part(self, gang: Gang, pod: Pod) -> None:
-        """Makes a waiting pod a gang of its own: its place in this one is lost."""
-        gang.give_up_place(pod)
-        home = self.open(single(pod), pod.uid, is_own=gang.is_own)
-        home.is_by_gate = pod.is_held
-        home.pods[pod.uid] = pod
-        self._by_pod[pod.uid] = home
-        self.touch(home)
+    def part(self, gang: Gang, pods: Sequence[Pod]) -> None:
+        """Makes waiting pods gangs of their own: their places in this one are lost. If no other pod is left of it, it
+        is over, and they are the next gang of its name."""
+        for pod in pods:
+            gang.give_up(pod)
+            del self._by_pod[pod.uid]
+        is_over = not gang.live()
+        if is_over:
+            gang.pods = gang.pods or {pods[0].uid: dataclasses.replace(pods[0], is_gone=True)}
+            gang.mark_ended()
+        self.touch(gang)
+        for pod in pods:
+            home = self._gang_for(pod) if is_over else self.open(single(pod), pod.uid, is_own=gang.is_own)
+            home.is_by_gate = home.is_by_gate or pod.is_held
+            home.pods[pod.uid] = pod
+            self._by_pod[pod.uid] = home
+            self.touch(home)
+
+    def finish(self, gang: Gang) -> None:
+        """A gang of which no pod is left is over, although others were still to come."""
+        gang.mark_ended()
         self.touch(gang)
 
     def news(self, *, full: bool) -> list[NativeJob]:
@@ -217,7 +242,7 @@ class GangBook:
             if stage is not None:
                 gang.is_reported = True
                 jobs.append(self._native(gang, stage))
-            if stage is Stage.ENDED and not any(uid in self._by_pod for uid in gang.pods):
+            if stage is Stage.ENDED and not any(self._by_pod.get(uid) is gang for uid in gang.pods):
                 self.remove(gang)
         return jobs
 
@@ -256,6 +281,8 @@ class GangBook:
             gang.facts = facts
         if gang.has_room_for(pod):
             return gang
+        if gang.turn_away(pod):
+            self.touch(gang)
         return self.open(single(pod), pod.uid, is_own=gang.is_own)
 
     def _resize(self, gang: Gang, facts: GroupFacts) -> None:

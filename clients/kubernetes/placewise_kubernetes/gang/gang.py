@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -46,9 +47,10 @@ class Gang:
     decision, `being_bound` those whose Binding is under way, `nominated` the node that each pod's scheduler was told to
     try first. `asked` are the requests per role in the question, as far as known; `has_outgrown`: a pod that asks for
     more has come since the decision. `may_decide_early`: a gang that we bind ourselves may be decided once while its
-    pods are being made. `reduced_to` are the pods per role after the others were given up. `is_by_gate`: its pods wait
-    at our scheduling gate; `first_refused_s` is the monotonic time of the first answer that no node can take it,
-    `lost_since_s` that of the first look at a pod whose place others have taken since the gang has begun.
+    pods are being made. `reduced_to` are the pods per role after the others were given up, `done` those that had
+    succeeded before this gang was made of the rest. `is_by_gate`: its pods wait at our scheduling gate;
+    `first_refused_s` is the monotonic time of the first answer that no node can take it, `lost_since_s` that of the
+    first look at which the gang ran, and had a pod without a place or no pod at all.
     `is_reported`: the loop knows the gang. `is_unreadable`: its pods make no job; its scheduler places it.
     `within`: where Volcano's topology keeps it. `barred`: the rule by which Volcano would not start it in any place.
     `is_counted`: its queue has room for it, or Volcano has let it in.
@@ -80,6 +82,7 @@ class Gang:
     is_counted: bool = False
     asked: dict[str, Mapping[str, float]] = field(default_factory=dict)
     reduced_to: dict[str, int] | None = None
+    done: Mapping[str, int] = field(default_factory=dict)
     job: Job | None = None
     job_roles: tuple[str, ...] = ()
     asked_at_s: float = 0.0
@@ -94,7 +97,12 @@ class Gang:
 
     @property
     def is_in_order(self) -> bool:
-        """Its pods come one after another: the rest of its reservation is kept while the first ones run."""
+        """Its pods come one after another: the rest of its reservation is kept while the first ones run.
+
+        Never those of a native PodGroup, which says that they start together.
+        """
+        if self.ref.source is Source.NATIVE:
+            return False
         has_note = any(pod.setting(names.IN_ORDER).lower() == "true" for pod in self.pods.values())
         return has_note or self._facts().is_in_order
 
@@ -131,8 +139,7 @@ class Gang:
         """Pods per role, as far as is known."""
         if self.reduced_to is not None:
             return self.reduced_to
-        pods = list(self.pods.values()) or list(self.templates.values())
-        return declared_roles(self.ref, pods, self.facts or GroupFacts())
+        return self._declared(list(self.pods.values()) or list(self.templates.values()))
 
     def size(self) -> int:
         """Pods of the whole gang."""
@@ -190,10 +197,27 @@ class Gang:
         """Gives up the pods that never came: the others are the gang, and later pods are gangs of their own."""
         self.reduced_to = count_roles(self.live())
 
-    def give_up_place(self, pod: Pod) -> None:
+    def give_up(self, pod: Pod) -> None:
         """Gives up a pod that cannot be started where it was decided, with its task."""
         del self.pods[pod.uid]
-        task = self.held.pop(pod.uid, None)
+        self._give_up_task(self.held.pop(pod.uid, None))
+
+    def give_up_succeeded(self) -> None:
+        """Pods in order that have succeeded run no more: nothing is held for them."""
+        if self.is_in_order:
+            for uid in [uid for uid in self.held if uid in self.pods and self.pods[uid].phase == "Succeeded"]:
+                task = self.held.pop(uid)
+                if self._free([task]):
+                    self._give_up_task(task)
+
+    def turn_away(self, pod: Pod) -> bool:
+        """A pod that has no room in this gang is another gang. If it asks for more than a task of its role, it comes in
+        place of a pod of this one: nothing is held for that any more. True if something was."""
+        free = self._free(self._tasks_for(pod)) if self.is_in_order and not self.suits(pod) else []
+        self._give_up_task(free[0] if free else None)
+        return bool(free)
+
+    def _give_up_task(self, task: Assignment | None) -> None:
         if self.plan is not None and task is not None:
             left = tuple(other for other in self.plan.assignments if other is not task)
             self.plan = dataclasses.replace(self.plan, assignments=left)
@@ -211,7 +235,7 @@ class Gang:
             return is_of_size and bool(self._free(self._tasks_for(pod)))
         if self.stage is Stage.RUNNING:
             return False
-        declared = self.reduced_to or declared_roles(self.ref, [pod, *self.pods.values()], self.facts)
+        declared = self.reduced_to or self._declared([pod, *self.pods.values()])
         return count_roles(self.live()).get(role_of(pod), 0) < declared.get(role_of(pod), 0)
 
     def build(self, rules: GangRules) -> Job:
@@ -242,9 +266,10 @@ class Gang:
         self.woken.clear()
         self.held.clear()
         self.tasks = tasks_by_role(self.job, self.job_roles, placement.assignments) if self.job else {}
-        for pod in self.live():
-            if pod.node or pod.admitted_to:
-                self.task_of(pod)
+        started = [pod for pod in self.live() if pod.node or pod.admitted_to]
+        for pod in started:
+            self.task_of(pod)
+        self._use_up(started)
 
     def mark_waiting(self) -> None:
         """Drops the decision. The next is made for a complete gang: an incomplete one holds nothing a second time.
@@ -300,22 +325,31 @@ class Gang:
 
     def placement(self) -> tuple[Assignment, ...]:
         """The tasks on their real nodes, and those to come as decided."""
-        return (*(self._real(pod) for pod in self.pods.values() if pod.node), *self.to_come())
+        return (*(self._real(pod) for pod in self._placed()), *self.to_come())
 
     def is_begun(self) -> bool:
         """Whether its pods come one after another, and the first of them runs as decided."""
         return self.plan is not None and self.is_in_order and any(pod.node for pod in self.live())
 
+    def is_over(self) -> bool:
+        """Whether none of its pods will run any more. Pods in order that have succeeded may be followed by others."""
+        is_followed = self.is_in_order and bool(self.to_come())
+        return all(
+            pod.is_over and (pod.is_gone or pod.phase != "Succeeded" or not is_followed) for pod in self.pods.values()
+        )
+
     def to_come(self) -> list[Assignment]:
-        """Tasks of a running gang whose pods come one after another and are still to be made."""
-        if self.plan is None or self.stage is not Stage.RUNNING or not self.is_in_order:
+        """Tasks of a running gang that no pod runs yet, or any more: a pod will come for them, or come again."""
+        if self.plan is None or self.stage is not Stage.RUNNING:
             return []
-        begun = {id(self.held.get(uid)) for uid, pod in self.pods.items() if pod.node}
+        placed = self._placed()
+        self._use_up(placed)
+        begun = {id(self.held.get(pod.uid)) for pod in placed}
         return [task for task in self.plan.assignments if id(task) not in begun]
 
     def planned(self) -> Iterator[Assignment]:
         """Tasks whose pod is not bound yet: their resources are held free."""
-        yield from self.to_come()
+        yield from self.to_come() if self.is_in_order else ()
         if self.plan is None or self.stage is not Stage.APPLIED:
             return
         bound = {id(self.held.get(pod.uid)) for pod in self.pods.values() if pod.node and not pod.is_ended}
@@ -334,6 +368,40 @@ class Gang:
         for task, requests in tasks:
             add_amounts(wanted.setdefault(task.node, {}), requests)
         return wanted
+
+    def _placed(self) -> list[Pod]:
+        """Pods with a node. Of a gang that runs, one that is over or leaves keeps its place until another has it."""
+        pods = [pod for pod in self.pods.values() if pod.node]
+        if self.stage is not Stage.RUNNING:
+            return pods
+        placed = [pod for pod in self.live() if pod.node]
+        leaving = [pod for pod in pods if pod.is_over or pod.is_deleting]
+        if self.plan is not None:
+            taken = {id(self.held.get(pod.uid)) for pod in placed}
+            left = [(pod.uid, self.held.get(pod.uid)) for pod in leaving]
+            keeping = {uid for uid, task in left if task is not None and id(task) not in taken}
+            return [*placed, *(pod for pod in leaving if pod.uid in keeping)]
+        free = Counter(self.roles())
+        free.subtract(count_roles(placed))
+        for pod in leaving:
+            if free[role_of(pod)] > 0:
+                free[role_of(pod)] -= 1
+                placed.append(pod)
+        return placed
+
+    def _use_up(self, pods: Iterable[Pod]) -> None:
+        """A pod that runs on another node than any task of its role has used one of them up all the same."""
+        for pod in pods:
+            if pod.uid not in self.held and (free := self._free(self._tasks_for(pod))):
+                self.held[pod.uid] = free[0]
+
+    def _declared(self, pods: list[Pod]) -> dict[str, int]:
+        """Without pods in order that have succeeded: they run no more."""
+        declared = declared_roles(self.ref, pods, self._facts())
+        own = (pod for pod in self.pods.values() if pod.phase == "Succeeded")
+        done = Counter(self.done) + Counter(count_roles(own if self.is_in_order else ()))
+        left = {role: count - done[role] for role, count in declared.items()}
+        return {role: count for role, count in left.items() if count > 0} or declared
 
     def _with_settings(self, pod: Pod) -> Pod:
         """Volcano copies a vcjob's annotations to its PodGroup, and not to its pods."""
@@ -368,8 +436,8 @@ class Gang:
         if task is not None and task.node == pod.node:
             real.CopyFrom(task)
         elif self.job is not None:
-            group = next((group for group in self.job.groups if group.role == real.role), self.job.groups[0])
-            real.demand.CopyFrom(group.demand)
+            roles = dict(zip(self.job_roles, self.job.groups, strict=True))
+            real.demand.CopyFrom(roles.get(role_of(pod), self.job.groups[0]).demand)
         return real
 
 
@@ -388,6 +456,7 @@ def native_job(gang: Gang, stage: Stage, rules: GangRules) -> NativeJob:
         end=end,
         end_time_s=max((pod.ended_s for pod in pods), default=0.0),
         end_reason=reason,
+        can_move=True,
     )
 
 

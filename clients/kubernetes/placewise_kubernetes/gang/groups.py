@@ -89,8 +89,9 @@ def facts_of_owner(
     document: Mapping[str, Any], kind: str, read: Callable[[Mapping[str, Any]], Pod] = parse_pod
 ) -> GroupFacts:
     """Facts of a controller's object. Without a size if it is not of the shape that we know, but another release's."""
-    facts = facts_of(Source.OWNER, document)
+    facts = GroupFacts()
     try:
+        facts = facts_of(Source.OWNER, document)
         shape = OBJECTS[kind].shape(document.get("spec") or {})
         roles = {role: count for role, number in shape.roles.items() if (count := count_of(number))}
         later = {role: template for role, template in shape.templates.items() if shape.is_in_order and role in roles}

@@ -148,10 +148,11 @@ def _training(version: str, *kinds: str) -> dict[str, OwnerObject]:
 
 
 _JOB_SET = "jobset.x-k8s.io/v1alpha2/JobSet"
+_STATEFUL_SET = "apps/v1/StatefulSet"
 OBJECTS: Mapping[str, OwnerObject] = MappingProxyType(
     {
         _JOB_SET: OwnerObject("/apis/jobset.x-k8s.io/v1alpha2", "jobsets", _job_set),
-        "apps/v1/StatefulSet": OwnerObject("/apis/apps/v1", "statefulsets", _stateful_set),
+        _STATEFUL_SET: OwnerObject("/apis/apps/v1", "statefulsets", _stateful_set),
         "ray.io/v1/RayCluster": OwnerObject("/apis/ray.io/v1", "rayclusters", _ray),
         **_training("v1", "PyTorchJob", "TFJob", "XGBoostJob", "PaddleJob", "JAXJob", "MPIJob"),
         **_training("v2beta1", "MPIJob"),
@@ -169,7 +170,11 @@ def owner_object(pod: Pod) -> tuple[str, str] | None:
 
 
 def owner_uid(pod: Pod) -> str:
-    """Uid of that object; empty if the pod does not tell it."""
+    """Uid of that object; empty if the pod does not tell it, or if its pods are made again under the same uid.
+
+    A StatefulSet outlives its gang. A gang that was made again would have the uid of one that is over after a restart.
+    """
     if uid := pod.labels.get(_JOB_SET_UID):
         return uid
-    return pod.owner.uid if pod.owner is not None and f"{pod.owner.api}/{pod.owner.kind}" in OBJECTS else ""
+    key = f"{pod.owner.api}/{pod.owner.kind}" if pod.owner is not None else ""
+    return pod.owner.uid if pod.owner is not None and key in OBJECTS and key != _STATEFUL_SET else ""

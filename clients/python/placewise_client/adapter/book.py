@@ -106,7 +106,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """A job that is new or has another stage than at the last look."""
+    """A job that is new or has another stage than at the last look, or that runs and holds other places."""
 
     record: Record
     before: Stage | None
@@ -130,11 +130,12 @@ class Book:
 
     def _take(self, job: NativeJob, now_s: float) -> News | None:
         record = self.records.get(job.key)
-        before = record.stage if record else None
+        before, held = (record.stage, record.job.placement) if record else (None, ())
         if before is Stage.ENDED:
             return None
+        has_moved = job.can_move and before is Stage.RUNNING and held != job.placement
         record = self.put(job, now_s)
-        return News(record, before) if before is not job.stage else None
+        return News(record, before) if before is not job.stage or has_moved else None
 
     def _vanish(self, key: str) -> News:
         record = self.records.pop(key)

@@ -161,6 +161,7 @@ class AdapterLoop:
             record = item.record
             if record.stage is Stage.RUNNING:
                 self._note_start(record)
+                has_freed |= item.before is Stage.RUNNING
             elif item.before is Stage.RUNNING and record.stage is not Stage.ENDED:
                 self._note_lost_start(record)
                 has_freed = True
@@ -250,7 +251,7 @@ class AdapterLoop:
         else:
             record.decided = record.decided or placement
         if is_running and record.stage in (Stage.RUNNING, Stage.ENDED):
-            self.reporter.note_started(record.key)
+            self.reporter.note_started(record.key, known.assignments, known.start_time.seconds)
 
     async def _report_changes(self, nodes: Sequence[Node] | None) -> bool:
         """Reports changes of free resources before the next question. Failed reports are sent again later."""

@@ -60,6 +60,7 @@ class NativeJob:
     `are_gpus_exact` is True if the host got exact GPU indices. Otherwise the host picks interchangeable GPUs by itself,
     and only the nodes are compared with the decision.
     `begin_time_s`: the host does not start the job before, so that nothing is decided for it until then.
+    `can_move`: the host may give up or change places of the job while it runs; they are reported as they change.
     `shares` is known for a divisible job that has finished, as far as the host measures its shares and knows them then.
     `blocked_by`: the host's own rule (a quota, a reservation) for which it would not start an APPLIED job now, in its
     word. The job is left to the host at once, so that nothing is reserved for it; "" if only resources are missing.
@@ -83,6 +84,7 @@ class NativeJob:
     shares: SharesDone | None = None
     blocked_by: str = ""
     is_outranked: bool = False
+    can_move: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,14 @@ def timestamp(seconds: float) -> Timestamp:
     return Timestamp(seconds=micros // 1_000_000, nanos=micros % 1_000_000 * 1000)
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the service knows of a job that runs. `start_time_s` is 0 where unknown."""
+
+    places: Placement
+    start_time_s: float
+
+
 @dataclass(slots=True)
 class OutcomeReporter:
     """Queues job events and sends them; sends nodes that are new or changed. `now` is seconds since the epoch."""
@@ -65,6 +73,7 @@ class OutcomeReporter:
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
     _under_way: int = 0  # of those that wait, the first so many are being sent
     _sent_events: set[tuple[str, int]] = field(default_factory=set)
+    _told: dict[str, _Told] = field(default_factory=dict)
     _nodes: dict[str, bytes] = field(default_factory=dict)
     _refused_nodes: dict[str, bytes] = field(
         default_factory=dict
@@ -84,8 +93,12 @@ class OutcomeReporter:
         """The job runs. A placement other than the decided one is reported as an override by the host.
 
         `left_because`: why the adapter left the job to the host, if it did. `in_full` repeats the placement although it
-        is as decided, for a service that may have forgotten it.
+        is as decided, for a service that may have forgotten it. One that can move, and holds other places than the
+        service was told, is reported again: they replace those.
         """
+        if (job.key, int(JobEvent.STARTED)) in self._sent_events:
+            self._report_moved(job, decided)
+            return
         event = JobEvent(job_id=job.key, kind=JobEvent.STARTED, event_time=self._time(job.start_time_s))
         event.reason = _tellable(left_because)
         is_kept = decided is not None and is_as_decided(job, decided)
@@ -96,9 +109,23 @@ class OutcomeReporter:
         if in_full or not is_kept:
             event.placement.extend(decided.assignments if decided and is_kept else job.placement)
             event.job.CopyFrom(job.job)
+        self._told[job.key] = _Told(decided if decided and is_kept else Placement(job.placement), job.start_time_s)
         if self._add(event) and decided is not None and not is_kept:
             self.metrics.overrides.inc()
             log.warning("job %s started on %s instead of %s", job.key, _nodes_of(job), decided.nodes)
+
+    def _report_moved(self, job: NativeJob, decided: Placement | None) -> None:
+        told = self._told.get(job.key)
+        if not job.can_move or told is None or is_as_decided(job, told.places):
+            return
+        event = JobEvent(job_id=job.key, kind=JobEvent.STARTED, placement=job.placement, job=job.job)
+        event.event_time.CopyFrom(self._time(told.start_time_s or job.start_time_s))
+        if decided is not None:
+            event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
+        event.reason = "its places have changed since it started"
+        self._told[job.key] = _Told(Placement(job.placement), told.start_time_s)
+        self.queue_event(event)
+        log.info("job %s holds other places than when it started: %s", job.key, _nodes_of(job))
 
     def report_ended(self, job: NativeJob, decided: Placement | None) -> None:
         """The job ended, or was cancelled before it started: the service frees its resources."""
@@ -132,14 +159,17 @@ class OutcomeReporter:
         """Any other event, such as a share's outcome; not deduplicated."""
         self._queue.append(event)
 
-    def note_started(self, key: str) -> None:
-        """The service already knows that this job runs (learned at start)."""
+    def note_started(self, key: str, places: Iterable[Assignment], start_time_s: float) -> None:
+        """The service already knows that this job runs, and where (learned at start)."""
         self._sent_events.add((key, JobEvent.STARTED))
+        self._told[key] = _Told(Placement(tuple(places)), start_time_s)
 
     def forget(self, keys: Iterable[str]) -> None:
         """The host has forgotten these jobs: they need no more events."""
         gone = set(keys)
         self._sent_events = {event for event in self._sent_events if event[0] not in gone}
+        for key in gone:
+            self._told.pop(key, None)
 
     def forget_all(self, running: Container[str]) -> None:
         """The service may have lost its state: nodes and running jobs will be reported again.

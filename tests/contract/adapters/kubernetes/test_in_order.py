@@ -2,120 +2,40 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.contract.adapters.suite.adapter_world import SETTINGS
+from tests.contract.adapters.kubernetes.in_order import (
+    ASKS,
+    GATES,
+    MPI_JOBS,
+    OWN,
+    come,
+    key_of,
+    leave,
+    nodes,
+    of_job_set,
+    of_set,
+    ordered,
+    owned,
+    pass_long,
+    put_job_set,
+    put_stateful_set,
+    template_of,
+    usable,
+    world_of,
+)
 from tests.contract.adapters.test_gates_conformance import GatedScheduler
-from tests.contract.adapters.test_kubernetes_conformance import KubernetesScheduler, KubernetesWorld, small_world
-from tests.e2e.kubernetes.kubernetes_cluster import pod
+from tests.contract.adapters.test_kubernetes_conformance import KubernetesWorld
 
-from placewise.v1.cluster_pb2 import Node
-from placewise_kubernetes.gang.binding import PLACE_LOST_S
-from placewise_kubernetes.gang.spec import GangRules
 from placewise_kubernetes.kube import names
-
-OWN, ASKS, GATES = GangRules().own_scheduler, "default-scheduler", "gates"
-LONG_S = 10 * max(SETTINGS.start_timeout_s, SETTINGS.reserve_ttl_s)
-STATEFUL_SET = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "s", "uid": "11111111-s", "controller": True}
-SETS = "/apis/apps/v1/namespaces/default/statefulsets/s"
-JOB_SETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/j"
-MPI_JOBS = "/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs/m"
 
 
 @pytest.fixture(params=[ASKS, OWN, GATES])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[KubernetesWorld]:
-    """Pods start by the extender, by our own scheduler name, or by gates."""
-    host = GatedScheduler() if request.param == GATES else KubernetesScheduler(request.param)
-    async with small_world(host) as world:
+    async with world_of(request.param) as world:
         yield world
-
-
-def ordered(world: KubernetesWorld, name: str, **options: Any) -> dict[str, Any]:
-    """A pod of the labelled gang `g`."""
-    scheduler = OWN if world.host._scheduler == OWN else ASKS
-    labels = {names.JOB: "g"} | options.pop("labels", {})
-    return pod(name, labels=labels, scheduler=scheduler, **({"gpus": 8} | options))
-
-
-def owned(document: dict[str, Any], owner: dict[str, Any]) -> dict[str, Any]:
-    document["metadata"]["ownerReferences"] = [owner]
-    return document
-
-
-def of_set(world: KubernetesWorld, index: int, **options: Any) -> dict[str, Any]:
-    return owned(ordered(world, f"s-{index}", **options), STATEFUL_SET)
-
-
-def put_stateful_set(world: KubernetesWorld, replicas: int, **spec: Any) -> None:
-    metadata = {"name": "s", "namespace": "default", "uid": STATEFUL_SET["uid"]}
-    world.host.kube.groups[SETS] = {"metadata": metadata, "spec": {"replicas": replicas, **spec}}
-
-
-def put_job_set(world: KubernetesWorld, **options: Any) -> None:
-    """A driver without a GPU, and then three workers of eight."""
-    jobs = [
-        {"name": name, "template": {"spec": {"parallelism": pods, "template": template_of(world, gpus, **options)}}}
-        for name, pods, gpus in (("driver", 1, 0), ("workers", 3, 8))
-    ]
-    spec = {"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "InOrder"}}
-    metadata = {"name": "j", "namespace": "default", "uid": "set-uid"}
-    world.host.kube.groups[JOB_SETS] = {"metadata": metadata, "spec": spec}
-
-
-def template_of(world: KubernetesWorld, gpus: int, **spec: Any) -> dict[str, Any]:
-    document = ordered(world, "template", gpus=gpus)
-    labels = {"labels": document["metadata"]["labels"]}
-    return {"metadata": labels, "spec": copy.deepcopy(document["spec"]) | spec}
-
-
-def of_job_set(world: KubernetesWorld, job: str, index: int, gpus: int) -> dict[str, Any]:
-    labels = {
-        "jobset.sigs.k8s.io/jobset-name": "j",
-        "jobset.sigs.k8s.io/jobset-uid": "set-uid",
-        "jobset.sigs.k8s.io/replicatedjob-name": job,
-    }
-    made = ordered(world, f"j-{job}-0-{index}", gpus=gpus, labels=labels)
-    return owned(made, {"apiVersion": "batch/v1", "kind": "Job", "name": f"j-{job}-0", "uid": job, "controller": True})
-
-
-async def come(world: KubernetesWorld, *documents: dict[str, Any]) -> None:
-    """They come, and the adapter and the scheduler look at them."""
-    for document in documents:
-        world.host.kube.add_pod(document)
-    await world.host.kube.seen()
-    for _ in range(3):
-        await world.step()
-
-
-def nodes(world: KubernetesWorld) -> dict[str, str]:
-    return {
-        document["metadata"]["name"]: document["spec"]["nodeName"]
-        for document in world.host.kube.pods.values()
-        if document["spec"].get("nodeName")
-    }
-
-
-def key_of(world: KubernetesWorld) -> str:
-    (key,) = (key for key, gang in world.host.native.pods.book.gangs.items() if gang.ref.name == "g")
-    return key
-
-
-def usable(world: KubernetesWorld) -> list[str]:
-    """Nodes that the last group of the question may use, by the labels that the service was told."""
-    (question,) = world.asked("place")
-    wanted = question.jobs[0].groups[-1].node_selector.items()
-    nodes = world.asked("report_nodes")[-1].nodes
-    return sorted(node.id for node in nodes if wanted <= dict(node.labels).items())
-
-
-async def pass_long(world: KubernetesWorld) -> None:
-    """Far longer than anything is held for a gang that does not start."""
-    world.clock.advance(LONG_S)
-    for _ in range(3):
-        await world.step()
 
 
 async def test_each_pod_starts_as_it_comes_where_the_one_decision_says(world: KubernetesWorld) -> None:
@@ -160,9 +80,7 @@ async def test_its_end_frees_what_was_held_for_pods_that_never_came(world: Kuber
     await come(world, of_set(world, 0))
     key = key_of(world)
     assert len(world.oracle.held[key].assignments) == 4
-    world.host.kube.remove_pod("/api/v1/namespaces/default/pods/s-0")
-    await world.host.kube.seen()
-    await world.step()
+    await leave(world, "s-0")
     assert world.oracle.held == {}
     assert world.kinds(key)[-1] == "CANCELLED"
 
@@ -235,36 +153,6 @@ async def test_bare_pods_say_themselves_that_they_come_one_after_another(world: 
     await pass_long(world)
     await come(world, ordered(world, "g-1", annotations=notes))
     assert sorted(nodes(world).values()) == world.decided_nodes(key_of(world))
-
-
-async def test_a_pod_that_asks_for_more_than_was_decided_is_decided_by_itself(world: KubernetesWorld) -> None:
-    put_stateful_set(world, 2)
-    await come(world, of_set(world, 0, gpus=4))
-    await come(world, of_set(world, 1, gpus=8))
-    assert len(nodes(world)) == 2
-    assert sorted(len(held.assignments) for held in world.oracle.held.values()) == [1, 2]
-    assert world.oracle.double_placements == []
-
-
-@pytest.mark.parametrize("loss", ["taken", "drained", "gone"])
-async def test_a_pod_whose_place_is_lost_is_decided_by_itself_after_a_while(world: KubernetesWorld, loss: str) -> None:
-    put_stateful_set(world, 2)
-    await come(world, of_set(world, 0))
-    (lost,) = set(world.decided_nodes(key_of(world))) - set(nodes(world).values())
-    if loss == "taken":
-        await world.host.occupy(lost, 8)
-    elif loss == "drained":
-        await world.host.set_node_state(lost, Node.State.DRAINING)
-    else:
-        await world.host.lose_node(lost)
-    await come(world, of_set(world, 1))
-    gang = world.host.native.pods.book.gangs[key_of(world)]
-    assert gang.lost_since_s is not None
-    assert "s-1" not in nodes(world)
-    gang.lost_since_s -= PLACE_LOST_S
-    await come(world)
-    assert nodes(world)["s-1"] not in (lost, nodes(world)["s-0"])
-    assert len(world.asked("place")) == 2
 
 
 @pytest.mark.parametrize("world", [GATES, OWN], indirect=True)

@@ -62,7 +62,7 @@ class GateOpener:
 
     def __init__(self, client: KubeClient, pin: Pin) -> None:
         self._client = client
-        self._pin = pin
+        self.pin = pin
         self._gate = asyncio.Semaphore(_AT_ONCE)
         self.undecided = Counter(
             "placewise_kubernetes_not_decided",
@@ -87,7 +87,7 @@ class GateOpener:
     async def open(self, pod: Pod, node: str, notes: Mapping[str, str]) -> Bound:
         """Takes one pod's gate away."""
         noted = {**notes, names.NODE: node} if node else notes
-        outcome = await self._patch(pod, "", ungating(pod, node, noted, self._pin))
+        outcome = await self._patch(pod, "", ungating(pod, node, noted, self.pin))
         if outcome is Bound.DONE and not node:
             self.undecided.labels(pod.constraints.unjudged or RELEASED).inc()
         return outcome

@@ -41,16 +41,16 @@ class VolumeReader:
     def read(self) -> None:
         """Begins with every gang that waits for its volumes."""
         for gang in self._book.active.values():
-            if gang.key not in self.under_way and any(pod.is_unread for pod in gang.to_judge()):
+            if gang.key not in self.under_way and _unread(gang):
                 self.under_way[gang.key] = asyncio.create_task(self._read(gang, gang.key))
 
     async def _read(self, gang: Gang, key: str) -> None:
         try:
-            while unread := [pod for pod in gang.to_judge() if pod.is_unread]:
+            while unread := _unread(gang):
                 for pod in unread:
                     await self._read_for(pod)
                 self._resolve(gang)
-                if any(pod.is_unread for pod in gang.to_judge()):
+                if _unread(gang):
                     await asyncio.sleep(RETRY_S)
             self._poke()
         finally:
@@ -72,3 +72,8 @@ class VolumeReader:
         if gang.facts is not None and any(pod.is_unread for pod in gang.facts.templates.values()):
             templates = {role: self._gated.resolve(pod) for role, pod in gang.facts.templates.items()}
             gang.facts = dataclasses.replace(gang.facts, templates=templates)
+
+
+def _unread(gang: Gang) -> list[Pod]:
+    """Pods, and stand-ins, whose volumes are still to be read; none of a gang that no pod is left of."""
+    return [pod for pod in gang.to_judge() if pod.is_unread] if gang.live() else []

@@ -1,0 +1,84 @@
+"""A job that runs and holds other places than the service was told is reported again, once for each change."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from placewise.v1.cluster_pb2 import Assignment, JobEvent, ReportJobEventsRequest, ReportJobEventsResponse
+from placewise.v1.job_pb2 import Job, Resources
+from placewise_client.adapter.book import Book
+from placewise_client.adapter.native import AdapterSettings, HostState, NativeJob, Placement, Stage
+from placewise_client.adapter.reporter import OutcomeReporter
+
+
+class Service:
+    def __init__(self) -> None:
+        self.events: list[JobEvent] = []
+
+    async def report_job_events(self, request: ReportJobEventsRequest, **_: Any) -> ReportJobEventsResponse:
+        self.events += request.events
+        return ReportJobEventsResponse()
+
+
+def places(*nodes: str) -> tuple[Assignment, ...]:
+    return tuple(Assignment(task=f"t{i}", node=node, demand=Resources(gpus=8)) for i, node in enumerate(nodes))
+
+
+def running(*nodes: str, start_time_s: float = 0.0) -> NativeJob:
+    stage = Stage.RUNNING
+    return NativeJob("j", Job(id="j"), stage, placement=places(*nodes), start_time_s=start_time_s, can_move=True)
+
+
+def told(events: list[JobEvent]) -> list[list[str]]:
+    return [[task.node for task in event.placement] for event in events]
+
+
+DECIDED = Placement(places("n1", "n2"), reservation_id="r", decision_id="d")
+
+
+async def test_other_places_than_told_are_told_once_under_the_same_decision() -> None:
+    client: Any = Service()
+    reporter = OutcomeReporter(client, AdapterSettings("c"))
+    reporter.report_started(running("n1", "n2", start_time_s=5.0), DECIDED)
+    for _ in range(2):
+        reporter.report_started(running("n1", "n3", start_time_s=9.0), DECIDED)
+    assert reporter.is_pressing
+    reporter.report_started(running("n1", start_time_s=9.0), DECIDED)
+    reporter.report_started(running("n1", "n2", start_time_s=9.0), DECIDED)
+    assert await reporter.flush()
+    assert told(client.events) == [[], ["n1", "n3"], ["n1"], ["n1", "n2"]]
+    assert {(event.decision_id, event.reservation_id, event.event_time.seconds) for event in client.events} == {
+        ("d", "r", 5)
+    }
+
+
+async def test_places_are_compared_with_those_that_the_service_shows_after_a_restart() -> None:
+    client: Any = Service()
+    reporter = OutcomeReporter(client, AdapterSettings("c"))
+    reporter.note_started("j", places("n1", "n2"), 5.0)
+    reporter.report_started(running("n1", "n2"), None)
+    assert reporter.backlog == 0
+    reporter.report_started(running("n1"), None)
+    assert await reporter.flush()
+    assert told(client.events) == [["n1"]]
+
+
+async def test_a_job_that_shows_no_places_or_is_forgotten_changes_nothing() -> None:
+    client: Any = Service()
+    reporter = OutcomeReporter(client, AdapterSettings("c"))
+    reporter.note_started("j", places("n1"), 0.0)
+    reporter.report_started(running(), None)
+    reporter.forget(["j"])
+    reporter.report_started(running("n2"), None)  # a start of its own
+    assert await reporter.flush()
+    assert told(client.events) == [["n2"]]
+    assert client.events[0].reason == ""
+
+
+def test_a_running_job_is_news_when_its_places_change() -> None:
+    book = Book()
+    looks = [running("n1"), running("n1"), running("n2"), running("n2")]
+    assert [len(book.update(HostState([job]), 0.0)) for job in looks] == [1, 0, 1, 0]
+    fixed = dataclasses.replace(running("n3"), can_move=False)
+    assert book.update(HostState([fixed]), 0.0) == []
