@@ -82,6 +82,7 @@ async def examine(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
             ("API server", lambda: _version(client, config)),
             ("rights", lambda: _rights(client, config)),
             ("native groups", lambda: _native_groups(client)),
+            ("StatefulSets", lambda: _stateful_sets(client)),
             ("nodes", lambda: _nodes(client, config)),
             ("certificates", lambda: _certificates(config)),
             ("decision service", lambda: _service(config)),
@@ -130,6 +131,12 @@ async def _native_groups(client: KubeClient) -> str:
             return f"not served: {_DROPPED}"
         raise _ConcernError(f"{error}: gangs of spec.schedulingGroup have no size (chart: podGroups.native)") from error
     return "served"
+
+
+async def _stateful_sets(client: KubeClient) -> str:
+    if await _has(client, Right("get", "statefulsets", "apps")):
+        return "can be read"
+    return "cannot be read: their pods need placewise.dev/gang and placewise.dev/in-order (chart: owners.statefulSet)"
 
 
 async def _nodes(client: KubeClient, config: KubernetesConfig) -> str:
