@@ -31,7 +31,7 @@ from tests.contract.adapters.kubernetes.in_order import (
 )
 from tests.contract.adapters.test_gates_conformance import GatedScheduler
 from tests.contract.adapters.test_kubernetes_conformance import KubernetesWorld, small_world
-from tests.e2e.kubernetes.kubernetes_cluster import pod
+from tests.e2e.kubernetes.kubernetes_cluster import fake_node, pod
 from tests.fakes.schedulers.kubernetes_api import NATIVE_GROUPS
 
 from placewise.v1.cluster_pb2 import Node
@@ -175,8 +175,8 @@ async def test_a_pod_that_no_task_matches_uses_one_up(world: KubernetesWorld) ->
     world.host.stop()
     for known in (world.oracle.held, world.oracle.answers, world.oracle.questions):
         known.clear()
-    await world.host.set_node_state(nodes(world)["s-0"], Node.State.DRAINING)
-    await world.host.add_nodes(4, 8)
+    for index in range(5, 9):
+        world.host.kube.add_node(fake_node(f"n{index}", 8))
     world.start_adapter()
     await come(world)
     await come(world, of_set(world, 1), of_set(world, 2))
