@@ -22,6 +22,7 @@ READERS = {
     "groups.py",
     "inventory.py",
     "limits.py",
+    "mirrors.py",
     "queues.py",
     "rest/__init__.py",
     "server.py",

@@ -26,6 +26,8 @@ from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube.client import KubeAccess, KubeClient
 from placewise_kubernetes.kube.lease import KubeLease
 from placewise_kubernetes.kube.nodes import NodeReader
+from placewise_kubernetes.running import RunningAsker
+from placewise_kubernetes.shares import ShareAsker
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +65,8 @@ async def running(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
         # A dry run leaves every gang to its scheduler at once.
         wait_s = 0.0 if config.settings.is_dry_run else config.gates.scale_up_after_s
         gates = dataclasses.replace(config.gates, scale_up_after_s=wait_s)
-        host = KubernetesHost(kube, config.rules, reader, gates=gates)
+        host = KubernetesHost(kube, config.rules, reader, gates=gates, ask_shares=ShareAsker(client, config.settings))
+        host.pods.reported.ask = RunningAsker(client, config.settings)
         loop = AdapterLoop(host, client, config.settings)
         extender = Extender(
             host,

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from placewise.v1.cluster_pb2 import GetClusterRequest
+from placewise.v1.cluster_pb2 import GetClusterRequest, Node
 from placewise_client import NotFoundError, PlacewiseError
 from placewise_client.aio import AsyncClient
 from placewise_kubernetes.app import service_target
 from placewise_kubernetes.config import KubernetesConfig
 from placewise_kubernetes.faces.server import server_tls
+from placewise_kubernetes.gang.devices.inventory import Devices
+from placewise_kubernetes.gang.devices.mirrors import CLAIMS_PATH, CLASSES_PATH, SLICES_PATH
+from placewise_kubernetes.gang.devices.slices import read_slice
 from placewise_kubernetes.gang.groups import WATCHED_PATHS
 from placewise_kubernetes.gang.spec import Source
 from placewise_kubernetes.kube.client import KubeAccess, KubeClient, KubeError, KubeUnreachableError
@@ -84,6 +87,7 @@ async def examine(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
             ("native groups", lambda: _native_groups(client)),
             ("StatefulSets", lambda: _stateful_sets(client)),
             ("nodes", lambda: _nodes(client, config)),
+            ("devices", lambda: _devices(client, config)),
             ("certificates", lambda: _certificates(config)),
             ("decision service", lambda: _service(config)),
         ]
@@ -145,15 +149,48 @@ async def _nodes(client: KubeClient, config: KubernetesConfig) -> str:
     gpus = {
         name: sum(parse_quantity(of.get(name, "0")) for of in amounts) for name in sorted(config.rules.gpu_resources)
     }
-    if not any(gpus.values()):
+    if not any(gpus.values()) and not await _has_slices(client, config):
         raise _ConcernError(f"none of {len(nodes)} offers {' or '.join(gpus)} (rules.gpu_resources)")
-    return f"{len(nodes)}, with {', '.join(f'{count:g} {name}' for name, count in gpus.items() if count)}"
+    found = ", ".join(f"{count:g} {name}" for name, count in gpus.items() if count)
+    return f"{len(nodes)}, with {found or 'GPUs by ResourceSlice alone'}"
+
+
+async def _devices(client: KubeClient, config: KubernetesConfig) -> str:
+    """A cluster need not have any."""
+    try:
+        gpus = await _gpus_by_slice(client, config)
+        for path in (CLAIMS_PATH, CLASSES_PATH):
+            await client.get(path, limit="1")
+    except KubeError as error:
+        if error.status == NOT_FOUND:
+            return "the API server does not serve resource.k8s.io/v1: GPUs are those of device plugins"
+        raise
+    if not gpus:
+        return f"no ResourceSlice of {' or '.join(config.rules.device_drivers)}: GPUs are those of device plugins"
+    return f"{sum(gpus.values())} GPUs of {len(gpus)} nodes by ResourceSlice: the extender needs no managedResources"
+
+
+async def _gpus_by_slice(client: KubeClient, config: KubernetesConfig) -> dict[str, int]:
+    """GPUs by node."""
+    devices = Devices(config.rules)
+    slices, _ = await client.list_all(SLICES_PATH, read_slice)
+    for item in slices:
+        devices.note_slice(("", item.name), item)
+    nodes = (devices.arrange(Node(id=name)) for name in {item.node for item in slices})
+    return {node.id: len(node.gpus) for node in nodes if node.gpus}
 
 
 async def _certificates(config: KubernetesConfig) -> str:
     if server_tls(config.listen) is None:
         return "none: callers reach the port in clear"
     return "can be used; callers show one, too" if config.listen.client_ca_path else "can be used"
+
+
+async def _has_slices(client: KubeClient, config: KubernetesConfig) -> bool:
+    try:
+        return bool(await _gpus_by_slice(client, config))
+    except KubeError:
+        return False  # the check of devices says why
 
 
 async def _service(config: KubernetesConfig) -> str:

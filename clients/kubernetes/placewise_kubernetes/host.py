@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from prometheus_client import Counter
@@ -17,7 +17,9 @@ from prometheus_client import Counter
 from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement, Stage
 from placewise_kubernetes.gang.binding import GangBinder
 from placewise_kubernetes.gang.catalog import GroupMirror
-from placewise_kubernetes.gang.gang import UNREADABLE, Gang
+from placewise_kubernetes.gang.devices.inventory import Devices
+from placewise_kubernetes.gang.devices.mirrors import device_reflectors
+from placewise_kubernetes.gang.gang import BY_CLAIM, UNREADABLE, Gang, ShareNotes
 from placewise_kubernetes.gang.gates.gated import GatedPods
 from placewise_kubernetes.gang.gates.opening import GateOpener, GateRules, restore
 from placewise_kubernetes.gang.gates.volumes import VolumeReader
@@ -35,13 +37,13 @@ from placewise_kubernetes.kube.client import KubeClient, KubeUnreachableError
 from placewise_kubernetes.kube.nodes import NodeReader
 from placewise_kubernetes.kube.wake import PodWriter
 from placewise_kubernetes.kube.watch import Reflector
+from placewise_kubernetes.watches import SYNC_LIMIT_S, Watches
 
 log = logging.getLogger(__name__)
 
 NODES_PATH = "/api/v1/nodes"
 PODS_PATH = "/api/v1/pods"
 JOBS_PATH = "/apis/batch/v1/jobs"
-SYNC_LIMIT_S = 5.0
 GROUP_RETRY_S = 1.0
 # The pods of a gang are bound within some milliseconds of each other: they are reported together, and not while the
 # machine is busy with binding the rest.
@@ -55,6 +57,10 @@ JOB_FORGOTTEN_S = 30.0
 RELEASED_NOTE = {names.RELEASED: "true"}
 
 
+async def _no_shares(_: Gang, __: Placement) -> ShareNotes:
+    return {}
+
+
 class KubernetesHost:
     """The native layer: implements `placewise_client.adapter.native.NativeScheduler`."""
 
@@ -65,14 +71,18 @@ class KubernetesHost:
         reader: NodeReader,
         clock: Callable[[], float] = time.monotonic,
         gates: GateRules | None = None,
+        ask_shares: Callable[[Gang, Placement], Awaitable[ShareNotes]] = _no_shares,
     ) -> None:
+        self.ask_shares = ask_shares
         self.rules = rules
         self.gates = gates or GateRules()
         self.gated = GatedPods(rules, self._report_nodes_again)
-        self.nodes = NodeMirror(reader, self.poke, self.gated.labelled)
-        ledger, read = GpuLedger(self.nodes.gpus), self.gated.read if self.gates.is_enabled else rules.pod
+        self.devices = Devices(rules)
+        self.nodes = NodeMirror(reader, self.poke, self.gated.labelled, self.devices.arrange)
+        ledger, read = GpuLedger(self.nodes.gpu_indices), self.gated.read if self.gates.is_enabled else rules.pod
         self._read_template = self.gated.read_template if self.gates.is_enabled else rules.pod
-        self.pods = PodMirror(rules, self.poke, self.poke_soon, self._serve, ledger, read)
+        self.pods = PodMirror(rules, self.poke, self.poke_soon, self._serve, ledger, self.devices, read)
+        self.devices.tell_nodes, self.devices.tell_pods = self.nodes.update_devices, self.pods.update_devices
         self.writer = PodWriter(client)
         self.volcano_writer = VolcanoWriter(self.writer)
         self.binder = Binder(client)
@@ -88,24 +98,25 @@ class KubernetesHost:
         self._clock = clock
         self._news = asyncio.Event()
         self._is_poke_due = False
-        self._reflectors = (
-            Reflector(client, NODES_PATH, self.nodes),
-            Reflector(client, PODS_PATH, self.pods),
-        )
-        # Not among those above: a cluster whose Jobs may not be read has its gangs decided by their pods.
-        jobs = JobMirror(rules, self.pods.book, self.poke, clock)
+        jobs = JobMirror(rules, self.pods.book, self.poke, clock, self.devices.complete)
         # Held gangs are decided by their pods: a Job's template lacks the gate and the nodes of its volumes.
         is_job_watched = rules.is_job_watched and not self.gates.is_enabled
-        self._jobs = Reflector(client, JOBS_PATH, jobs) if is_job_watched else None
         self.queues = QueueMirror(self.pods.book, clock, self.nodes.total)
-        self._queues = Reflector(client, QUEUES_PATH, self.queues, may_be_absent=True)
         limited = (rules, self.pods, self.nodes, self.queues, self.volcano_writer)
         self.limits = VolcanoLimits(*limited, clock, self.poke)
-        self._hyper_nodes = Reflector(client, HYPER_NODES_PATH, self.limits.hyper_nodes, may_be_absent=True)
-        self._groups = {
-            source: Reflector(client, path, self._group_mirror(source), may_be_absent=True)
-            for source, path in WATCHED_PATHS.items()
-        }
+        self._watches = Watches(
+            needed=(Reflector(client, NODES_PATH, self.nodes), Reflector(client, PODS_PATH, self.pods)),
+            devices=device_reflectors(client, self.devices),
+            groups={
+                source: Reflector(client, path, self._group_mirror(source), may_be_absent=True)
+                for source, path in WATCHED_PATHS.items()
+            },
+            others=(
+                Reflector(client, QUEUES_PATH, self.queues, may_be_absent=True),
+                Reflector(client, HYPER_NODES_PATH, self.limits.hyper_nodes, may_be_absent=True),
+            ),
+            jobs=(Reflector(client, JOBS_PATH, jobs),) if is_job_watched else (),
+        )
         self._has_looked = False
         self._reading: dict[str, asyncio.Task[None]] = {}
 
@@ -122,21 +133,19 @@ class KubernetesHost:
 
     async def run(self) -> None:
         """Watches nodes, pods, Jobs, and the groups of other projects until it is cancelled."""
-        jobs = (self._jobs,) if self._jobs is not None else ()
-        reflectors = (*self._absent(), *self._reflectors, *jobs)
-        await asyncio.gather(*(reflector.run() for reflector in reflectors))
+        await self._watches.run()
 
     def is_synced(self) -> bool:
-        """Whether nodes and pods have been listed at least once, and groups too where they can be."""
-        return all(event.is_set() for event in self._first_lists())
+        """See Watches."""
+        return self._watches.is_synced()
 
     def is_current(self) -> bool:
-        """Whether the mirrors of nodes and pods are up to date."""
-        return self.is_synced() and not any(reflector.is_broken for reflector in self._reflectors)
+        """See Watches."""
+        return self._watches.is_current()
 
     def are_groups_watched(self, source: Source) -> bool:
         """Whether every object of this kind is known as it is now."""
-        return self._groups[source].is_live()
+        return self._watches.groups[source].is_live()
 
     # --- NativeScheduler ----------------------------------------------------------------------------------------------
 
@@ -152,7 +161,9 @@ class KubernetesHost:
     async def observe(self, full: bool) -> HostState:
         """See NativeScheduler."""
         self._news.clear()  # before anything fails: else the loop would not wait before it looks again
-        await self._wait_synced()
+        await self._watches.wait_synced()
+        if self.devices and await self.pods.reported.learn(len(self.nodes.nodes)):
+            self.nodes.update_devices(None)
         self._forget_groups()
         self._read_groups()
         self.volumes.read()
@@ -179,12 +190,14 @@ class KubernetesHost:
     async def apply(self, job: NativeJob, placement: Placement) -> Applied:
         """See NativeScheduler."""
         gang = self.pods.book.gangs.get(job.key)
+        shares = await self.ask_shares(gang, placement) if gang is not None and gang.plan is None else {}
         if gang is None or gang.stage is Stage.RELEASED or not _needs_nodes(gang):
             return Applied.GONE
         if gang.plan is None:
             if not _asks_for(gang, job, self.rules):
                 return Applied.REFUSED
             gang.mark_applied(placement)
+            gang.shares = shares
         if gang.is_in_order:
             self.pods.book.touch(gang)  # after a restart some of its pods run, and no event may come for a long time
         if gang.is_started_here:
@@ -320,26 +333,6 @@ class KubernetesHost:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _absent(self) -> tuple[Reflector, ...]:
-        """Those of collections that a cluster may not have."""
-        return (*self._groups.values(), self._queues, self._hyper_nodes)
-
-    def _first_lists(self) -> list[asyncio.Event]:
-        groups = [reflector.tried for reflector in self._absent()]
-        return groups + [reflector.synced for reflector in self._reflectors]
-
-    async def _wait_synced(self) -> None:
-        if not self.is_synced():
-            try:
-                async with asyncio.timeout(SYNC_LIMIT_S):
-                    for event in self._first_lists():
-                        await event.wait()
-            except TimeoutError as error:
-                raise HostUnreachableError("nodes and pods have not been listed yet") from error
-        if not self.is_current():
-            # A decision on an old view could not be bound anyway.
-            raise HostUnreachableError("a watch is broken")
-
     async def _wait_read(self) -> None:
         """A running gang whose size is unknown at the first look would be taken for one that is over."""
         reading = [*self._reading.values(), *self.volumes.under_way.values()]
@@ -389,8 +382,18 @@ class KubernetesHost:
 
     def _leave_unjudged(self) -> None:
         """Gangs with rules that are not evaluated go to their scheduler undecided."""
-        for gang in list(self.pods.book.active.values()) if self.gates.is_enabled else ():
-            if gang.is_by_gate and gang.stage is Stage.WAITING and gang.unjudged():
+        for gang in list(self.pods.book.active.values()):
+            if gang.stage is Stage.APPLIED and gang.unjudged() and not gang.is_bound_in_part():
+                self.release_gang(gang)  # another pod has come that uses a claim of it, for example
+            if gang.stage is not Stage.WAITING:
+                continue
+            if gang.is_own and any(pod.is_by_claim for pod in gang.waiting()):
+                if gang.text != BY_CLAIM:
+                    gang.text = BY_CLAIM
+                    self._serve(gang)
+            elif unjudged := gang.unjudged():
+                if not gang.is_by_gate:  # else they are counted as they lose their gates
+                    self.opener.undecided.labels(unjudged).inc(len(gang.waiting()))
                 self.release_gang(gang)
 
     def _may_release(self, gang: Gang) -> bool:
@@ -407,15 +410,12 @@ class KubernetesHost:
         for gang in self.pods.book.active.values():
             if gang.facts is None and gang.key not in self._reading and not self._is_to_be_shown(gang):
                 task = self._reading[gang.key] = asyncio.create_task(self._read_group(gang))
-                task.add_done_callback(partial(self._after_reading, gang.key))
+                task.add_done_callback(partial(self._reading.pop, gang.key))
 
     def _is_to_be_shown(self, gang: Gang) -> bool:
         """Whether the watch will show its size: no scheduler starts pods of a native PodGroup that is not there."""
         is_begun = any(pod.node for pod in gang.pods.values())
         return gang.ref.source is Source.NATIVE and self.are_groups_watched(Source.NATIVE) and not is_begun
-
-    def _after_reading(self, key: str, _: asyncio.Task[None]) -> None:
-        self._reading.pop(key, None)
 
     async def _read_group(self, gang: Gang) -> None:
         while gang.facts is None and gang.group is not None:

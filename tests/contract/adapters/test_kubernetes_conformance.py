@@ -28,6 +28,7 @@ from placewise_kubernetes.host import KubernetesHost
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.client import KubeClient
 from placewise_kubernetes.kube.nodes import NodeReader
+from placewise_kubernetes.running import RunningAsker
 
 RULES = GangRules()
 PODS = "/api/v1/namespaces/default/pods"
@@ -241,7 +242,9 @@ class KubernetesWorld(World):
 
     def start_adapter(self, settings: AdapterSettings = SETTINGS) -> AdapterLoop:
         self.host.restart()
-        return super().start_adapter(settings)
+        loop = super().start_adapter(settings)
+        self.host.native.pods.reported.ask = RunningAsker(loop.client, settings)
+        return loop
 
 
 @asynccontextmanager

@@ -378,7 +378,7 @@ async def test_groups_that_are_not_served_are_said_once_and_looked_for_again(
     await world.loop.run_pass(full=True)  # that nodes and pods are listed is enough
     await asyncio.sleep(0.1)
     printed = [record for record in caplog.records if "is not watched" in record.getMessage()]
-    assert len(printed) == 6
+    assert len(printed) == 9
     world.host.kube.served.add(VOLCANO_GROUPS)
     while not world.host.native.are_groups_watched(Source.VOLCANO):  # noqa: ASYNC110 nobody tells
         await asyncio.sleep(0.01)

@@ -75,6 +75,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "gates": {"enabled": False},
         "ownScheduler": {"enabled": False},
         "podGroups": {"native": False, "schedulerPlugins": False, "volcano": False},
+        "devices": {"enabled": False},
         "owners": {"jobSet": False, "kubeflow": False, "ray": False, "statefulSet": False},
     },
     "Volcano alone": {
@@ -201,8 +202,10 @@ def test_no_more_rights_than_are_used(scratch: Path) -> None:
         "apps statefulsets get",
         *(f"kubeflow.org {kind} get" for kind in trainings),
     }
+    kinds = ("resourceslices", "resourceclaims", "deviceclasses")
+    devices = {f"resource.k8s.io {kind} {verb}" for kind in kinds for verb in watched[1:]}
     kinds = ("scheduling.k8s.io", "scheduling.x-k8s.io")
-    groups = {f"{kind} podgroups {verb}" for kind in kinds for verb in watched} | volcano | owners
+    groups = {f"{kind} podgroups {verb}" for kind in kinds for verb in watched} | volcano | owners | devices
     assert _rights("extender only", scratch) == least | jobs
     assert _rights("extender and own name", scratch) == least | jobs | binds | groups
     assert _rights("extender that binds", scratch) == least | jobs | binds | groups
@@ -212,7 +215,7 @@ def test_no_more_rights_than_are_used(scratch: Path) -> None:
     assert _rights("default", scratch) == least | binds | groups | gates
     assert _rights("gates, hard", scratch) == least | binds | groups | gates
     assert _rights("gates from pod templates", scratch) == least | binds | groups | gates
-    assert _rights("Volcano alone", scratch) == least | jobs | volcano | owners
+    assert _rights("Volcano alone", scratch) == least | jobs | volcano | owners | devices
 
 
 def test_a_listener_without_certificate_has_to_be_wanted(scratch: Path) -> None:
@@ -337,12 +340,13 @@ def test_all_is_well_with_the_shipped_rights(
 ) -> None:
     code = examined(plane, tmp_path, placewise.http_target)
     lines = capsys.readouterr().out.splitlines()
-    assert [line[:4] for line in lines] == ["ok  "] * 7, lines
+    assert [line[:4] for line in lines] == ["ok  "] * 8, lines
     assert code == 0
     assert "v1." in lines[0]
     assert "native groups: not served: the API server drops spec.schedulingGroup" in lines[2]
     assert lines[3] == "ok    StatefulSets: can be read"
     assert "nvidia.com/gpu" in lines[4]
+    assert "no ResourceSlice" in lines[5]
 
 
 def test_each_fault_is_named(plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ KUBERNETES = {
     "placewise_kubernetes_not_decided": (
         "counter",
         "reason",
-        "Pods whose gate was taken away without a decision, by reason",
+        "Pods that lost their gate without a decision, or whose claims are not evaluated, by reason",
     ),
     "placewise_kubernetes_filter_seconds": ("histogram", "", "Time to answer /filter"),
     "placewise_kubernetes_prioritize_seconds": ("histogram", "", "Time to answer /prioritize"),

@@ -17,7 +17,7 @@ from placewise.v1.cluster_pb2 import Assignment
 from placewise_client.adapter.native import Stage
 from placewise_kubernetes.gang.gang import Gang
 from placewise_kubernetes.host import KubernetesHost
-from placewise_kubernetes.kube.bind import Bound, decision_notes
+from placewise_kubernetes.kube.bind import Bound
 from placewise_kubernetes.kube.objects import Pod, parse_pod
 from placewise_kubernetes.kube.paths import is_label, is_name
 
@@ -58,7 +58,7 @@ class Extender:
         due_s = time.monotonic() + self.fail_open_s
         gang = self.host.pods.book.gang_of(uid)
         if gang is None:  # else the watch has shown it: it need not be read again while its scheduler waits
-            pod = parse_pod(arguments["Pod"])
+            pod = self.host.devices.complete(parse_pod(arguments["Pod"]))
             if not self.host.rules.is_managed(pod):
                 return self._filter_foreign(pod, offered)
             gang = await self.host.pods.wait_shown(uid, WATCH_LEAD_S)
@@ -101,7 +101,7 @@ class Extender:
                 return self._unbound("not_let_through", f"the last filter call did not leave {node} to {pod.path}")
         elif task.node != node:
             return self._unbound("not_decided", f"{pod.path} was decided for {task.node}, not for {node}")
-        notes = decision_notes(task, gang.plan.decision_id) if gang is not None and gang.plan and task else {}
+        notes = gang.notes(task) if gang is not None and task is not None else {}
         outcome = await self.host.binder.bind(pod, node, notes)
         return {"Error": "" if outcome is Bound.DONE else f"binding to {node}: {outcome.value}"}
 

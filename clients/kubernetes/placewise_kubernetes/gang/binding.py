@@ -16,7 +16,7 @@ from placewise_kubernetes.gang.gang import Gang
 from placewise_kubernetes.gang.gates.opening import GateOpener, Pin
 from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
 from placewise_kubernetes.kube import names
-from placewise_kubernetes.kube.bind import Binder, Bound, Target, decision_notes
+from placewise_kubernetes.kube.bind import Binder, Bound, Target
 from placewise_kubernetes.kube.objects import Pod
 from placewise_kubernetes.kube.quantity import add_amounts
 from placewise_kubernetes.kube.wake import PodWriter
@@ -150,7 +150,7 @@ class GangBinder:
             tasks = self._fitting(gang, tasks)
         elif tasks and not self._has_room(gang):
             return []
-        return [(pod, task.node, decision_notes(task, gang.plan.decision_id)) for pod, task in tasks]
+        return [(pod, task.node, gang.notes(task)) for pod, task in tasks]
 
     def _fitting(self, gang: Gang, tasks: Sequence[tuple[Pod, Assignment]]) -> list[tuple[Pod, Assignment]]:
         """Those that have room. A gang that runs does not wait for a pod of it that has none."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from placewise_client.adapter.bounded import Bounded
 from placewise_client.adapter.native import NativeJob, Stage
@@ -33,8 +33,9 @@ class GangBook:
     Volcano's without pods that have no stand-ins any more: what was held for them was taken back.
     """
 
-    def __init__(self, rules: GangRules) -> None:
+    def __init__(self, rules: GangRules, complete: Callable[[Pod], Pod] = lambda pod: pod) -> None:
         self.rules = rules
+        self._complete = complete
         self.groups = GroupCatalog()
         self.gangs: dict[str, Gang] = {}
         self.active: dict[str, Gang] = {}
@@ -48,6 +49,11 @@ class GangBook:
     def gang_of(self, pod_uid: str) -> Gang | None:
         """The gang a pod was put into."""
         return self._by_pod.get(pod_uid)
+
+    def uids(self, key: str) -> Iterable[str]:
+        """The pods of a gang."""
+        gang = self.gangs.get(key)
+        return gang.pods if gang is not None else ()
 
     def find(self, reference: GangRef) -> Gang | None:
         """The present gang of this name."""
@@ -115,12 +121,22 @@ class GangBook:
     def open_group(self, reference: GangRef, facts: GroupFacts) -> Gang:
         """The gang of a PodGroup, with stand-ins if it has no pods yet. Raises ValueError: a demand cannot be read."""
         facts = dataclasses.replace(facts, roles=facts.roles or {names.DEFAULT_ROLE: 1})
-        templates = stand_ins(reference, facts, self.rules)
+        templates = self._stand_ins(reference, facts)
         gang = self.open(reference, *facts.uids)
         if not (gang.templates or gang.pods):  # another call, or the pods, may have been quicker
-            gang.facts, gang.templates = facts, templates
+            gang.facts, gang.templates = self._completed(facts), templates
             self.touch(gang)
         return gang
+
+    def complete_templates(self) -> None:
+        """Pods that are still to come may need other nodes, now that there are devices, or none any more."""
+        for gang in list(self.active.values()):
+            if gang.facts is not None and gang.facts.templates:
+                gang.facts = self._completed(gang.facts)
+            templates = self._completed_pods(gang.templates)
+            if templates != gang.templates:
+                gang.templates = templates
+                self.touch(gang)
 
     def regroup(self, reference: GangRef) -> None:
         """A PodGroup, or its vcjob, has come or changed: a gang that has not started is as they say now."""
@@ -182,7 +198,7 @@ class GangBook:
 
     def inform(self, gang: Gang, facts: GroupFacts) -> None:
         """Takes in the group object; pods beyond its size, and those of a basic group, become gangs of their own."""
-        gang.facts = facts
+        gang.facts = self._completed(facts)
         if gang.ref.source in POD_GROUPS:
             self._rename(gang, facts.uids)
         pods = list(gang.pods.values())
@@ -241,6 +257,7 @@ class GangBook:
             stage = gang.reported_stage()
             if stage is not None:
                 gang.is_reported = True
+                gang.is_start_reported = gang.is_start_reported or stage is Stage.RUNNING
                 jobs.append(self._native(gang, stage))
             if stage is Stage.ENDED and not any(self._by_pod.get(uid) is gang for uid in gang.pods):
                 self.remove(gang)
@@ -278,19 +295,30 @@ class GangBook:
         uids = facts.uids if facts is not None else _owner_uids(pod, reference)
         gang = self.open(reference, *uids, pod.uid, is_own=is_own, group=group)
         if gang.facts is None and facts is not None:
-            gang.facts = facts
+            gang.facts = self._completed(facts)
         if gang.has_room_for(pod):
             return gang
         if gang.turn_away(pod):
             self.touch(gang)
         return self.open(single(pod), pod.uid, is_own=gang.is_own)
 
+    def _stand_ins(self, reference: GangRef, facts: GroupFacts) -> dict[str, Pod]:
+        return self._completed_pods(stand_ins(reference, facts, self.rules))
+
+    def _completed(self, facts: GroupFacts) -> GroupFacts:
+        if not facts.templates:
+            return facts
+        return dataclasses.replace(facts, templates=self._completed_pods(facts.templates))
+
+    def _completed_pods(self, pods: Mapping[str, Pod]) -> dict[str, Pod]:
+        return {role: self._complete(pod) for role, pod in pods.items()}
+
     def _resize(self, gang: Gang, facts: GroupFacts) -> None:
         before = gang.roles(), gang.templates
-        gang.facts = facts
+        gang.facts = self._completed(facts)
         if gang.templates:
             try:
-                gang.templates = stand_ins(gang.ref, facts, self.rules)
+                gang.templates = self._stand_ins(gang.ref, facts)
             except ValueError as error:
                 log.warning("group of %s: %s", gang.key, error)
         if (gang.roles(), gang.templates) != before:

@@ -29,12 +29,17 @@ from placewise_kubernetes.gang.spec import (
     widest,
 )
 from placewise_kubernetes.kube import names
+from placewise_kubernetes.kube.bind import decision_notes
 from placewise_kubernetes.kube.objects import Pod
 from placewise_kubernetes.kube.quantity import add_amounts
 from placewise_kubernetes.kube.topology import Within
 
 # Raised by building a job from pods with values that no message can hold.
 UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, StopIteration)
+
+BY_CLAIM = "only kube-scheduler allocates resource claims: give the pods its schedulerName, with the extender or gates"
+# Annotations by the id() of a decision's task.
+ShareNotes = Mapping[int, Mapping[str, str]]
 
 
 @dataclass(slots=True, eq=False)
@@ -51,9 +56,10 @@ class Gang:
     succeeded before this gang was made of the rest. `is_by_gate`: its pods wait at our scheduling gate;
     `first_refused_s` is the monotonic time of the first answer that no node can take it, `lost_since_s` that of the
     first look at which the gang ran, and had a pod without a place or no pod at all.
-    `is_reported`: the loop knows the gang. `is_unreadable`: its pods make no job; its scheduler places it.
+    `is_reported`: the loop knows the gang; `is_start_reported`: also that it runs. `is_unreadable`: its pods make no
+    job; its scheduler places it.
     `within`: where Volcano's topology keeps it. `barred`: the rule by which Volcano would not start it in any place.
-    `is_counted`: its queue has room for it, or Volcano has let it in.
+    `is_counted`: its queue has room for it, or Volcano has let it in. `shares`: of a divisible task.
     """
 
     ref: GangRef
@@ -66,6 +72,7 @@ class Gang:
     plan: Placement | None = None
     tasks: dict[str, list[Assignment]] = field(default_factory=dict)
     held: dict[str, Assignment] = field(default_factory=dict)
+    shares: ShareNotes = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     woken: set[str] = field(default_factory=set)
     nominated: dict[str, str] = field(default_factory=dict)
@@ -75,6 +82,7 @@ class Gang:
     may_decide_early: bool = True
     has_outgrown: bool = False
     is_reported: bool = False
+    is_start_reported: bool = False
     is_unreadable: bool = False
     is_by_gate: bool = False
     within: Within | None = None
@@ -133,7 +141,7 @@ class Gang:
 
     def unjudged(self) -> str:
         """A rule of these that Placewise does not evaluate; empty if there is none."""
-        return next((pod.constraints.unjudged for pod in self.to_judge() if pod.constraints.unjudged), "")
+        return next((pod.unjudged for pod in self.to_judge() if pod.unjudged), "")
 
     def roles(self) -> dict[str, int]:
         """Pods per role, as far as is known."""
@@ -155,6 +163,10 @@ class Gang:
             return "no pod of the gang needs a node"
         if any(pod.is_gated for pod in self.waiting()):
             return "pods have scheduling gates"
+        if self.is_own and any(pod.is_by_claim for pod in (*self.waiting(), *self.templates.values())):
+            return BY_CLAIM
+        if any(pod.is_unclaimed for pod in self.waiting()):
+            return "resource claims of the gang do not exist yet"
         if any(pod.is_unread for pod in self.to_judge()):
             return "volumes of the gang are being read"
         counts = count_roles(self.live())
@@ -282,6 +294,7 @@ class Gang:
         if self.ref.source is not Source.VOLCANO:
             self.templates.clear()
         self.plan = None
+        self.shares = {}
         self.tasks = {}
         self.held.clear()
 
@@ -309,6 +322,9 @@ class Gang:
         """The stage for the loop. A gang that cannot be decided (any more) is RELEASED, None if the loop knows none."""
         if self.stage is Stage.WAITING and self.missing():
             return Stage.RELEASED if self.is_reported else None
+        is_start_to_come = self.stage is Stage.RUNNING and not self.is_start_reported
+        if is_start_to_come and any(pod.is_unclaimed and not pod.is_over for pod in self.pods.values()):
+            return Stage.RELEASED if self.plan is None else Stage.APPLIED  # until it is seen which GPUs it has
         return self.stage
 
     def task_of(self, pod: Pod) -> Assignment | None:
@@ -322,6 +338,10 @@ class Gang:
             return None
         self.held[pod.uid] = free[0]
         return free[0]
+
+    def notes(self, task: Assignment) -> dict[str, str]:
+        """Annotations for the pod of this task of the decision."""
+        return {**decision_notes(task, self.plan.decision_id if self.plan else ""), **self.shares.get(id(task), {})}
 
     def placement(self) -> tuple[Assignment, ...]:
         """The tasks on their real nodes, and those to come as decided."""
@@ -438,6 +458,8 @@ class Gang:
         elif self.job is not None:
             roles = dict(zip(self.job_roles, self.job.groups, strict=True))
             real.demand.CopyFrom(roles.get(role_of(pod), self.job.groups[0]).demand)
+        if pod.gpu_indices:
+            real.gpu_indices[:] = pod.gpu_indices
         return real
 
 
@@ -452,12 +474,19 @@ def native_job(gang: Gang, stage: Stage, rules: GangRules) -> NativeJob:
         job=gang.build(rules) if is_built else (gang.job or Job(id=gang.key)),
         stage=stage,
         placement=gang.placement(),
+        are_gpus_exact=_are_gpus_exact(gang, rules),
         start_time_s=max(starts, default=0.0),
         end=end,
         end_time_s=max((pod.ended_s for pod in pods), default=0.0),
         end_reason=reason,
         can_move=True,
     )
+
+
+def _are_gpus_exact(gang: Gang, rules: GangRules) -> bool:
+    """Whether claims tell the GPUs of every pod that has a node and asks for some."""
+    asking = [pod for pod in gang.pods.values() if pod.node and any(map(pod.requests.get, rules.gpu_resources))]
+    return bool(asking) and all(pod.gpu_indices for pod in asking)
 
 
 def _end_of(pods: Iterable[Pod]) -> tuple[End, str]:
@@ -468,12 +497,3 @@ def _end_of(pods: Iterable[Pod]) -> tuple[End, str]:
     if pods and all(pod.phase == "Succeeded" for pod in pods):
         return End.FINISHED, ""
     return End.CANCELLED, "pods deleted"
-
-
-def planned_gpus(gangs: Iterable[Gang]) -> dict[str, float]:
-    """GPUs held free per node for pods that are not bound yet."""
-    held: dict[str, float] = {}
-    for gang in gangs:
-        for task in gang.planned():
-            held[task.node] = held.get(task.node, 0.0) + (task.demand.gpus or len(task.gpu_indices))
-    return held

@@ -6,7 +6,7 @@ that are not known to be held stand for them, so that no GPU is counted twice. N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Assignment
@@ -17,9 +17,9 @@ _MOST_PER_NODE = 128
 
 @dataclass(slots=True)
 class GpuLedger:
-    """Indices held per node and job. `count` gives how many GPUs a node has."""
+    """Indices held per node and job. `indices` gives those of a node's GPUs."""
 
-    count: Callable[[str], int]
+    indices: Callable[[str], Sequence[int]]
     _held: dict[str, dict[str, set[int]]] = field(default_factory=dict)
     _given: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
 
@@ -41,7 +41,7 @@ class GpuLedger:
             jobs.pop(key, None)
 
     def _with_indices(self, key: str, task: Assignment) -> Assignment:
-        wanted = int(min(task.demand.gpus, max(self.count(task.node), _MOST_PER_NODE)))
+        wanted = int(min(task.demand.gpus, max(len(self.indices(task.node)), _MOST_PER_NODE)))
         if task.gpu_indices or wanted < 1:
             return task
         given = self._given.setdefault(key, {})
@@ -57,9 +57,19 @@ class GpuLedger:
     def _lowest(self, node: str, wanted: int) -> tuple[int, ...]:
         """Free ones first. If too few are free, the known holders are wrong, and any index will do."""
         taken = {index for indices in self._on(node).values() for index in indices}
-        every = range(max(self.count(node), wanted))
+        every = list(self.indices(node))
+        if len(every) < wanted:
+            every = list(range(wanted))
         free = [index for index in every if index not in taken]
         return tuple(sorted((free + [index for index in every if index in taken])[:wanted]))
 
     def _on(self, node: str) -> dict[str, set[int]]:
         return self._held.setdefault(node, {})
+
+
+def gpus_by_node(tasks: Iterable[Assignment]) -> dict[str, float]:
+    """GPUs that these tasks take, by node."""
+    found: dict[str, float] = {}
+    for task in tasks:
+        found[task.node] = found.get(task.node, 0.0) + (task.demand.gpus or len(task.gpu_indices))
+    return found

@@ -16,7 +16,7 @@ from placewise_kubernetes.gang.groups import facts_of
 from placewise_kubernetes.gang.owners import described
 from placewise_kubernetes.gang.spec import GangRules, Source, role_of
 from placewise_kubernetes.kube import names
-from placewise_kubernetes.kube.objects import template_pod
+from placewise_kubernetes.kube.objects import Pod, template_pod
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +31,18 @@ class JobMirror:
     """
 
     def __init__(
-        self, rules: GangRules, book: GangBook, notify: Callable[[], None], clock: Callable[[], float]
+        self,
+        rules: GangRules,
+        book: GangBook,
+        notify: Callable[[], None],
+        clock: Callable[[], float],
+        complete: Callable[[Pod], Pod],
     ) -> None:
         self._rules = rules
         self._book = book
         self._notify = notify
         self._clock = clock
+        self._complete = complete
         self._gangs: dict[str, Gang | None] = {}
 
     def read(self, item: Mapping[str, Any]) -> str:
@@ -63,9 +69,11 @@ class JobMirror:
         self._give_up(item["metadata"]["uid"])
 
     def _open(self, uid: str, item: Mapping[str, Any]) -> Gang | None:
-        pod = described(template_pod(item["metadata"], item["spec"]["template"]), self._rules.owners)
+        pod = self._complete(described(template_pod(item["metadata"], item["spec"]["template"]), self._rules.owners))
         if names.JOB not in pod.labels or pod.gang or pod.group or not self._rules.is_managed(pod):
             return None  # a Job of a JobSet, or of a native PodGroup, is a part of its gang
+        if pod.device_claims:
+            return None  # the claims, and with them the demands, are made after the pods
         reference = self._rules.reference(pod)
         is_own = pod.scheduler == self._rules.own_scheduler
         generation = str(item["metadata"].get("generation", ""))  # another one after a suspension

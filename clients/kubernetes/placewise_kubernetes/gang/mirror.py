@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise.v1.job_pb2 import TaskGroup
 from placewise_client.adapter.native import End, NativeJob, Stage
 from placewise_kubernetes.gang.book import UID_LENGTH, GangBook
-from placewise_kubernetes.gang.gang import UNREADABLE, Gang, planned_gpus
+from placewise_kubernetes.gang.devices.inventory import Devices
+from placewise_kubernetes.gang.devices.reported import ReportedGpus
+from placewise_kubernetes.gang.gang import UNREADABLE, Gang
 from placewise_kubernetes.gang.gates.gated import Taints
-from placewise_kubernetes.gang.gpus import GpuLedger
+from placewise_kubernetes.gang.gpus import GpuLedger, gpus_by_node
 from placewise_kubernetes.gang.passed import PassedPods
 from placewise_kubernetes.gang.spec import GangRules, GroupFacts, Source, build_job, role_of
 from placewise_kubernetes.kube.nodes import NodeReader, allocatable, tellable
@@ -37,8 +39,11 @@ class NodeMirror:
         reader: NodeReader,
         notify: Callable[[], None],
         labelled: Callable[[Node, Taints], Node] = lambda node, _: node,
+        with_devices: Callable[[Node], Node] = lambda node: node,
     ) -> None:
         self._reader = reader
+        self._with_devices = with_devices
+        self._as_read: dict[str, Node] = {}
         self._labelled = labelled
         self._taints: dict[str, Taints] = {}
         self._amounts: dict[str, Mapping[str, float]] = {}
@@ -57,7 +62,7 @@ class NodeMirror:
             return None
 
     def replace(self, items: Iterable[ReadNode | None]) -> None:
-        for known in (self.nodes, self._taints, self._amounts):
+        for known in (self.nodes, self._as_read, self._taints, self._amounts):
             known.clear()
         for item in items:
             self._put(item)
@@ -68,10 +73,22 @@ class NodeMirror:
             self._note_change()
 
     def remove(self, item: Mapping[str, Any]) -> None:
-        self.nodes.pop(item["metadata"]["name"], None)
-        self._taints.pop(item["metadata"]["name"], None)
-        self._amounts.pop(item["metadata"]["name"], None)
+        for known in (self.nodes, self._as_read, self._taints, self._amounts):
+            known.pop(item["metadata"]["name"], None)
         self._note_change()
+
+    def update_devices(self, changed: Collection[str] | None) -> None:
+        """Gives these nodes, or all, the GPUs that their slices show now."""
+        for name in list(self.nodes) if changed is None else self.nodes.keys() & set(changed):
+            node = self._with_devices(self._as_read[name])
+            if node != self.nodes[name]:
+                self.nodes[name] = node
+                self._note_change()
+
+    def gpu_indices(self, name: str) -> Sequence[int]:
+        """Those of a node's GPUs; none for one that is not known."""
+        node = self.nodes.get(name)
+        return [gpu.index for gpu in node.gpus] if node is not None and node.gpus else range(self.gpus(name))
 
     def gpus(self, name: str) -> int:
         """GPUs of a node; 0 for one that is not known."""
@@ -95,8 +112,9 @@ class NodeMirror:
     def arrange(self, topology: Topology) -> None:
         """Has all nodes reported again, with the racks and labels of these HyperNodes."""
         self._topology = topology
-        for node in self.nodes.values():
+        for node in self._as_read.values():
             topology.arrange(node)
+        self.nodes = {name: self._with_devices(node) for name, node in self._as_read.items()}
         self._note_change()
 
     def report_again(self) -> None:
@@ -110,6 +128,8 @@ class NodeMirror:
         node, taints, amounts = item
         if self._topology.tiers:
             self._topology.arrange(node)
+        self._as_read[node.id] = node
+        node = self._with_devices(node)
         is_new = self.nodes.get(node.id) != node or self._taints.get(node.id) != taints
         self.nodes[node.id], self._taints[node.id], self._amounts[node.id] = node, taints, amounts
         return is_new
@@ -129,6 +149,7 @@ class PodMirror:
         notify_soon: Callable[[], None],
         serve: Callable[[Gang], None],
         gpus: GpuLedger,
+        devices: Devices,
         read: Callable[[Mapping[str, Any]], Pod] | None = None,
     ) -> None:
         self._rules = rules
@@ -137,7 +158,12 @@ class PodMirror:
         self._notify_soon = notify_soon
         self._serve = serve
         self._gpus = gpus
-        self.book = GangBook(rules)
+        self._devices = devices
+        self._claiming: dict[str, Pod] = {}
+        """Waiting pods that may turn out to be ours when their claims, or classes, are made."""
+        self.reported = ReportedGpus()
+        devices.is_counted = self.is_counted
+        self.book = GangBook(rules, devices.complete)
         self.passed = PassedPods()
         self._awaited: dict[str, asyncio.Event] = {}
         self.others: dict[str, Pod] = {}
@@ -149,19 +175,21 @@ class PodMirror:
     def replace(self, items: Iterable[Pod | None]) -> None:
         pods = [pod for pod in items if pod is not None]
         seen = {pod.uid for pod in pods}
-        known = set(self.others) | {uid for gang in self.book.gangs.values() for uid in gang.pods}
-        for uid in known - seen:
+        for uid in self._all() - seen:
             self._drop(uid)
         self.passed.keep(seen)
+        self._devices.keep(seen)
         # The first of a gang names it, so the order must be the same after a restart.
         for pod in sorted(pods, key=lambda pod: (pod.created_s, pod.namespace, pod.name)):
             self.put(pod)
+        self._devices.tell()
         self._notify()
 
     def change(self, item: Mapping[str, Any]) -> None:
         pod = self.read(item)
         if pod is not None:
             self.put(pod)
+            self._devices.tell()
             self._notify_if_news(pod)
 
     def read(self, item: Mapping[str, Any]) -> Pod | None:
@@ -174,10 +202,14 @@ class PodMirror:
 
     def remove(self, item: Mapping[str, Any]) -> None:
         self._drop(item["metadata"]["uid"])
+        self._devices.tell()
         self._notify_if_news(None)
 
     def put(self, pod: Pod) -> None:
         """Takes in a pod as it is now."""
+        self._devices.note_pod(pod)
+        pod = self._devices.complete(pod)
+        self._claiming.pop(pod.uid, None)
         self._move(pod.uid, pod if pod.node and not pod.is_over else None)
         if not pod.is_waiting:
             self.passed.forget(pod.uid)
@@ -187,6 +219,40 @@ class PodMirror:
                 event.set()
         elif pod.node and self.others.get(pod.uid) != pod:
             self.others[pod.uid] = self._other_news[pod.uid] = pod
+        elif pod.is_waiting and pod.device_claims:
+            self._claiming[pod.uid] = pod
+
+    def update_devices(self, uids: Collection[str] | None) -> None:
+        """Takes these pods in again, or all, since their claims, or the devices, have changed."""
+        if uids is None:
+            self.book.complete_templates()
+        is_awaited = False
+        for pod in [pod for uid in (self._all() if uids is None else uids) if (pod := self._known(uid)) is not None]:
+            try:
+                if self._devices.complete(pod) != pod:
+                    self.put(pod)
+                    is_awaited |= pod.is_waiting
+            except UNREADABLE:
+                log.exception("pod %s stays as it was, its devices cannot be read", pod.path)
+        if self._other_news or self.book.has_news():
+            (self._notify if is_awaited else self._notify_soon)()
+
+    def is_counted(self, uid: str, node: str, index: int) -> bool:
+        """Whether the service counts this GPU on the pod's job: as a part of its start, or of its reservation."""
+        pod, gang = self._known(uid), self.book.gang_of(uid)
+        if pod is None or pod.is_over:
+            return False
+        reported = self.reported.gpus(gang.key if gang is not None else _key(pod), node)
+        if reported is not None:
+            return index in reported
+        return gang is not None and gang.plan is not None and any(task.node == node for task in gang.plan.assignments)
+
+    def _all(self) -> set[str]:
+        return set(self.others).union(self._claiming, *(gang.pods for gang in self.book.gangs.values()))
+
+    def _known(self, uid: str) -> Pod | None:
+        gang = self.book.gang_of(uid)
+        return gang.pods.get(uid) if gang is not None else self.others.get(uid) or self._claiming.get(uid)
 
     async def wait_shown(self, uid: str, timeout_s: float) -> Gang | None:
         """The gang of a pod that a scheduler may know before the watch has shown it.
@@ -213,8 +279,16 @@ class PodMirror:
         for gang in self.book.active.values():
             if gang.plan is not None:
                 self._gpus.hold(gang.key, gang.plan.assignments)
-        foreign = (self._foreign(pod) for pod in others.values())
-        return [*(self._indexed(job) for job in gangs), *(job for job in foreign if job is not None)]
+        jobs = [(list(self.book.uids(job.key)), self._indexed(job)) for job in gangs]
+        foreign = ((pod, self._foreign(pod)) for pod in others.values())
+        jobs += [([pod.uid], job) for pod, job in foreign if job is not None]
+        for uids, job in jobs:
+            for uid in uids if self.reported.note(job) else ():
+                self._devices.look_again(uid)
+        if full:
+            self.reported.keep({job.key for _, job in jobs})
+        self._devices.tell()
+        return [job for _, job in jobs]
 
     def used(self, nodes: Iterable[str]) -> dict[str, dict[str, float]]:
         """Requests of the pods on each of these nodes that have not ended, by resource name.
@@ -226,11 +300,14 @@ class PodMirror:
             amounts = used.setdefault(node, {})
             for pod in self._on_node.get(node, {}).values():
                 add_amounts(amounts, pod.requests)
+                # GPUs that are left out of the node cannot be taken from it a second time.
+                if left_out := set(pod.gpu_indices).difference(self._gpus.indices(node)):
+                    add_amounts(amounts, {self._rules.gpu_resources[0]: -float(len(left_out))})
         return used
 
     def gpus_held(self) -> dict[str, float]:
         """GPUs per node that are held free for pods of decided gangs."""
-        return planned_gpus(self.book.active.values())
+        return gpus_by_node(task for gang in self.book.active.values() for task in gang.planned())
 
     def gpus_in_use(self, nodes: Collection[str]) -> dict[str, float]:
         """GPUs on each of these nodes that pods hold or that are held free for decided gangs."""
@@ -250,6 +327,8 @@ class PodMirror:
         return used
 
     def _indexed(self, job: NativeJob) -> NativeJob:
+        if job.are_gpus_exact:
+            self._gpus.release(job.key)  # the decided indices, or the guessed ones
         placement = self._gpus.indexed(job.key, job.placement)
         if job.stage is Stage.ENDED:
             self._gpus.release(job.key)
@@ -273,6 +352,8 @@ class PodMirror:
 
     def _drop(self, uid: str) -> None:
         self._move(uid, None)
+        self._devices.forget(uid)
+        self._claiming.pop(uid, None)
         self.passed.forget(uid)
         other = self.others.pop(uid, None)
         self._foreign_jobs.pop(uid, None)
@@ -299,7 +380,9 @@ class PodMirror:
         return (pod is None or pod.is_over) and any(gang.plan is None for gang in self.book.active.values())
 
     def _foreign(self, pod: Pod) -> NativeJob | None:
-        """A pod that Placewise does not decide for; its usage counts all the same. None: it cannot be read.
+        """A pod that Placewise does not decide for; its usage counts all the same.
+
+        None: it cannot be read, or the claims that name its GPUs are about to be seen.
 
         Kept while the pod stays as it is: a complete look at a large cluster must not hold up the scheduler.
         """
@@ -307,7 +390,8 @@ class PodMirror:
         if known is not None and known[0] is pod:
             return known[1]
         try:
-            job = self._indexed(self._foreign_job(pod))
+            is_to_come = pod.is_unclaimed and not self.reported.is_started(_key(pod))
+            job = None if is_to_come else self._indexed(self._foreign_job(pod))
         except UNREADABLE:
             log.exception("pod %s cannot be read and is passed over", pod.path)
             job = None
@@ -316,10 +400,15 @@ class PodMirror:
         return job
 
     def _foreign_job(self, pod: Pod) -> NativeJob:
-        key = f"{pod.path}/{pod.uid[:UID_LENGTH]}"
-        role = role_of(pod)
+        key, role = _key(pod), role_of(pod)
         job = build_job(key, {role: 1}, {role: pod}, GroupFacts(), self._rules)
-        task = Assignment(task=pod.name, role=TaskGroup.WORKER, node=pod.node, demand=job.groups[0].demand)
+        task = Assignment(
+            task=pod.name,
+            role=TaskGroup.WORKER,
+            node=pod.node,
+            demand=job.groups[0].demand,
+            gpu_indices=pod.gpu_indices,
+        )
         end = None
         if pod.is_over:
             end = {"Succeeded": End.FINISHED, "Failed": End.FAILED}.get(pod.phase, End.CANCELLED)
@@ -329,11 +418,17 @@ class PodMirror:
             stage=Stage.ENDED if pod.is_over else Stage.RUNNING,
             placement=(task,),
             is_managed=False,
+            are_gpus_exact=bool(pod.gpu_indices),
             start_time_s=pod.started_s,
             end=end,
             end_time_s=pod.ended_s,
             end_reason=pod.reason,
         )
+
+
+def _key(pod: Pod) -> str:
+    """The job of a pod that Placewise does not decide for."""
+    return f"{pod.path}/{pod.uid[:UID_LENGTH]}"
 
 
 def _ended(pod: Pod) -> Pod:

@@ -114,6 +114,10 @@ class GangRules:
 
     manage: Manage = Manage.GROUPS
     gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", "amd.com/gpu")
+    device_drivers: tuple[str, ...] = ("gpu.nvidia.com", "gpu.amd.com")
+    """Drivers whose ResourceSlices list GPUs."""
+    device_classes: tuple[str, ...] = ("gpu.nvidia.com", "gpu.amd.com")
+    """DeviceClasses of whole GPUs. One whose extendedResourceName is in gpu_resources need not be named."""
     own_scheduler: str = "placewise"
     default_queue: str = "default"
     priority_classes: Mapping[str, str] = field(default_factory=dict)
@@ -171,6 +175,8 @@ class GangRules:
         """Whether Placewise decides for a Volcano group that has no pods yet."""
         if self.manage is Manage.LABELLED and names.JOB not in facts.annotations:
             return False
+        if any(pod.device_claims for pod in facts.templates.values()):
+            return False  # the claims, and with them the demands, are made after the pods
         return facts.annotations.get(names.IGNORE, "").lower() != "true"
 
     def queue(self, pod: Pod | None, facts: GroupFacts) -> str:

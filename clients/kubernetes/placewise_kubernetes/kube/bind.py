@@ -73,9 +73,9 @@ class Binder:
         return Bound.DONE if is_ours else Bound.GONE
 
 
-def decision_notes(task: Assignment | None, decision_id: str) -> dict[str, str]:
+def decision_notes(task: Assignment, decision_id: str) -> dict[str, str]:
     """Annotations that tell a bound pod's user which decision put it there, and the GPUs it was meant to have."""
     notes = {names.DECISION: decision_id} if decision_id else {}
-    if task is not None and task.gpu_indices:
+    if task.gpu_indices:
         notes[names.GPU_INDICES] = ",".join(map(str, task.gpu_indices))
     return notes

@@ -57,7 +57,6 @@ def _unjudged(document: Mapping[str, Any]) -> str:
         "pod_affinity": affinity.get("podAffinity") or affinity.get("podAntiAffinity"),
         "topology_spread": spec.get("topologySpreadConstraints"),
         "host_ports": any(port.get("hostPort") for port in ports) or (spec.get("hostNetwork") and _has_ports(spec)),
-        "resource_claims": spec.get("resourceClaims"),
         "ephemeral_volume": any(volume.get("ephemeral") for volume in spec.get("volumes") or ()),
     }
     return next((reason for reason, holds in found.items() if holds), "")

@@ -23,6 +23,9 @@ KEEP_TOGETHER = f"{DOMAIN}/keep-together"
 EXCLUSIVE_NETWORK = f"{DOMAIN}/exclusive-network"
 IN_ORDER = f"{DOMAIN}/in-order"
 IGNORE = f"{DOMAIN}/ignore"
+DIVISIBLE = f"{DOMAIN}/divisible"
+SERIAL = f"{DOMAIN}/serial"
+KIND = f"{DOMAIN}/kind"
 
 # The role of a pod that names none.
 DEFAULT_ROLE = "worker"
@@ -32,6 +35,12 @@ WAKE = f"{DOMAIN}/wake"
 RELEASED = f"{DOMAIN}/released"
 DECISION = f"{DOMAIN}/decision"
 GPU_INDICES = f"{DOMAIN}/gpu-indices"
+SHARE_SCALE = f"{DOMAIN}/share-scale"
+SHARE_FRACTION = f"{DOMAIN}/share-fraction"
+SHARE_UNIT = f"{DOMAIN}/share-unit"
+SHARE_SECONDS = f"{DOMAIN}/share-seconds"
+DECISION_NOTES = (DECISION, GPU_INDICES, SHARE_SCALE, SHARE_FRACTION, SHARE_UNIT, SHARE_SECONDS)
+"""They come and go with a decision."""
 NODE = f"{DOMAIN}/node"
 """Node that a gated pod was decided for; stays on it."""
 
@@ -41,8 +50,10 @@ ADMITTED = f"{DOMAIN}/Admitted"
 # The scheduling gate by which a pod waits for us.
 GATE = f"{DOMAIN}/admit"
 
-# Labels that nodes have at the service alone: their HyperNodes.
+# Labels that nodes have at the service alone: their HyperNodes, and who hands out their GPUs.
 HYPER_NODE = f"hypernode.{DOMAIN}/"
+GPU_SOURCE = f"{DOMAIN}/gpu-source"
+BY_CLAIM, BY_PLUGIN = "claim", "device-plugin"
 
 # Read from nodes.
 RACK = f"{DOMAIN}/rack"

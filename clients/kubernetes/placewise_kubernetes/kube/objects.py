@@ -23,6 +23,17 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A pod's use of a ResourceClaim. `claim` is "" until it has been made from its template.
+
+    `is_extended`: kube-scheduler has made it for extended resources that the pod requests.
+    """
+
+    claim: str
+    is_extended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One pod as last seen.
 
@@ -63,11 +74,27 @@ class Pod:
     requests: Mapping[str, float] = field(default_factory=dict)
     constraints: Constraints = field(default_factory=Constraints)
     """Of a held pod."""
+    device_claims: tuple[ClaimUse, ...] = ()
+    claimed_gpus: float = 0.0
+    """Those of `requests` that its claims ask for or hold. This and the rest is set by gang/devices/inventory.py."""
+    gpu_indices: tuple[int, ...] = ()
+    """The GPUs on its node that its claims hold."""
+    unjudged_claims: str = ""
+    """The reason why Placewise does not evaluate its claims."""
+    is_unclaimed: bool = False
+    """A claim of it is still to be made, or has not been seen as allocated although the pod has a node."""
+    is_by_claim: bool = False
+    """Its devices are allocated by kube-scheduler alone: nobody else may bind it."""
 
     @property
     def path(self) -> str:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def unjudged(self) -> str:
+        """A rule that Placewise does not evaluate: then its scheduler alone places the pod."""
+        return self.constraints.unjudged or self.unjudged_claims
 
     @property
     def is_ended(self) -> bool:
@@ -126,6 +153,7 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
         annotations=metadata.get("annotations") or {},
         node_selector=spec.get("nodeSelector") or {},
         requests=pod_requests(spec),
+        device_claims=_claim_uses(spec, status),
     )
 
 
@@ -148,6 +176,18 @@ def template_pod(
 def parse_time(text: str | None) -> float:
     """Seconds since the epoch of an RFC 3339 time; 0 for none."""
     return datetime.datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+def _claim_uses(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[ClaimUse, ...]:
+    """Claims by name, those made from templates, and the one behind extended resources.
+
+    A template may make none: then the name in the status is missing, too.
+    """
+    made = {item["name"]: item.get("resourceClaimName") for item in status.get("resourceClaimStatuses") or ()}
+    named = (item.get("resourceClaimName") or made.get(item["name"], "") for item in spec.get("resourceClaims") or ())
+    uses = [ClaimUse(name) for name in named if name is not None]
+    extended = (status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName")
+    return (*uses, ClaimUse(extended, is_extended=True)) if extended else tuple(uses)
 
 
 def _is_unschedulable(status: Mapping[str, Any]) -> bool:

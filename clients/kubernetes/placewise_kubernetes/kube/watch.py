@@ -42,12 +42,12 @@ class Reflector:
     """Lists and watches `path` into `sink` until it is cancelled.
 
     `tried`: it has listed, or has failed to. One that `may_be_absent` is passed over, and looked for again later, where
-    the apiserver does not serve it or does not let us see it.
+    the apiserver does not serve it or does not let us see it: then it `is_absent`. `settled`: it has listed, or is
+    passed over.
     """
 
     def __init__(self, client: KubeClient, path: str, sink: Sink, *, may_be_absent: bool = False) -> None:
         self._may_be_absent = may_be_absent
-        self._is_absent = False
         self._client = client
         self._path = path
         self._sink = sink
@@ -55,7 +55,9 @@ class Reflector:
         self._failed = 0
         self.synced = asyncio.Event()
         self.tried = asyncio.Event()
+        self.settled = asyncio.Event()
         self.is_broken = False
+        self.is_absent = False
 
     async def run(self) -> None:
         """Never returns; survives every error of the API."""
@@ -80,11 +82,11 @@ class Reflector:
 
     async def _list(self) -> None:
         items, version = await self._client.list_all(self._path, self._sink.read)
+        self._note_recovery()  # first: the sink may depend on it
         self._sink.replace(items)
         self._version = version
-        self._note_recovery()
-        self.synced.set()
-        self.tried.set()
+        for event in (self.synced, self.tried, self.settled):
+            event.set()
 
     async def _watch(self) -> None:
         async for kind, item in self._client.watch(self._path, self._version):
@@ -98,15 +100,16 @@ class Reflector:
                 self._sink.change(item)
 
     def _note_recovery(self) -> None:
-        self.is_broken = self._is_absent = False
+        self.is_broken = self.is_absent = False
         self._failed = 0
 
     async def _pass_over(self, error: KubeError) -> None:
-        if not self._is_absent:
+        if not self.is_absent:
             log.info("%s is not watched, and is looked for every %.0f s: %s", self._path, ABSENT_S, error)
-        self._is_absent = self.is_broken = True
+        self.is_absent = self.is_broken = True
         self._sink.replace(())
         self.tried.set()
+        self.settled.set()
         await asyncio.sleep(ABSENT_S)
 
     async def _rest(self, error: Exception) -> None:

@@ -52,7 +52,7 @@ def timestamp(seconds: float) -> Timestamp:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _LastStart:
     """What the service knows of a job that runs. `start_time_s` is 0 where unknown."""
 
     places: Placement
@@ -73,7 +73,7 @@ class OutcomeReporter:
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
     _under_way: int = 0  # of those that wait, the first so many are being sent
     _sent_events: set[tuple[str, int]] = field(default_factory=set)
-    _told: dict[str, _Told] = field(default_factory=dict)
+    _last_starts: dict[str, _LastStart] = field(default_factory=dict)
     _nodes: dict[str, bytes] = field(default_factory=dict)
     _refused_nodes: dict[str, bytes] = field(
         default_factory=dict
@@ -109,21 +109,23 @@ class OutcomeReporter:
         if in_full or not is_kept:
             event.placement.extend(decided.assignments if decided and is_kept else job.placement)
             event.job.CopyFrom(job.job)
-        self._told[job.key] = _Told(decided if decided and is_kept else Placement(job.placement), job.start_time_s)
+        self._last_starts[job.key] = _LastStart(
+            decided if decided and is_kept else Placement(job.placement), job.start_time_s
+        )
         if self._add(event) and decided is not None and not is_kept:
             self.metrics.overrides.inc()
             log.warning("job %s started on %s instead of %s", job.key, _nodes_of(job), decided.nodes)
 
     def _report_moved(self, job: NativeJob, decided: Placement | None) -> None:
-        told = self._told.get(job.key)
-        if not job.can_move or told is None or is_as_decided(job, told.places):
+        last = self._last_starts.get(job.key)
+        if not job.can_move or last is None or is_as_decided(job, last.places):
             return
         event = JobEvent(job_id=job.key, kind=JobEvent.STARTED, placement=job.placement, job=job.job)
-        event.event_time.CopyFrom(self._time(told.start_time_s or job.start_time_s))
+        event.event_time.CopyFrom(self._time(last.start_time_s or job.start_time_s))
         if decided is not None:
             event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
         event.reason = "its places have changed since it started"
-        self._told[job.key] = _Told(Placement(job.placement), told.start_time_s)
+        self._last_starts[job.key] = _LastStart(Placement(job.placement), last.start_time_s)
         self.queue_event(event)
         log.info("job %s holds other places than when it started: %s", job.key, _nodes_of(job))
 
@@ -162,14 +164,14 @@ class OutcomeReporter:
     def note_started(self, key: str, places: Iterable[Assignment], start_time_s: float) -> None:
         """The service already knows that this job runs, and where (learned at start)."""
         self._sent_events.add((key, JobEvent.STARTED))
-        self._told[key] = _Told(Placement(tuple(places)), start_time_s)
+        self._last_starts[key] = _LastStart(Placement(tuple(places)), start_time_s)
 
     def forget(self, keys: Iterable[str]) -> None:
         """The host has forgotten these jobs: they need no more events."""
         gone = set(keys)
         self._sent_events = {event for event in self._sent_events if event[0] not in gone}
         for key in gone:
-            self._told.pop(key, None)
+            self._last_starts.pop(key, None)
 
     def forget_all(self, running: Container[str]) -> None:
         """The service may have lost its state: nodes and running jobs will be reported again.

@@ -23,6 +23,10 @@
 {{- with .Values.gates }}{{ if .enabled }}true{{ end }}{{ end -}}
 {{- end }}
 
+{{- define "placewise.devicesUnread" -}}
+{{- with .Values.devices }}{{ if eq (toJson .enabled) "false" }}true{{ end }}{{ end -}}
+{{- end }}
+
 {{- /* Refuses what would leave the port open, and values of an earlier chart that do not say what is served. */ -}}
 {{- define "placewise.check" -}}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.from) }}

@@ -371,7 +371,7 @@ def task_on(node: str, name: str, gpus: int, *indices: int) -> Assignment:
 
 
 def test_pods_placed_by_others_stand_on_gpus_nobody_else_holds() -> None:
-    ledger = GpuLedger(lambda _: 4)
+    ledger = GpuLedger(lambda _: range(4))
     ledger.hold("decided", [task_on("n1", "w", 2, 0, 2)])
     (first,) = ledger.indexed("foreign", [task_on("n1", "a", 1)])
     assert list(first.gpu_indices) == [1]
@@ -384,7 +384,7 @@ def test_pods_placed_by_others_stand_on_gpus_nobody_else_holds() -> None:
 
 @pytest.mark.parametrize("gpus", [10**9, 2**63])
 def test_a_pod_that_claims_all_gpus_there_are_takes_no_time(gpus: int) -> None:
-    (task,) = GpuLedger(lambda _: 4).indexed("absurd", [task_on("n1", "a", gpus)])
+    (task,) = GpuLedger(lambda _: range(4)).indexed("absurd", [task_on("n1", "a", gpus)])
     assert list(task.gpu_indices[:4]) == [0, 1, 2, 3]
     assert len(task.gpu_indices) < 1000
 

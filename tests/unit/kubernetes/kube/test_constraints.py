@@ -101,7 +101,6 @@ def test_a_pin_is_added_to_every_alternative_and_a_preference_to_the_others() ->
         ({"containers": [{"ports": [{"containerPort": 80}]}]}, ""),
         ({"containers": [{"ports": [{"containerPort": 80, "hostPort": 80}]}]}, "host_ports"),
         ({"containers": [{"ports": [{"containerPort": 80}]}], "hostNetwork": True}, "host_ports"),
-        ({"resourceClaims": [{"name": "gpu"}]}, "resource_claims"),
         ({"volumes": [{"name": "d", "ephemeral": {}}]}, ""),
         ({"volumes": [{"name": "d", "ephemeral": {"volumeClaimTemplate": {}}}]}, "ephemeral_volume"),
     ],

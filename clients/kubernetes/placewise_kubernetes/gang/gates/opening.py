@@ -66,7 +66,7 @@ class GateOpener:
         self._gate = asyncio.Semaphore(_AT_ONCE)
         self.undecided = Counter(
             "placewise_kubernetes_not_decided",
-            "Pods whose gate was taken away without a decision, by reason",
+            "Pods that lost their gate without a decision, or whose claims are not evaluated, by reason",
             ["reason"],
             registry=None,
         )
@@ -89,12 +89,12 @@ class GateOpener:
         noted = {**notes, names.NODE: node} if node else notes
         outcome = await self._patch(pod, "", ungating(pod, node, noted, self.pin))
         if outcome is Bound.DONE and not node:
-            self.undecided.labels(pod.constraints.unjudged or RELEASED).inc()
+            self.undecided.labels(pod.unjudged or RELEASED).inc()
         return outcome
 
     async def clear(self, pods: Sequence[Pod]) -> None:
         """Takes nominations back; best effort: the next decision writes over them."""
-        nothing = dict.fromkeys((names.NODE, names.DECISION, names.GPU_INDICES))
+        nothing = dict.fromkeys((names.NODE, *names.DECISION_NOTES))
         body = {"metadata": {"annotations": nothing}, "status": {"nominatedNodeName": ""}}
         await asyncio.gather(*(self._patch(pod, "status", body) for pod in pods))
 

@@ -11,7 +11,6 @@ from placewise_kubernetes.gang.gang import Gang
 from placewise_kubernetes.gang.groups import group_object
 from placewise_kubernetes.gang.spec import GangRef, GroupFacts, Source
 from placewise_kubernetes.kube import names
-from placewise_kubernetes.kube.bind import decision_notes
 from placewise_kubernetes.kube.objects import Pod
 from placewise_kubernetes.kube.wake import PodWriter
 
@@ -21,10 +20,6 @@ NOMINATIONS = 3
 _FAILURES_LIMIT = 100_000
 # PodGroups that are remembered with the last reason of an event.
 _EXPLAINED_LIMIT = 100_000
-
-
-# Annotations that come and go with the name of a node.
-_NOTES = (names.DECISION, names.GPU_INDICES)
 
 
 class VolcanoWriter:
@@ -49,11 +44,9 @@ class VolcanoWriter:
             before = gang.nominated.get(pod.uid, _named_by_us(pod))
             if before != node and (self._failures.get((pod.uid, node)) or 0) < NOMINATIONS:
                 gang.nominated[pod.uid] = node
-                notes = (
-                    decision_notes(task, gang.plan.decision_id) if task is not None and gang.plan is not None else {}
-                )
+                notes = gang.notes(task) if task is not None else {}
                 has_failed = partial(self._note_failure, gang, pod.uid, before, node)
-                self._writer.nominate(pod, node, has_failed, dict.fromkeys(_NOTES) | notes)
+                self._writer.nominate(pod, node, has_failed, dict.fromkeys(names.DECISION_NOTES) | notes)
 
     def clear_left(self, gangs: Iterable[Gang]) -> None:
         """Takes away the nodes that an earlier run has named on pods which are Volcano's to place now."""
