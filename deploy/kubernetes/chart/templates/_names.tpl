@@ -11,11 +11,9 @@
 {{- if .Values.listen.healthPort }}{{ .Values.listen.healthPort }}{{ else }}8081{{ end -}}
 {{- end }}
 
-{{- /* Whether gangs are decided by their pods alone, as with gates: "true" or "". */ -}}
+{{- /* Whether the rules switch the watch of Jobs off: "true" or "". */ -}}
 {{- define "placewise.jobsUnwatched" -}}
-{{- if include "placewise.gates" . }}true{{ else }}
 {{- with .Values.extraRules }}{{ if eq (toJson (index . "is_job_watched")) "false" }}true{{ end }}{{ end -}}
-{{- end -}}
 {{- end }}
 
 {{- /* Whether our scheduling gate holds pods: "true" or "". */ -}}
