@@ -15,6 +15,7 @@ from placewise_kubernetes.gang.fit import first_fit, have_room
 from placewise_kubernetes.gang.gang import Gang
 from placewise_kubernetes.gang.gates.opening import GateOpener, Pin
 from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
+from placewise_kubernetes.gang.spec import id_notes
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.bind import Binder, Bound, Target
 from placewise_kubernetes.kube.objects import Pod
@@ -118,9 +119,17 @@ class GangBinder:
             elif now_s - gang.lost_since_s >= PLACE_LOST_S:
                 self.explain_unbound(gang, lost)
                 if parting := [pod for pod in lost if not pod.admitted_to]:
-                    self._pods.book.part(gang, parting)
+                    self._part(gang, parting)
                 elif not gang.live():
                     self._pods.book.finish(gang)
+
+    def _part(self, gang: Gang, pods: Sequence[Pod]) -> None:
+        book = self._pods.book
+        book.part(gang, pods)
+        for pod in pods:
+            home = book.gang_of(pod.uid)
+            if home is not None and (notes := id_notes(home.key)):
+                self._writer.wake([pod], notes)
 
     def explain_unbound(self, gang: Gang, pods: Iterable[Pod]) -> None:
         """A pin cannot be changed once the gate is gone."""

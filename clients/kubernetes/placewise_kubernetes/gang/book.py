@@ -6,6 +6,7 @@ It puts each pod into its gang, notices when a gang has started, and knows which
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -14,7 +15,16 @@ from placewise_client.adapter.native import NativeJob, Stage
 from placewise_kubernetes.gang.catalog import GroupCatalog
 from placewise_kubernetes.gang.gang import UNREADABLE, Gang, native_job
 from placewise_kubernetes.gang.owners import owner_uid
-from placewise_kubernetes.gang.spec import POD_GROUPS, GangRef, GangRules, GroupFacts, Source, count_roles, single
+from placewise_kubernetes.gang.spec import (
+    POD_GROUPS,
+    GangRef,
+    GangRules,
+    GroupFacts,
+    Source,
+    count_roles,
+    id_again,
+    single,
+)
 from placewise_kubernetes.gang.stand_ins import stand_ins
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.objects import Pod
@@ -99,17 +109,18 @@ class GangBook:
         *uids: str,
         is_own: bool = False,
         group: GangRef | None = None,
+        gang_id: str = "",
     ) -> Gang:
         """The gang of this name; a new one if none is known or the known one has ended.
 
         `uids` are those of the object that it is of, if any, and of its first pod. The object's uid names the gang,
         even if the pod is seen first and also after a restart. It names one gang only; the next is named by its pod.
+        A pod that has named one, too, names the next with a number. `gang_id` is what an earlier run wrote to it then.
         """
         gang = self._current.get(reference)
         if gang is None or gang.stage is Stage.ENDED:
             before = gang
-            keys = [_key(reference, uid) for uid in uids]
-            key = next((key for key in keys if key not in self._named), keys[-1])
+            key = self._new_key(reference, uids, gang_id)
             self._named.put(key, None)
             gang = Gang(reference, key, is_own, group, None if group else GroupFacts())
             if before is not None and before.is_in_order:
@@ -117,6 +128,13 @@ class GangBook:
                 gang.done = count_roles(pod for pod in there if pod.phase == "Succeeded")
             self.gangs[key] = self._current[reference] = gang
         return gang
+
+    def _new_key(self, reference: GangRef, uids: Sequence[str], gang_id: str) -> str:
+        """One that no gang has had: its events would be taken for those of the other."""
+        again = [_key(reference, gang_id, len(gang_id))] if id_again(gang_id) else []
+        keys = again + [_key(reference, uid) for uid in uids]
+        keys_in_turn = itertools.chain(keys, (f"{keys[-1]}.r{number}" for number in itertools.count(1)))
+        return next(key for key in keys_in_turn if key not in self._named)
 
     def open_group(self, reference: GangRef, facts: GroupFacts) -> Gang:
         """The gang of a PodGroup, with stand-ins if it has no pods yet. Raises ValueError: a demand cannot be read."""
@@ -156,9 +174,9 @@ class GangBook:
 
     def remove(self, gang: Gang) -> None:
         """Drops a gang that is over, or never had pods; a complete look shows that it is gone."""
-        self.gangs.pop(gang.key, None)
-        self.active.pop(gang.key, None)
-        self.emptied.pop(gang.key, None)
+        if self.gangs.get(gang.key) is gang:
+            for gangs in (self.gangs, self.active, self.emptied):
+                gangs.pop(gang.key, None)
         if self._current.get(gang.ref) is gang:
             del self._current[gang.ref]
 
@@ -175,7 +193,9 @@ class GangBook:
         self.touch(gang)
 
     def touch(self, gang: Gang) -> None:
-        """Notes that the gang has news."""
+        """Notes that the gang has news; one that was removed has none."""
+        if self.gangs.get(gang.key) is not gang:
+            return
         if gang.stage is Stage.RELEASED and gang.facts is not None and gang.is_in_order and not gang.reduced_to:
             gang.give_up_missing()  # it is not known when the others come, and nothing is held for them
         is_size_read = gang.facts is not None or gang.group is None or gang.group.source is not Source.OWNER
@@ -293,7 +313,8 @@ class GangBook:
         if facts is not None and facts.is_basic:
             return self._gang_for(_alone(pod))
         uids = facts.uids if facts is not None else _owner_uids(pod, reference)
-        gang = self.open(reference, *uids, pod.uid, is_own=is_own, group=group)
+        gang_id = pod.annotations.get(names.GANG_ID, "")
+        gang = self.open(reference, *uids, pod.uid, is_own=is_own, group=group, gang_id=gang_id)
         if gang.facts is None and facts is not None:
             gang.facts = self._completed(facts)
         if gang.has_room_for(pod):
@@ -331,7 +352,7 @@ class GangBook:
         """A gang whose pods were seen before its PodGroup takes the PodGroup's name, if nobody has heard of it yet."""
         keys = [_key(gang.ref, uid) for uid in uids]
         key = next((key for key in keys if key not in self._named), None)
-        if gang.is_reported or gang.key in keys or key is None:
+        if gang.is_reported or gang.key in keys or key is None or id_again(gang.key):
             return
         for gangs in (self.gangs, self.active, self.emptied, self._dirty):
             if gangs.pop(gang.key, None) is not None:
@@ -345,8 +366,8 @@ def _alone(pod: Pod) -> Pod:
     return dataclasses.replace(pod, group="")
 
 
-def _key(reference: GangRef, uid: str) -> str:
-    return f"{reference.namespace}/{reference.name}/{uid[:UID_LENGTH]}"
+def _key(reference: GangRef, uid: str, most: int = UID_LENGTH) -> str:
+    return f"{reference.namespace}/{reference.name}/{uid[:most]}"
 
 
 def _owner_uids(pod: Pod, reference: GangRef) -> tuple[str, ...]:

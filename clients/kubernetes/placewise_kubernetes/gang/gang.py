@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Job
 from placewise_client.adapter.native import End, NativeJob, Placement, Stage
+from placewise_kubernetes.gang.gpus import are_exact
 from placewise_kubernetes.gang.spec import (
     GangRef,
     GangRules,
@@ -23,6 +24,7 @@ from placewise_kubernetes.gang.spec import (
     count_roles,
     declared_roles,
     group_settings,
+    id_notes,
     proto_role,
     role_of,
     tasks_by_role,
@@ -341,7 +343,8 @@ class Gang:
 
     def notes(self, task: Assignment) -> dict[str, str]:
         """Annotations for the pod of this task of the decision."""
-        return {**decision_notes(task, self.plan.decision_id if self.plan else ""), **self.shares.get(id(task), {})}
+        notes = decision_notes(task, self.plan.decision_id if self.plan else "")
+        return {**notes, **id_notes(self.key), **self.shares.get(id(task), {})}
 
     def placement(self) -> tuple[Assignment, ...]:
         """The tasks on their real nodes, and those to come as decided."""
@@ -474,19 +477,13 @@ def native_job(gang: Gang, stage: Stage, rules: GangRules) -> NativeJob:
         job=gang.build(rules) if is_built else (gang.job or Job(id=gang.key)),
         stage=stage,
         placement=gang.placement(),
-        are_gpus_exact=_are_gpus_exact(gang, rules),
+        are_gpus_exact=are_exact(pods, rules.gpu_resources),
         start_time_s=max(starts, default=0.0),
         end=end,
         end_time_s=max((pod.ended_s for pod in pods), default=0.0),
         end_reason=reason,
         can_move=True,
     )
-
-
-def _are_gpus_exact(gang: Gang, rules: GangRules) -> bool:
-    """Whether claims tell the GPUs of every pod that has a node and asks for some."""
-    asking = [pod for pod in gang.pods.values() if pod.node and any(map(pod.requests.get, rules.gpu_resources))]
-    return bool(asking) and all(pod.gpu_indices for pod in asking)
 
 
 def _end_of(pods: Iterable[Pod]) -> tuple[End, str]:

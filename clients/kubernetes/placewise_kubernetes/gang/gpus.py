@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Assignment
+from placewise_kubernetes.kube.objects import Pod
 
 # No node has more. A pod that names its node itself may ask for any number, until the kubelet refuses it.
 _MOST_PER_NODE = 128
@@ -65,6 +66,13 @@ class GpuLedger:
 
     def _on(self, node: str) -> dict[str, set[int]]:
         return self._held.setdefault(node, {})
+
+
+def are_exact(pods: Iterable[Pod], gpu_resources: Iterable[str]) -> bool:
+    """Whether claims tell the GPUs of every pod that has a node and asks for some."""
+    resources = list(gpu_resources)
+    asking = [pod for pod in pods if pod.node and any(map(pod.requests.get, resources))]
+    return bool(asking) and all(pod.gpu_indices for pod in asking)
 
 
 def gpus_by_node(tasks: Iterable[Assignment]) -> dict[str, float]:

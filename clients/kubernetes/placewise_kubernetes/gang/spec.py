@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,9 @@ class Manage(enum.StrEnum):
     """Those, and every pod of a PodGroup."""
     GPU = "gpu"
     """Those, and every pod that asks for a GPU."""
+
+
+_ID_AGAIN = re.compile(r"(?:^|/)([0-9A-Za-z-]{1,8}\.r[1-9][0-9]{0,5})$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,3 +367,14 @@ def _float(pod: Pod, name: str) -> float:
     except ValueError:
         return 0.0
     return min(value, _MOST_NUMBER) if math.isfinite(value) and value >= 0 else 0.0
+
+
+def id_again(key: str) -> str:
+    """The last part of a gang's key, if all that could name it had named others before; "" for any other."""
+    found = _ID_AGAIN.search(key)
+    return found[1] if found is not None else ""
+
+
+def id_notes(key: str) -> dict[str, str]:
+    """Annotation by which a later run of the adapter finds such a name again."""
+    return {names.GANG_ID: id_again(key)} if id_again(key) else {}

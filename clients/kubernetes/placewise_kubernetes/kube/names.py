@@ -33,6 +33,8 @@ DEFAULT_ROLE = "worker"
 # Written to pods.
 WAKE = f"{DOMAIN}/wake"
 RELEASED = f"{DOMAIN}/released"
+GANG_ID = f"{DOMAIN}/gang-id"
+"""The last part of the gang's id, on pods that outlived an earlier gang of their name."""
 DECISION = f"{DOMAIN}/decision"
 GPU_INDICES = f"{DOMAIN}/gpu-indices"
 SHARE_SCALE = f"{DOMAIN}/share-scale"
