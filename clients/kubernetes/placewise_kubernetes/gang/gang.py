@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Job
 from placewise_client.adapter.native import End, NativeJob, Placement, Stage
-from placewise_kubernetes.gang.gpus import are_exact
+from placewise_kubernetes.gang.gpus import are_exact, beside
 from placewise_kubernetes.gang.spec import (
     GangRef,
     GangRules,
@@ -347,8 +347,10 @@ class Gang:
         return {**notes, **id_notes(self.key), **self.shares.get(id(task), {})}
 
     def placement(self) -> tuple[Assignment, ...]:
-        """The tasks on their real nodes, and those to come as decided."""
-        return (*(self._real(pod) for pod in self._placed()), *self.to_come())
+        """The tasks on their real nodes, and those to come as decided, but for GPUs that others of the gang have."""
+        placed = {pod.uid: self._real(pod) for pod in self._placed()}
+        held = [real for uid, real in placed.items() if self.pods[uid].gpu_indices]
+        return (*placed.values(), *beside(self.to_come(), held, self.plan.assignments if self.plan else ()))
 
     def is_begun(self) -> bool:
         """Whether its pods come one after another, and the first of them runs as decided."""

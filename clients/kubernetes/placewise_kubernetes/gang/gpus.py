@@ -6,7 +6,8 @@ that are not known to be held stand for them, so that no GPU is counted twice. N
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Assignment
@@ -66,6 +67,37 @@ class GpuLedger:
 
     def _on(self, node: str) -> dict[str, set[int]]:
         return self._held.setdefault(node, {})
+
+
+def beside(
+    to_come: Sequence[Assignment], claimed: Iterable[Assignment], plan: Iterable[Assignment]
+) -> Iterator[Assignment]:
+    """Tasks of a plan that are still to come, with its GPUs that no claim of the gang holds; none if too few are left.
+
+    A device driver gives a pod other GPUs than its task has, perhaps those of a task that is to come.
+    """
+    held, left = _by_node(claimed), _by_node(plan)
+    is_kept = [held.get(task.node, set()).isdisjoint(task.gpu_indices) for task in to_come]
+    for taken in (held, _by_node(itertools.compress(to_come, is_kept))):
+        for node, indices in taken.items():
+            left.get(node, set()).difference_update(indices)
+    for task, is_as_planned in zip(to_come, is_kept, strict=True):
+        if is_as_planned:
+            yield task
+            continue
+        other = Assignment()
+        other.CopyFrom(task)
+        wanted, free = len(task.gpu_indices), sorted(left[task.node])
+        other.gpu_indices[:] = free[:wanted] if len(free) >= wanted else ()
+        left[task.node].difference_update(other.gpu_indices)
+        yield other
+
+
+def _by_node(tasks: Iterable[Assignment]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for task in tasks:
+        found.setdefault(task.node, set()).update(task.gpu_indices)
+    return found
 
 
 def are_exact(pods: Iterable[Pod], gpu_resources: Iterable[str]) -> bool:
