@@ -1,6 +1,7 @@
-"""The GPUs that the service counts on each running job. A start is reported once, and never corrected.
+"""The GPUs that the service counts on each running job.
 
-What a claim holds may be seen later, or change: such a GPU is not offered as long as the service counts another one.
+A start is reported once. For a job that can move it is corrected: its exact GPUs count as reported as they change. What
+a claim holds may be seen later, or change: such a GPU is not offered as long as the service counts another one.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ async def nothing_runs(_: int) -> Mapping[str, GpusByNode] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
+    """`gpus`: as reported; None before that. `is_corrected`: they replace what an earlier life has reported."""
+
     stage: Stage
     gpus: GpusByNode | None
+    is_corrected: bool = False
 
 
 class ReportedGpus:
-    """GPUs by job, as the job was when the loop was first told that it runs.
+    """GPUs by job, as the job was when the loop was first told that it runs, or is now if it can move.
 
     `ask` gives the GPUs of the jobs that the service takes for running, for so many nodes; None if it does not answer.
     An earlier life of the adapter may have reported other ones: until the service has answered, none count as reported.
@@ -56,10 +60,7 @@ class ReportedGpus:
             self._forget(job.key)
             return before is not None
         if job.stage is Stage.RUNNING:
-            first = before.gpus if before is not None else None
-            if first is None:
-                first = gpus_by_node(job.placement) if job.are_gpus_exact else {}
-            now = _Seen(job.stage, first)
+            now = _running(job, before)
         else:
             if before is not None and before.stage is Stage.RUNNING:
                 self._forget(job.key)  # the loop reports that it waits again
@@ -84,12 +85,28 @@ class ReportedGpus:
             return None
         if self._known is None:
             return frozenset()
-        first = seen.gpus.get(node, frozenset())
-        return first & self._known[key].get(node, frozenset()) if key in self._known else first
+        reported = seen.gpus.get(node, frozenset())
+        if seen.is_corrected or key not in self._known:
+            return reported
+        return reported & self._known[key].get(node, frozenset())
 
     def _forget(self, key: str) -> None:
         if self._known is not None:
             self._known.pop(key, None)
+
+
+def _running(job: NativeJob, before: _Seen | None) -> _Seen:
+    """The loop reports a job that can move again as soon as its places differ from those that were reported."""
+    reported = before.gpus if before is not None else None
+    is_corrected = before is not None and before.is_corrected
+    if job.can_move and job.are_gpus_exact and job.placement:
+        return _Seen(job.stage, gpus_by_node(job.placement), is_corrected=True)
+    if reported is None:
+        return _Seen(job.stage, gpus_by_node(job.placement) if job.are_gpus_exact else {})
+    if job.can_move and job.placement:  # some are guessed: only those are certain that are the same in both reports
+        now = gpus_by_node(job.placement)
+        reported = {node: indices & now.get(node, frozenset()) for node, indices in reported.items()}
+    return _Seen(job.stage, reported, is_corrected)
 
 
 def gpus_by_node(assignments: Iterable[Assignment]) -> GpusByNode:

@@ -10,9 +10,11 @@ from placewise_client.adapter.native import NativeJob, Stage
 from placewise_kubernetes.gang.devices.reported import GpusByNode, ReportedGpus
 
 
-def job(*indices: int, stage: Stage = Stage.RUNNING, is_exact: bool = True, key: str = "j") -> NativeJob:
+def job(
+    *indices: int, stage: Stage = Stage.RUNNING, is_exact: bool = True, key: str = "j", can_move: bool = False
+) -> NativeJob:
     task = Assignment(node="n1", gpu_indices=indices)
-    return NativeJob(key, Job(id=key), stage, placement=(task,), are_gpus_exact=is_exact)
+    return NativeJob(key, Job(id=key), stage, placement=(task,), are_gpus_exact=is_exact, can_move=can_move)
 
 
 async def reported(known: GpusByNode | None = None) -> ReportedGpus:
@@ -80,3 +82,19 @@ async def test_a_job_that_is_over_or_gone_is_forgotten() -> None:
     assert not found.note(job(stage=Stage.ENDED))
     found.keep(())
     assert (found.gpus("j", "n1"), found.gpus("k", "n1")) == (None, None)
+
+
+async def test_a_job_that_can_move_counts_with_the_gpus_that_it_has_now() -> None:
+    found = await reported({"n1": frozenset({1})})
+    found.note(job(1, can_move=True))
+    assert found.note(job(2, 3, can_move=True))
+    assert found.gpus("j", "n1") == {2, 3}
+
+
+async def test_of_guessed_gpus_of_a_job_that_can_move_those_count_that_were_reported() -> None:
+    found = await reported()
+    found.note(job(1, 2, can_move=True))
+    found.note(job(2, 3, can_move=True, is_exact=False))
+    assert found.gpus("j", "n1") == {2}
+    found.note(job(2, 3, can_move=True))
+    assert found.gpus("j", "n1") == {2, 3}
