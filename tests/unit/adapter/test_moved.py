@@ -76,6 +76,13 @@ async def test_a_job_that_shows_no_places_or_is_forgotten_changes_nothing() -> N
     assert client.events[0].reason == ""
 
 
+async def test_only_what_is_queued_is_news_for_the_service() -> None:
+    client: Any = Service()
+    reporter = OutcomeReporter(client, AdapterSettings("c"))
+    looks = [("n1", "n2"), ("n2", "n1"), ("n1", "n3"), ("n1", "n3"), ()]
+    assert [reporter.report_started(running(*nodes), DECIDED) for nodes in looks] == [True, False, True, False, False]
+
+
 def test_a_running_job_is_news_when_its_places_change() -> None:
     book = Book()
     looks = [running("n1"), running("n1"), running("n2"), running("n2")]

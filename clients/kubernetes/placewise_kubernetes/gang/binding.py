@@ -112,7 +112,7 @@ class GangBinder:
             lost = [
                 pod for pod in gang.waiting() if self._is_bound_to_place(gang, pod) and not self._has_place(gang, pod)
             ]
-            if gang.live() and not lost:
+            if gang.is_left() and not lost:
                 gang.lost_since_s = None
             elif gang.lost_since_s is None:
                 gang.lost_since_s = now_s
@@ -120,7 +120,7 @@ class GangBinder:
                 self.explain_unbound(gang, lost)
                 if parting := [pod for pod in lost if not pod.admitted_to]:
                     self._part(gang, parting)
-                elif not gang.live():
+                elif not gang.is_left():
                     self._pods.book.finish(gang)
 
     def _part(self, gang: Gang, pods: Sequence[Pod]) -> None:

@@ -251,7 +251,7 @@ class GangBook:
         for pod in pods:
             gang.give_up(pod)
             del self._by_pod[pod.uid]
-        is_over = not gang.live()
+        is_over = not gang.is_left()
         if is_over:
             gang.pods = gang.pods or {pods[0].uid: dataclasses.replace(pods[0], is_gone=True)}
             gang.mark_ended()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Job
-from placewise_client.adapter.native import End, NativeJob, Placement, Stage
+from placewise_client.adapter.native import NativeJob, Placement, Stage
 from placewise_kubernetes.gang.gpus import are_exact, beside
 from placewise_kubernetes.gang.spec import (
     GangRef,
@@ -23,6 +23,8 @@ from placewise_kubernetes.gang.spec import (
     build_job,
     count_roles,
     declared_roles,
+    end_of,
+    first_of_roles,
     group_settings,
     id_notes,
     proto_role,
@@ -132,6 +134,10 @@ class Gang:
     def live(self) -> list[Pod]:
         """Pods that have or need a node, in the order they were made."""
         return [pod for pod in self.pods.values() if not pod.is_over and not pod.is_deleting]
+
+    def is_left(self) -> bool:
+        """Whether a pod of it runs, also one that is leaving, or needs a node."""
+        return any(not pod.is_over and (pod.node or not pod.is_deleting) for pod in self.pods.values())
 
     def waiting(self) -> list[Pod]:
         """Pods that need a node."""
@@ -405,14 +411,12 @@ class Gang:
             taken = {id(self.held.get(pod.uid)) for pod in placed}
             left = [(pod.uid, self.held.get(pod.uid)) for pod in leaving]
             keeping = {uid for uid, task in left if task is not None and id(task) not in taken}
-            return [*placed, *(pod for pod in leaving if pod.uid in keeping)]
-        free = Counter(self.roles())
-        free.subtract(count_roles(placed))
-        for pod in leaving:
-            if free[role_of(pod)] > 0:
-                free[role_of(pod)] -= 1
-                placed.append(pod)
-        return placed
+        else:
+            free = Counter(self.roles())
+            free.subtract(count_roles(placed))
+            keeping = {pod.uid for pod in first_of_roles(leaving, free)}
+        keeping.update(pod.uid for pod in placed)
+        return [pod for pod in pods if pod.uid in keeping]  # in their order: else each end would look like a move
 
     def _use_up(self, pods: Iterable[Pod]) -> None:
         """A pod that runs on another node than any task of its role has used one of them up all the same."""
@@ -471,7 +475,7 @@ class Gang:
 def native_job(gang: Gang, stage: Stage, rules: GangRules) -> NativeJob:
     """The gang in the skeleton's terms."""
     pods = list(gang.pods.values())
-    end, reason = _end_of(pods) if stage is Stage.ENDED else (None, "")
+    end, reason = end_of(pods) if stage is Stage.ENDED else (None, "")
     starts = [pod.started_s for pod in pods if pod.started_s]
     is_built = (pods or gang.templates) and not gang.is_unreadable
     return NativeJob(
@@ -486,13 +490,3 @@ def native_job(gang: Gang, stage: Stage, rules: GangRules) -> NativeJob:
         end_reason=reason,
         can_move=True,
     )
-
-
-def _end_of(pods: Iterable[Pod]) -> tuple[End, str]:
-    pods = list(pods)
-    for pod in pods:
-        if pod.phase == "Failed":
-            return End.FAILED, pod.reason or f"{pod.path} failed"
-    if pods and all(pod.phase == "Succeeded" for pod in pods):
-        return End.FINISHED, ""
-    return End.CANCELLED, "pods deleted"

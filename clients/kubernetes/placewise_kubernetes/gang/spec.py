@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from placewise.v1.cluster_pb2 import Assignment
 from placewise.v1.job_pb2 import Job, TaskGroup
+from placewise_client.adapter.native import End
 from placewise_kubernetes.gang.owners import DEFAULT_OWNERS, OwnerLabels, described, owner_object
 from placewise_kubernetes.kube import names
 from placewise_kubernetes.kube.objects import Owner, Pod, parse_pod
@@ -233,6 +234,15 @@ def count_roles(pods: Iterable[Pod]) -> dict[str, int]:
     return Counter(map(role_of, pods))
 
 
+def first_of_roles(pods: Iterable[Pod], counts: Mapping[str, int]) -> Iterator[Pod]:
+    """The first of these pods, as many of each role."""
+    left = Counter(counts)
+    for pod in pods:
+        left[role_of(pod)] -= 1
+        if left[role_of(pod)] >= 0:
+            yield pod
+
+
 def widest(pods: Sequence[Pod]) -> Pod:
     """The first of these pods with requests that are enough for each: one role has one demand in a decision."""
     first = pods[0]
@@ -378,3 +388,14 @@ def id_again(key: str) -> str:
 def id_notes(key: str) -> dict[str, str]:
     """Annotation by which a later run of the adapter finds such a name again."""
     return {names.GANG_ID: id_again(key)} if id_again(key) else {}
+
+
+def end_of(pods: Iterable[Pod]) -> tuple[End, str]:
+    """How a gang of which no pod runs any more has ended, and why."""
+    pods = list(pods)
+    for pod in pods:
+        if pod.phase == "Failed":
+            return End.FAILED, pod.reason or f"{pod.path} failed"
+    if pods and all(pod.phase == "Succeeded" for pod in pods):
+        return End.FINISHED, ""
+    return End.CANCELLED, "pods deleted"

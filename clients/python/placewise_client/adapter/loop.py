@@ -160,8 +160,8 @@ class AdapterLoop:
         for item in news:
             record = item.record
             if record.stage is Stage.RUNNING:
-                self._note_start(record)
-                has_freed |= item.before is Stage.RUNNING
+                is_reported = self._note_start(record)
+                has_freed |= is_reported and item.before is Stage.RUNNING
             elif item.before is Stage.RUNNING and record.stage is not Stage.ENDED:
                 self._note_lost_start(record)
                 has_freed = True
@@ -177,9 +177,10 @@ class AdapterLoop:
             self.reporter.forget(gone)
         return has_freed
 
-    def _note_start(self, record: Record) -> None:
+    def _note_start(self, record: Record) -> bool:
+        """Whether an event was queued."""
         self._take_over(record)
-        self.reporter.report_started(record.job, record.decided, left_because=record.left_because)
+        return self.reporter.report_started(record.job, record.decided, left_because=record.left_because)
 
     def _note_lost_start(self, record: Record) -> None:
         """The host lets a job wait again that it has started, under the same name. It is decided again."""

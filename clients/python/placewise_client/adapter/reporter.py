@@ -89,16 +89,16 @@ class OutcomeReporter:
 
     def report_started(
         self, job: NativeJob, decided: Placement | None, *, left_because: str = "", in_full: bool = False
-    ) -> None:
-        """The job runs. A placement other than the decided one is reported as an override by the host.
+    ) -> bool:
+        """The job runs. True if an event was queued: that, or where it runs, is news for the service.
 
+        A placement other than the decided one is reported as an override by the host.
         `left_because`: why the adapter left the job to the host, if it did. `in_full` repeats the placement although it
         is as decided, for a service that may have forgotten it. One that can move, and holds other places than the
         service was told, is reported again: they replace those.
         """
         if (job.key, int(JobEvent.STARTED)) in self._sent_events:
-            self._report_moved(job, decided)
-            return
+            return self._report_moved(job, decided)
         event = JobEvent(job_id=job.key, kind=JobEvent.STARTED, event_time=self._time(job.start_time_s))
         event.reason = _tellable(left_because)
         is_kept = decided is not None and is_as_decided(job, decided)
@@ -112,14 +112,16 @@ class OutcomeReporter:
         self._last_starts[job.key] = _LastStart(
             decided if decided and is_kept else Placement(job.placement), job.start_time_s
         )
-        if self._add(event) and decided is not None and not is_kept:
+        is_news = self._add(event)
+        if is_news and decided is not None and not is_kept:
             self.metrics.overrides.inc()
             log.warning("job %s started on %s instead of %s", job.key, _nodes_of(job), decided.nodes)
+        return is_news
 
-    def _report_moved(self, job: NativeJob, decided: Placement | None) -> None:
+    def _report_moved(self, job: NativeJob, decided: Placement | None) -> bool:
         last = self._last_starts.get(job.key)
         if not job.can_move or last is None or is_as_decided(job, last.places):
-            return
+            return False
         event = JobEvent(job_id=job.key, kind=JobEvent.STARTED, placement=job.placement, job=job.job)
         event.event_time.CopyFrom(self._time(last.start_time_s or job.start_time_s))
         if decided is not None:
@@ -128,6 +130,7 @@ class OutcomeReporter:
         self._last_starts[job.key] = _LastStart(Placement(job.placement), last.start_time_s)
         self.queue_event(event)
         log.info("job %s holds other places than when it started: %s", job.key, _nodes_of(job))
+        return True
 
     def report_ended(self, job: NativeJob, decided: Placement | None) -> None:
         """The job ended, or was cancelled before it started: the service frees its resources."""

@@ -1,4 +1,4 @@
-"""Pods that outlive their gang are a gang of another name, also for a later run of the adapter."""
+"""When a gang is over, and what its pods are then, also for a later run of the adapter."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from tests.contract.adapters.kubernetes.in_order import (
     gang_of,
     leave,
     nodes,
+    of_set,
     ordered,
+    owned,
     placed,
+    put_stateful_set,
     wait_for_places,
     world_of,
 )
@@ -84,3 +87,39 @@ async def test_a_later_run_knows_the_gang_of_a_pod_that_has_outlived_another(wor
     assert gang_of(world).key == again
     assert placed(world, again) == [nodes(world)["p-0"]]
     assert world.oracle.ended == {key}
+
+
+async def test_a_gang_whose_pods_run_their_grace_period_is_not_over(world: KubernetesWorld) -> None:
+    kube = world.host.kube
+    put_stateful_set(world, 2)
+    await come(world, of_set(world, 0))
+    gang = gang_of(world)
+    held = placed(world, gang.key)
+    leaving = kube.pods[f"{PODS}/s-0"]
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    kube._tell("/api/v1/pods", "MODIFIED", leaving)
+    await kube.seen()
+    await wait_for_places(world)
+    assert world.oracle.ended == set()
+    assert placed(world, gang.key) == held
+    await leave(world, "s-0")
+    await wait_for_places(world)
+    assert world.oracle.ended == {gang.key}
+
+
+async def test_a_pod_that_finishes_wakes_no_gang_that_waits_as_long_as_its_place_is_kept() -> None:
+    async with world_of(OWN) as world:
+        job = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j-uid", "controller": True}
+        notes = {names.GANG: "4"}
+        await come(world, *(owned(ordered(world, f"g-{i}", gpus=1, annotations=notes), job) for i in range(4)))
+        large = [pod(f"l-{i}", gpus=8, labels={names.JOB: "l"}, annotations=notes, scheduler=OWN) for i in range(4)]
+        await come(world, *large)
+        asked = len(world.oracle.calls)
+        for index in range(3):
+            world.host.kube.set_phase(f"{PODS}/g-{index}", "Succeeded")
+            await world.host.kube.seen()
+            await world.loop.run_pass(full=False)
+        assert world.oracle.calls[asked:] == []
+        world.host.kube.set_phase(f"{PODS}/g-3", "Succeeded")
+        await come(world)
+        assert "l-0" in nodes(world)
