@@ -161,7 +161,7 @@ class PodMirror:
         self._devices = devices
         self._claiming: dict[str, Pod] = {}
         """Waiting pods that may turn out to be ours when their claims, or classes, are made."""
-        self.reported = ReportedGpus()
+        self.reported = ReportedGpus(notify)
         devices.is_counted = self.is_counted
         self.book = GangBook(rules, devices.complete)
         self.passed = PassedPods()

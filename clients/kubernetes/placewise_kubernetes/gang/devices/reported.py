@@ -6,11 +6,15 @@ a claim holds may be seen later, or change: such a GPU is not offered as long as
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from placewise.v1.cluster_pb2 import Assignment
 from placewise_client.adapter.native import NativeJob, Stage
+
+# A service that is there answers within moments.
+_WAIT_S = 0.05
 
 # Indices by node.
 GpusByNode = Mapping[str, frozenset[int]]
@@ -37,21 +41,39 @@ class ReportedGpus:
     An earlier life of the adapter may have reported other ones: until the service has answered, none count as reported.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, notify: Callable[[], None] = lambda: None) -> None:
+        """`notify` is called when an answer has come that no look has waited for."""
+        self._notify = notify
         self.ask: Callable[[int], Awaitable[Mapping[str, GpusByNode] | None]] = nothing_runs
         self._seen: dict[str, _Seen] = {}
         self._known: dict[str, GpusByNode] | None = None
+        self._question: asyncio.Task[Mapping[str, GpusByNode] | None] | None = None
+        self._wait_s: float | None = None
 
     async def learn(self, nodes: int) -> bool:
         """Asks the service until it has answered once. Whether this is the answer.
 
-        At every look: without the GPUs that are held, gangs could be taken for ones that never fit.
+        Only the first question is waited for: without the GPUs that are held, gangs could be taken for ones that never
+        fit. Later ones go on while the adapter looks on, so that it serves its pods while the service is away.
         """
         if self._known is not None:
             return False
-        found = await self.ask(nodes)
+        if self._question is None:
+            self._question = asyncio.create_task(self._ask(nodes))
+        wait_s, self._wait_s = self._wait_s, _WAIT_S
+        await asyncio.wait({self._question}, timeout=wait_s)
+        if not self._question.done():
+            return False
+        question, self._question = self._question, None
+        found = question.result()
         self._known = dict(found) if found is not None else None
         return found is not None
+
+    async def _ask(self, nodes: int) -> Mapping[str, GpusByNode] | None:
+        found = await self.ask(nodes)
+        if found is not None:
+            self._notify()
+        return found
 
     def note(self, job: NativeJob) -> bool:
         """A job as the loop is told of it. True if its GPUs may count otherwise now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from placewise.v1.cluster_pb2 import Assignment
@@ -72,6 +73,26 @@ async def test_before_the_service_has_answered_nothing_counts() -> None:
     assert await found.learn(4)
     assert found.gpus("j", "n1") == {1}
     assert not await found.learn(4)
+
+
+async def test_only_the_first_question_is_waited_for() -> None:
+    notified: list[str] = []
+    found, asked, answers = ReportedGpus(lambda: notified.append("answered")), [], asyncio.Event()
+
+    async def ask(nodes: int) -> Mapping[str, GpusByNode] | None:
+        asked.append(nodes)
+        if len(asked) == 1:
+            return None
+        await answers.wait()
+        return {}
+
+    found.ask = ask
+    for _ in range(3):
+        assert not await asyncio.wait_for(found.learn(4), 2.0)
+    assert (asked, notified) == ([4, 4], [])
+    answers.set()
+    assert await found.learn(4)
+    assert (asked, notified) == ([4, 4], ["answered"])
 
 
 async def test_a_job_that_is_over_or_gone_is_forgotten() -> None:
