@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import Any
 
@@ -15,8 +16,11 @@ from placewise_client.adapter.reporter import OutcomeReporter
 class Service:
     def __init__(self) -> None:
         self.events: list[JobEvent] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def report_job_events(self, request: ReportJobEventsRequest, **_: Any) -> ReportJobEventsResponse:
+        await self.answers.wait()
         self.events += request.events
         return ReportJobEventsResponse()
 
@@ -41,12 +45,9 @@ async def test_other_places_than_told_are_told_once_under_the_same_decision() ->
     client: Any = Service()
     reporter = OutcomeReporter(client, AdapterSettings("c"))
     reporter.report_started(running("n1", "n2", start_time_s=5.0), DECIDED)
-    for _ in range(2):
-        reporter.report_started(running("n1", "n3", start_time_s=9.0), DECIDED)
-    assert reporter.is_pressing
-    reporter.report_started(running("n1", start_time_s=9.0), DECIDED)
-    reporter.report_started(running("n1", "n2", start_time_s=9.0), DECIDED)
-    assert await reporter.flush()
+    for nodes in (("n1", "n3"), ("n1", "n3"), ("n1",), ("n1", "n2")):
+        reporter.report_started(running(*nodes, start_time_s=9.0), DECIDED)
+        assert await reporter.flush()
     assert told(client.events) == [[], ["n1", "n3"], ["n1"], ["n1", "n2"]]
     assert {(event.decision_id, event.reservation_id, event.event_time.seconds) for event in client.events} == {
         ("d", "r", 5)
@@ -74,6 +75,23 @@ async def test_a_job_that_shows_no_places_or_is_forgotten_changes_nothing() -> N
     assert await reporter.flush()
     assert told(client.events) == [["n2"]]
     assert client.events[0].reason == ""
+
+
+async def test_a_service_that_is_away_hears_only_where_a_job_runs_in_the_end() -> None:
+    client: Any = Service()
+    reporter = OutcomeReporter(client, AdapterSettings("c"))
+    reporter.report_started(running("n1", "n2"), DECIDED)
+    reporter.report_started(running("n1", "n3"), DECIDED)
+    assert reporter.is_pressing
+    client.answers.clear()
+    sending = asyncio.create_task(reporter.flush())
+    await asyncio.sleep(0)
+    for nodes in (("n1",), ("n2",), ("n3", "n4")):  # what is under way stays
+        reporter.report_started(running(*nodes), DECIDED)
+    assert reporter.backlog == 3
+    client.answers.set()
+    assert await sending
+    assert told(client.events) == [[], ["n1", "n3"], ["n3", "n4"]]
 
 
 async def test_only_what_is_queued_is_news_for_the_service() -> None:

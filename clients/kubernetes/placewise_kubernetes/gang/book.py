@@ -196,17 +196,18 @@ class GangBook:
         """Notes that the gang has news; one that was removed has none."""
         if self.gangs.get(gang.key) is not gang:
             return
-        if gang.stage is Stage.RELEASED and gang.facts is not None and gang.is_in_order and not gang.reduced_to:
+        is_in_order = gang.is_in_order  # once: all pods are looked at
+        if gang.stage is Stage.RELEASED and gang.facts is not None and is_in_order and not gang.reduced_to:
             gang.give_up_missing()  # it is not known when the others come, and nothing is held for them
         is_size_read = gang.facts is not None or gang.group is None or gang.group.source is not Source.OWNER
         if gang.pods and gang.is_over() and is_size_read:
             gang.mark_ended()
-        elif gang.facts is not None and (_is_all_bound(gang) or gang.is_begun()):
+        elif gang.stage is not Stage.RUNNING and _has_started(gang, is_in_order):
             gang.mark_bound()
-        if gang.stage is Stage.RUNNING:
+        if gang.stage is Stage.RUNNING and is_in_order:
             gang.give_up_succeeded()
         self._dirty[gang.key] = gang
-        is_awaited = gang.waiting() or (gang.is_in_order and gang.to_come())
+        is_awaited = gang.waiting() or (is_in_order and gang.to_come())
         if gang.facts is None or is_awaited or (gang.templates and not gang.pods):
             self.active[gang.key] = gang
         else:
@@ -385,6 +386,12 @@ def _reconsider(gang: Gang) -> None:
     gang.has_outgrown = True
     if gang.stage in (Stage.WAITING, Stage.APPLIED) and not gang.is_bound_in_part():
         gang.mark_waiting()
+
+
+def _has_started(gang: Gang, is_in_order: bool) -> bool:
+    if gang.facts is None:
+        return False
+    return (is_in_order and gang.is_begun()) or _is_all_bound(gang)
 
 
 def _is_all_bound(gang: Gang) -> bool:

@@ -224,11 +224,10 @@ class Gang:
 
     def give_up_succeeded(self) -> None:
         """Pods in order that have succeeded run no more: nothing is held for them."""
-        if self.is_in_order:
-            for uid in [uid for uid in self.held if uid in self.pods and self.pods[uid].phase == "Succeeded"]:
-                task = self.held.pop(uid)
-                if self._free([task]):
-                    self._give_up_task(task)
+        for uid in [uid for uid in self.held if uid in self.pods and self.pods[uid].phase == "Succeeded"]:
+            task = self.held.pop(uid)
+            if self._free([task]):
+                self._give_up_task(task)
 
     def turn_away(self, pod: Pod) -> bool:
         """A pod that has no room in this gang is another gang. If it asks for more than a task of its role, it comes in
@@ -359,15 +358,15 @@ class Gang:
         return (*placed.values(), *beside(self.to_come(), held, self.plan.assignments if self.plan else ()))
 
     def is_begun(self) -> bool:
-        """Whether its pods come one after another, and the first of them runs as decided."""
-        return self.plan is not None and self.is_in_order and any(pod.node for pod in self.live())
+        """Whether the first of its pods runs as decided."""
+        return self.plan is not None and any(pod.node for pod in self.live())
 
     def is_over(self) -> bool:
         """Whether none of its pods will run any more. Pods in order that have succeeded may be followed by others."""
-        is_followed = self.is_in_order and bool(self.to_come())
-        return all(
-            pod.is_over and (pod.is_gone or pod.phase != "Succeeded" or not is_followed) for pod in self.pods.values()
-        )
+        if not all(pod.is_over for pod in self.pods.values()):
+            return False
+        is_ended = all(pod.is_gone or pod.phase != "Succeeded" for pod in self.pods.values())
+        return is_ended or not (self.is_in_order and self.to_come())
 
     def to_come(self) -> list[Assignment]:
         """Tasks of a running gang that no pod runs yet, or any more: a pod will come for them, or come again."""

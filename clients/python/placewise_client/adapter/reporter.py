@@ -53,10 +53,12 @@ def timestamp(seconds: float) -> Timestamp:
 
 @dataclass(frozen=True, slots=True)
 class _LastStart:
-    """What the service knows of a job that runs. `start_time_s` is 0 where unknown."""
+    """What the service knows of a job that runs. `start_time_s` is 0 where unknown. `moved`: the last event of places
+    that have changed since."""
 
     places: Placement
     start_time_s: float
+    moved: JobEvent | None = None
 
 
 @dataclass(slots=True)
@@ -127,7 +129,10 @@ class OutcomeReporter:
         if decided is not None:
             event.reservation_id, event.decision_id = decided.reservation_id, decided.decision_id
         event.reason = "its places have changed since it started"
-        self._last_starts[job.key] = _LastStart(Placement(job.placement), last.start_time_s)
+        if last.moved is not None:  # a service that is away hears only where it runs in the end
+            begun, waiting = self._queue[: self._under_way], self._queue[self._under_way :]
+            self._queue = begun + [other for other in waiting if other is not last.moved]
+        self._last_starts[job.key] = _LastStart(Placement(job.placement), last.start_time_s, event)
         self.queue_event(event)
         log.info("job %s holds other places than when it started: %s", job.key, _nodes_of(job))
         return True
