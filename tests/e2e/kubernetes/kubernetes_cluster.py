@@ -103,15 +103,14 @@ class ControlPlane:
             milli_cpu=cpu_requests.SCHEDULER,
         )
 
-    def kubeconfig(self, token: str) -> dict[str, Any]:
-        """A kubeconfig document for a bearer token."""
+    def kubeconfig(self, token: str, url: str = "") -> dict[str, Any]:
+        """A kubeconfig document for a bearer token; `url` is another way to the API server."""
+        server = {"server": url or self.url, "certificate-authority": str(self.authority.ca_path)}
         return {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "test",
-            "clusters": [
-                {"name": "test", "cluster": {"server": self.url, "certificate-authority": str(self.authority.ca_path)}}
-            ],
+            "clusters": [{"name": "test", "cluster": server}],
             "users": [{"name": "test", "user": {"token": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.e2e.kubernetes.kubernetes_binaries import BinariesUnavailableError, find
 from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane
-from tests.e2e.kubernetes.kubernetes_scenario import REPOSITORY, Watched, make_nodes, watching
+from tests.e2e.kubernetes.kubernetes_scenario import NODES, REPOSITORY, Watched, make_nodes, watching
 from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
 
 MANIFESTS = REPOSITORY / "deploy" / "kubernetes" / "placewise-kubernetes.yaml"
@@ -19,16 +20,23 @@ MANIFESTS = REPOSITORY / "deploy" / "kubernetes" / "placewise-kubernetes.yaml"
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane with fake nodes, and the adapter with the rights of the shipped manifests."""
+    with control_plane(tmp_path_factory) as control:
+        yield control
+
+
+@contextmanager
+def control_plane(folders: pytest.TempPathFactory, nodes: int = NODES) -> Iterator[ControlPlane]:
+    """The same with so many nodes."""
     try:
         binaries = find()
     except BinariesUnavailableError as error:
         pytest.skip(f"no Kubernetes binaries: {error}")
-    control = ControlPlane(binaries, tmp_path_factory.mktemp("kubernetes"))
+    control = ControlPlane(binaries, folders.mktemp("kubernetes"))
     try:
         control.start()
         control.request("POST", "/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": "placewise"}})
         grant(control, MANIFESTS)
-        make_nodes(control)
+        make_nodes(control, nodes)
         yield control
     finally:
         control.stop()

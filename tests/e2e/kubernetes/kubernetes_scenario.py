@@ -38,12 +38,13 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 class AdapterProcess:
     """`placewise-kubernetes` as a process of its own, with the rights that the manifests give it and no more.
 
-    Its callers show a certificate, as shipped.
+    Its callers show a certificate, as shipped. `api_url` is another way to the API server than the straight one.
     """
 
     plane: ControlPlane
     port: int
     name: str = "adapter"
+    api_url: str = ""
 
     def __post_init__(self) -> None:
         self._client = self.plane.authority.issue(f"{self.name}-client")
@@ -71,7 +72,7 @@ class AdapterProcess:
         path = self.plane.root / f"{self.name}.yaml"
         path.write_text(yaml.safe_dump(document))
         kubeconfig = self.plane.root / f"{self.name}.kubeconfig"
-        kubeconfig.write_text(json.dumps(self.plane.kubeconfig(ADAPTER_TOKEN)))
+        kubeconfig.write_text(json.dumps(self.plane.kubeconfig(ADAPTER_TOKEN, self.api_url)))
         command = [sys.executable, "-m", "placewise_kubernetes.cli", "--config", str(path)]
         self.plane.start_process(
             self.name, *command, "--kubeconfig", str(kubeconfig), milli_cpu=_chart_milli_cpu(), cwd=REPOSITORY

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -40,16 +40,22 @@ async def adapter(process: AdapterProcess, placewise: PlacewiseServer, cluster: 
     process.stop()
 
 
-def mixed(scheduler: str, rng: random.Random) -> Gangs:
+def mixed(
+    scheduler: str,
+    rng: random.Random,
+    count: int = GANGS,
+    gpus_of_pod: Sequence[int] = (1, 2, 4, 8),
+    other_role: str = "head",
+) -> Gangs:
     """Half of the gangs have 2 to 4 pods, a fifth has a pod of another role and size."""
     made = {}
-    for number in range(GANGS):
+    for number in range(count):
         size = rng.randint(2, 4) if number % 2 else 1
-        name, gpus, roles = f"g{number}", rng.choice([1, 2, 4, 8]), f"worker={size}"
+        name, gpus, roles = f"g{number}", rng.choice(gpus_of_pod), f"worker={size}"
         pods = gang(name, size, gpus=gpus, scheduler=scheduler)
         if number % 5 == 0:
-            roles += ",head=1"
-            labels, notes = {"placewise.dev/job": name}, {"placewise.dev/role": "head"}
+            roles += f",{other_role}=1"
+            labels, notes = {"placewise.dev/job": name}, {"placewise.dev/role": other_role}
             pods.append(
                 pod(f"{name}-{size}", gpus=rng.choice([1, 2]), labels=labels, annotations=notes, scheduler=scheduler)
             )
@@ -59,28 +65,30 @@ def mixed(scheduler: str, rng: random.Random) -> Gangs:
     return made
 
 
-async def run(watched: Watched, gangs: Gangs, patience_s: float | None = None) -> None:
-    """Makes the gangs on a cluster of which 60 GPUs are taken; each ends two seconds after it is bound. Of one that is
-    not whole after `patience_s` the pods that are bound end: a scheduler without gangs lets parts of them block each
-    other for ever."""
-    fillers = [pod(f"filler-{number}", gpus=3) for number in range(20)]
-    await watched.create(fillers)
-    await watched.until_bound(names_of(fillers))
-    ending = [asyncio.create_task(_end(watched, names_of(pods), patience_s)) for pods in gangs.values()]
+async def run(
+    watched: Watched, gangs: Gangs, patience_s: float | None = None, *, fillers: int = 20, last_s: float = 2.0
+) -> None:
+    """Makes the gangs on a cluster of which pods of others take three GPUs each; a gang ends some time after it is
+    bound. Of one that is not whole after `patience_s` the pods that are bound end: a scheduler without gangs lets parts
+    of them block each other for ever."""
+    others = [pod(f"filler-{number}", gpus=3) for number in range(fillers)]
+    await watched.create(others)
+    await watched.until_bound(names_of(others))
+    ending = [asyncio.create_task(_end(watched, names_of(pods), patience_s, last_s)) for pods in gangs.values()]
     for pods in gangs.values():
         await watched.create(pods)
         await asyncio.sleep(0.1)
     await asyncio.gather(*ending)
 
 
-async def _end(watched: Watched, names: list[str], patience_s: float | None) -> None:
+async def _end(watched: Watched, names: list[str], patience_s: float | None, last_s: float) -> None:
     if patience_s is not None:
         try:
             await watched.until_bound(names, limit_s=patience_s)
         except TimeoutError:
             await asyncio.to_thread(finish, watched.plane, [name for name in names if name in watched.node])
     await watched.until_bound(names, limit_s=240)
-    await asyncio.sleep(2)
+    await asyncio.sleep(last_s)
     await asyncio.to_thread(finish, watched.plane, names)
 
 
@@ -110,10 +118,18 @@ def by_job(log: DecisionLog, ran: dict[str, Counter[str]]) -> dict[str, Counter[
 
 
 async def run_as_decided(
-    title: str, gangs: Gangs, watched: Watched, placewise: PlacewiseServer, cluster: str, note: Note
+    title: str,
+    gangs: Gangs,
+    watched: Watched,
+    placewise: PlacewiseServer,
+    cluster: str,
+    note: Note,
+    *,
+    fillers: int = 20,
+    last_s: float = 2.0,
 ) -> None:
     """Runs the gangs: each has to run on the nodes in the log."""
-    await run(watched, gangs)
+    await run(watched, gangs, fillers=fillers, last_s=last_s)
     log = await logged(placewise, cluster, GANGS)
     found = log.account(by_job(log, await where(watched.plane, gangs)))
     note("gangs", f"{title}: {found}")
