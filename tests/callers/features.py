@@ -60,8 +60,16 @@ _GATED = f"{_GATES}test_gangs_are_bound_where_they_were_decided"
 _OPEN = f"{_MODES}test_without_the_service_gangs_are_bound_all_the_same"
 _DIES = f"{_MODES}test_nothing_is_lost_or_given_twice_when_a_part_dies_in_a_burst"
 _DIED = [f"{service}-{part}" for service in ("oracle", "placewise") for part in ("service", "adapter")]
+_HIT = "e2e.kubernetes.faults.test_kubernetes_fault_"
 _SCALE = "bench.test_kubernetes_scale.test_the_cost_grows_linearly"
 _TAKEN_UP = f"{_MODES}test_a_killed_adapter_takes_up_what_it_had_decided"
+
+
+def _hits_of(way: str) -> tuple[str, ...]:
+    """Of the parts, hosts and jobs that are hit, and of the gangs on 8 and 200 nodes."""
+    faults = (f"{_HIT}{part}.test_nothing_is_lost_or_doubled[{way}" for part in ("parts", "hosts"))
+    return (*faults, *(f"{_HIT}decided.test_mixed_gangs_run_as_decided[{nodes}-{way}" for nodes in (8, 200)))
+
 
 SUITES: Mapping[str, str] = {
     SLURM: "slurm",
@@ -79,10 +87,17 @@ FIGURES_OF: Mapping[str, tuple[str, ...]] = {
         f"{_DECIDED}test_a_dry_run_agrees_seldom",
         _LATENCY,
         *(f"{_DIES}[{case}-extender" for case in _DIED),
+        *_hits_of("extender"),
         f"{_SCALE}[own",  # nothing is bound there, and else the two do the same
     ),
-    OWN: (f"{_ROLES}[own", _LATENCY, f"{_SCALE}[own", *(f"{_DIES}[{case}-own" for case in _DIED)),
-    GATES: ("e2e.kubernetes.gates.", f"{_SCALE}[gates"),
+    OWN: (
+        f"{_ROLES}[own",
+        _LATENCY,
+        f"{_SCALE}[own",
+        *(f"{_DIES}[{case}-own" for case in _DIED),
+        *_hits_of("own"),
+    ),
+    GATES: ("e2e.kubernetes.gates.", f"{_SCALE}[gates", *_hits_of("gates")),
     VOLCANO: ("e2e.volcano.",),
     YARN: ("e2e.yarn.", "bench.test_yarn_scale."),
 }
