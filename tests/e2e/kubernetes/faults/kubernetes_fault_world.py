@@ -65,8 +65,7 @@ class World:
     _next: Iterator[tuple[str, list[dict[str, Any]]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        # A second role that is a worker to the service, too, would be counted as the first if a gang is released.
-        made = mixed(WAYS[self.mode], random.Random(20), GANGS, (1, 2), other_role="ps")
+        made = mixed(WAYS[self.mode], random.Random(20), GANGS, (1, 2))
         self._next = iter(made.items())
 
     @property

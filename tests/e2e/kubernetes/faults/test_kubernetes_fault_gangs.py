@@ -48,7 +48,7 @@ async def adapter(process: AdapterProcess) -> AsyncIterator[AdapterProcess]:
 
 
 @pytest.mark.parametrize("mode", WAYS)
-async def test_mixed_gangs_run_as_decided(
+async def test_sixty_mixed_gangs(
     mode: str,
     nodes: int,
     adapter: AdapterProcess,
