@@ -1,4 +1,4 @@
-"""One cluster of eight nodes whose parts fail: gangs that are submitted, what they hold, and the account at the end."""
+"""One cluster of eight nodes whose parts fail: submitted gangs, their resources, and the account at the end."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class World:
         return {}
 
     def reserved(self) -> dict[str, list[str]]:
-        """Nodes by job of what is held for gangs that have not started. For threads."""
+        """By job, the nodes that are held for gangs that have not started. For threads."""
         with Client(self.placewise.target) as client:
             found = client.get_cluster(GetClusterRequest(cluster=self.cluster, full=True))
         return {
@@ -221,7 +221,7 @@ class World:
         await self.finish(names)
 
     async def close(self, title: str, note: Note) -> None:
-        """The account of all gangs that were not deleted. A killed service loses what it has not written out.
+        """The account of all gangs that were not deleted. A killed service loses decisions that are not written out.
 
         An adapter that hung takes the answers that it missed for an outage of the service.
         """

@@ -1,4 +1,4 @@
-"""What the gates add to the time from a pod's creation to its binding, against the scheduler alone, in one run.
+"""Time that gates add between a pod's creation and its binding, against the scheduler alone, in one run.
 
 The gangs and the turns are those of test_kubernetes_latency. `gates_pods` are gangs of pods that nobody made.
 """

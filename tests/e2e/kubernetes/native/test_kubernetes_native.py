@@ -1,4 +1,4 @@
-"""Native PodGroups on a real kube-apiserver and kube-scheduler with the feature gate, and what is left without it."""
+"""Native PodGroups on a real kube-apiserver and kube-scheduler with the feature gate, and gangs without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claim asks for, and the devices that it holds."""
+"""The devices that a claim asks for, and those that it holds."""
 
 from __future__ import annotations
 
