@@ -60,6 +60,8 @@ _GATED = f"{_GATES}test_gangs_are_bound_where_they_were_decided"
 _OPEN = f"{_MODES}test_without_the_service_gangs_are_bound_all_the_same"
 _DIES = f"{_MODES}test_nothing_is_lost_or_given_twice_when_a_part_dies_in_a_burst"
 _DIED = [f"{service}-{part}" for service in ("oracle", "placewise") for part in ("service", "adapter")]
+_CLAIMED = "e2e.kubernetes.devices.test_kubernetes_devices.test_gangs_with_claims_run_as_decided"
+_CLAIMED += "_on_the_devices_that_are_reported"
 _HIT = "e2e.kubernetes.faults.test_kubernetes_fault_"
 _SCALE = "bench.test_kubernetes_scale.test_the_cost_grows_linearly"
 _TAKEN_UP = f"{_MODES}test_a_killed_adapter_takes_up_what_it_had_decided"
@@ -88,6 +90,7 @@ FIGURES_OF: Mapping[str, tuple[str, ...]] = {
         _LATENCY,
         *(f"{_DIES}[{case}-extender" for case in _DIED),
         *_hits_of("extender"),
+        f"{_CLAIMED}[extender",
         f"{_SCALE}[own",  # nothing is bound there, and else the two do the same
     ),
     OWN: (
@@ -97,7 +100,7 @@ FIGURES_OF: Mapping[str, tuple[str, ...]] = {
         *(f"{_DIES}[{case}-own" for case in _DIED),
         *_hits_of("own"),
     ),
-    GATES: ("e2e.kubernetes.gates.", f"{_SCALE}[gates", *_hits_of("gates")),
+    GATES: ("e2e.kubernetes.gates.", f"{_SCALE}[gates", *_hits_of("gates"), f"{_CLAIMED}[gates"),
     VOLCANO: ("e2e.volcano.",),
     YARN: ("e2e.yarn.", "bench.test_yarn_scale."),
 }
@@ -162,9 +165,9 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
     },
     "GPU indices": {
         SLURM: _cell("exact if each GPU has a type of its own", _TYPED),
-        EXTENDER: _cell("no: the device plugin picks"),
+        EXTENDER: _cell("no: the device plugin or the claim picks; a claim's are reported", f"{_CLAIMED}[extender"),
         OWN: _cell("no: the device plugin picks; noted on the pod"),
-        GATES: _cell("no: the device plugin picks; noted on the pod"),
+        GATES: _cell("no: the device plugin or the claim picks; a claim's are reported", f"{_CLAIMED}[gates"),
         VOLCANO: _cell("no: the device plugin picks; noted on the pod"),
         YARN: _cell("no: YARN picks"),
     },
@@ -172,7 +175,10 @@ FEATURES: Mapping[str, Mapping[str, Cell]] = {
         SLURM: _cell("TaskProlog; their times are reported", _TYPED),
         EXTENDER: _cell("no"),
         OWN: _cell("no"),
-        GATES: _cell("no"),
+        GATES: _cell(
+            "annotations of the patch that takes the gate, for the downward API",
+            "e2e.kubernetes.devices.test_kubernetes_devices.test_the_pods_of_a_divisible_task_have_their_shares_and_indices",
+        ),
         VOLCANO: _cell("no"),
         YARN: _cell(
             "in its containers' tokens; ShareListener on the nodes sets the environment",
