@@ -92,12 +92,12 @@ class OutcomeReporter:
     def report_started(
         self, job: NativeJob, decided: Placement | None, *, left_because: str = "", in_full: bool = False
     ) -> bool:
-        """The job runs. True if an event was queued: that, or where it runs, is news for the service.
+        """The job runs. True if an event was queued: its start or its places are news for the service.
 
         A placement other than the decided one is reported as an override by the host.
         `left_because`: why the adapter left the job to the host, if it did. `in_full` repeats the placement although it
-        is as decided, for a service that may have forgotten it. One that can move, and holds other places than the
-        service was told, is reported again: they replace those.
+        is as decided, for a service that may have forgotten it. A job that can move is reported again when its places
+        differ from the last report; the service replaces the earlier ones.
         """
         if (job.key, int(JobEvent.STARTED)) in self._sent_events:
             return self._report_moved(job, decided)

@@ -106,7 +106,7 @@ class World:
         return list(made)
 
     async def make(self, name: str, pods: list[dict[str, Any]]) -> None:
-        """Makes one gang. Cores and memory go with the GPUs, so that they are told apart."""
+        """Makes one gang. Cores and memory go with the GPUs, so that the account tells gangs apart."""
         self.gangs[name] = self.prepared(pods)
         await self.watched.create(pods)
 

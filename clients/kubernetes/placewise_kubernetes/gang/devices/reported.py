@@ -1,7 +1,7 @@
 """The GPUs that the service counts on each running job.
 
-A start is reported once. For a job that can move it is corrected: its exact GPUs count as reported as they change. What
-a claim holds may be seen later, or change: such a GPU is not offered as long as the service counts another one.
+The adapter reports a start once, and again if the places of a job that can move have changed. It may see the GPUs of a
+claim later than the start. It offers such a GPU only once the service counts it as that job's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def nothing_runs(_: int) -> Mapping[str, GpusByNode] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """`gpus`: as reported; None before that. `is_corrected`: they replace what an earlier life has reported."""
+    """`gpus`: as reported; None before that. `is_corrected`: they replace the report of an earlier life."""
 
     stage: Stage
     gpus: GpusByNode | None
@@ -35,7 +35,7 @@ class _Seen:
 
 
 class ReportedGpus:
-    """GPUs by job, as the job was when the loop was first told that it runs, or is now if it can move.
+    """GPUs by job: those of its first report to the loop as a running job, or its present ones if it can move.
 
     `ask` gives the GPUs of the jobs that the service takes for running, for so many nodes; None if it does not answer.
     An earlier life of the adapter may have reported other ones: until the service has answered, none count as reported.
@@ -53,8 +53,8 @@ class ReportedGpus:
     async def learn(self, nodes: int) -> bool:
         """Asks the service until it has answered once. Whether this is the answer.
 
-        Only the first question is waited for: without the GPUs that are held, gangs could be taken for ones that never
-        fit. Later ones go on while the adapter looks on, so that it serves its pods while the service is away.
+        The first look waits for its question: without the GPUs that are held, a gang could be called one that never
+        fits. Later looks wait for a moment only, so that pods are served while the service is away.
         """
         if self._known is not None:
             return False

@@ -1,4 +1,4 @@
-"""Pods that our scheduling gate holds, read for a decision: what they need, and which nodes they may use.
+"""Pods that our scheduling gate holds, read for a decision: their requests, and the nodes that they may use.
 
 The service knows nodes by labels and amounts. Any other rules become a label of our own. Nodes that satisfy them carry
 it in our reports, never in the API. Never talks to the API.
