@@ -231,6 +231,27 @@ def test_what_is_done_is_kept_on_the_way_and_gone_when_all_is_there(
     assert not json.loads((tmp_path / "made-up.json").read_text())["partial"]
 
 
+def test_an_interrupted_resume_keeps_the_rows_of_every_seed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A method that came later is run from the first seed on, before the other seeds' rows are met again."""
+
+    def stopping(setting: str, method: str, seed: int) -> TrialOutcome:
+        if method == "ours" and seed == 1:
+            raise KeyboardInterrupt
+        return trial(setting, method, seed)
+
+    def asks_for(*methods: str) -> dict[str, Any]:
+        made = paper(experiment(settings=("1",), methods=methods, trial=stopping))
+        monkeypatch.setattr(registry, "load", lambda name, **options: made)
+        arguments = ["qos", "--json", "--out", str(tmp_path), "--seeds", "3", "--resume"]
+        return dict(json.loads(CliRunner().invoke(reproduce_app, arguments).stdout))
+
+    asks_for("theirs")
+    interrupted = asks_for("ours", "theirs")
+    assert interrupted["stopped"] == runner.INTERRUPTED
+    rows = {row["method"]: row["metrics"]["time"]["values"] for row in interrupted["experiments"][0]["rows"]}
+    assert {method: list(values) for method, values in rows.items()} == {"ours": ["0"], "theirs": ["0", "1", "2"]}
+
+
 @pytest.mark.parametrize("option", ["--bundle", "--variants"])
 def test_nothing_that_learnt_from_a_log_is_compared(tmp_path: Path, option: str) -> None:
     """The log might be one of the judge's."""

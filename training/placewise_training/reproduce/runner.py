@@ -41,6 +41,9 @@ def run(
     """
     known = known or Results(sittings=0)
     results = Results(seeds=tuple(seeds), stopped=UNFINISHED, sittings=known.sittings, origins=known.origins)
+    for one in _plan(paper, seeds):  # all of them first: an early end must not lose those of later rounds
+        if one.seed in known.runs.get(one[:3], ()):
+            results.add(one[:3], one.seed, known.runs[one[:3]][one.seed])
     began = time.perf_counter() - known.wall_s
     done, last = 0, None
     made: dict[str, dict[str, list[str]]] = {}
@@ -58,9 +61,7 @@ def run(
                 keep(results)
             last = here
             cell = one[:3]
-            if one.seed in known.runs.get(cell, ()):
-                results.add(cell, one.seed, known.runs[cell][one.seed])
-            else:
+            if one.seed not in known.runs.get(cell, ()):
                 results.sittings = known.sittings + 1
                 results.origins = known.origins if own is None else (*known.origins, own)
                 outcome = next(outcomes)
