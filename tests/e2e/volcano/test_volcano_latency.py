@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(900)]
 
 __all__ = ["placewise", "volcano"]
 ROUNDS = 10
-GANGS_PER_ROUND = 6
+GANGS_PER_ROUND = 10
 PODS = 4
 # The scheduler watches the folder of its configuration.
 RELOAD_S = 2.5
