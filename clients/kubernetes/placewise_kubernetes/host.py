@@ -250,7 +250,7 @@ class KubernetesHost:
         gang = self.pods.book.gangs.get(job.key)
         if gang is None:
             return
-        gang.text = text
+        gang.text, gang.first_refused_s = text, None
         gang.answer_callers()
         self.volcano_writer.nominate(gang)
         if gang.is_started_here:

@@ -58,8 +58,8 @@ class Gang:
     more has come since the decision. `may_decide_early`: a gang that we bind ourselves may be decided once while its
     pods are being made. `reduced_to` are the pods per role after the others were given up, `done` those that had
     succeeded before this gang was made of the rest. `is_by_gate`: its pods wait at our scheduling gate;
-    `first_refused_s` is the monotonic time of the first answer that no node can take it, `lost_since_s` that of the
-    first look at which the gang ran, and had a pod without a place or no pod at all.
+    `first_refused_s` is the monotonic time since which no node can take it, `lost_since_s` that of the first look at
+    which the gang ran, and had a pod without a place or no pod at all.
     `is_reported`: the loop knows the gang; `is_start_reported`: also that it runs. `is_unreadable`: its pods make no
     job; its scheduler places it.
     `within`: where Volcano's topology keeps it. `barred`: the rule by which Volcano would not start it in any place.
@@ -282,6 +282,7 @@ class Gang:
         self.stage = Stage.APPLIED
         self.plan = placement
         self.has_outgrown = False
+        self.first_refused_s = None
         self.woken.clear()
         self.held.clear()
         self.tasks = tasks_by_role(self.job, self.job_roles, placement.assignments) if self.job else {}

@@ -338,6 +338,8 @@ class AdapterLoop:
         result = await self.native.release(record.job)
         if result is Applied.GONE:
             record.close_question()
+        elif result is Applied.REFUSED:
+            record.explained = ""  # the host may give its user a reason of its own instead
         elif result is Applied.DONE:
             why = reason + (detail and f" ({detail})")
             record.mark_released(f"left to the host: {why}")

@@ -1,0 +1,73 @@
+"""Gangs that are held while their nodes and their size change."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tests.contract.adapters.kubernetes.in_order import come, gang_of
+from tests.contract.adapters.test_gates_conformance import GatedScheduler
+from tests.contract.adapters.test_kubernetes_conformance import KubernetesWorld, small_world
+from tests.e2e.kubernetes.kubernetes_cluster import fake_node, gang
+
+from placewise_kubernetes.gang.gates.opening import GateRules
+
+LONG_S = 61.0
+
+
+class Patient(GatedScheduler):
+    """Gangs that no node can take keep their gates for a while."""
+
+    gates: ClassVar = GateRules(is_enabled=True)
+
+
+def messages(world: KubernetesWorld) -> list[str]:
+    return [event["message"] for event in world.host.kube.events]
+
+
+async def look(world: KubernetesWorld, *, later_s: float = 1.0) -> None:
+    """The adapter looks once more, so much later."""
+    world.clock.advance(later_s)
+    await world.host.kube.seen()
+    await world.loop.run_pass(full=True)
+    await world.host.native.writer.drain()
+
+
+async def lose(world: KubernetesWorld, node: str) -> None:
+    world.host.kube.remove_node(node)
+    await look(world)
+
+
+async def bring_back(world: KubernetesWorld, node: str) -> None:
+    world.host.kube.add_node(fake_node(node, 8))
+    await look(world)
+
+
+async def test_a_gang_says_that_it_waits_again_when_a_node_comes_back() -> None:
+    async with small_world(Patient()) as world:
+        await world.host.occupy("n1", 3)
+        await come(world, *gang("g", 4, gpus=8))
+        await look(world)
+        waiting = gang_of(world).text
+        assert waiting.startswith("waiting")
+        await lose(world, "n4")
+        assert gang_of(world).text.startswith("no node can take it")
+        await bring_back(world, "n4")
+        assert gang_of(world).text == waiting
+        assert [text.split()[1] for text in messages(world)[::4]] == ["waiting:", "no", "waiting:"]
+
+
+async def test_a_gang_keeps_its_gates_if_no_node_can_take_it_for_two_short_whiles() -> None:
+    async with small_world(Patient()) as world:
+        native = world.host.native
+        native._clock = world.clock
+        await world.host.occupy("n1", 3)
+        await come(world, *gang("g", 4, gpus=8))
+        for _ in range(2):
+            await lose(world, "n4")
+            await bring_back(world, "n4")
+            await look(world, later_s=LONG_S)
+        await lose(world, "n4")
+        assert all(pod.is_held for pod in gang_of(world).live())
+        await look(world, later_s=LONG_S)
+        await world.step()
+        assert not any(pod.is_held for pod in gang_of(world).live())
