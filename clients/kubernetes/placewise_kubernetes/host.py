@@ -408,7 +408,8 @@ class KubernetesHost:
 
     def _read_groups(self) -> None:
         for gang in self.pods.book.active.values():
-            if gang.facts is None and gang.key not in self._reading and not self._is_to_be_shown(gang):
+            is_due = gang.is_size_due or (gang.facts is None and not self._is_to_be_shown(gang))
+            if is_due and gang.key not in self._reading:
                 task = self._reading[gang.key] = asyncio.create_task(self._read_group(gang))
                 task.add_done_callback(partial(self._reading.pop, gang.key))
 
@@ -418,15 +419,20 @@ class KubernetesHost:
         return gang.ref.source is Source.NATIVE and self.are_groups_watched(Source.NATIVE) and not is_begun
 
     async def _read_group(self, gang: Gang) -> None:
-        while gang.facts is None and gang.group is not None:
+        while (gang.facts is None or gang.is_size_due) and gang.group is not None:
+            gang.is_size_due = False
             try:
-                facts = await read_group(self._client, gang.group, self._read_template) or GroupFacts()
+                facts = await read_group(self._client, gang.group, self._read_template)
             except KubeUnreachableError as error:
                 log.warning("group of %s: %s", gang.key, error)
+                gang.is_size_due = gang.facts is not None
                 await asyncio.sleep(GROUP_RETRY_S)
-            else:
-                self.pods.book.inform(gang, facts)
-                self.poke()
+                continue
+            if gang.facts is None:
+                self.pods.book.inform(gang, facts or GroupFacts())
+            elif facts is not None:
+                self.pods.book.resize(gang, facts)
+            self.poke()
 
     def _open_admitted(self) -> None:
         """Groups that Volcano let in before this run, and whose pods are still to come: it asks about none again."""

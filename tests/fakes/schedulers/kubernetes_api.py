@@ -208,7 +208,7 @@ class FakeKube:
             raise KubeUnreachableError("the answer is lost")
 
     def _found(self, path: str) -> Document:
-        for store in (self.pods, self.groups):
+        for store in (self.pods, self.groups, {_object(JOBS, name): job for name, job in self.jobs.items()}):
             if path in store:
                 return store[path]
         raise KubeError(404, "NotFound", path)

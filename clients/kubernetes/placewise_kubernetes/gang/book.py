@@ -94,6 +94,7 @@ class GangBook:
         gone = gang.pods.pop(pod_uid)
         gang.refused.pop(pod_uid, None)
         gang.nominated.pop(pod_uid, None)
+        self._note_size_due(gang, gone)
         # The last one stays as it ended (or was deleted), so that the end of the gang can be reported.
         if not gang.pods:
             gang.pods[pod_uid] = dataclasses.replace(gone, is_gone=True)
@@ -102,6 +103,20 @@ class GangBook:
                 del self._current[gang.ref]
         self.touch(gang)
         return gang
+
+    def _note_size_due(self, gang: Gang, gone: Pod) -> None:
+        """A controller whose object is scaled down deletes pods, and perhaps nobody watches that object."""
+        gang.group = gang.group or self.rules.group_object(gone)
+        is_held = gang.stage in (Stage.WAITING, Stage.APPLIED) and not gang.is_bound_in_part()
+        is_read = gang.group is not None and gang.group.source is not Source.VOLCANO
+        gang.is_size_due = bool(is_held and is_read and gang.pods)
+
+    def resize(self, gang: Gang, facts: GroupFacts) -> None:
+        """Takes in the size of a gang that is held, as its controller's object says it now. While more pods than that
+        are left, the controller is about to delete others."""
+        if len(gang.live()) <= sum(facts.roles.values()) and not gang.is_bound_in_part():
+            gang.templates.clear()  # a Job's, before it made its pods
+            self._resize(gang, facts)
 
     def open(
         self,

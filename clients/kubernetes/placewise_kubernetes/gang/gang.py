@@ -59,7 +59,8 @@ class Gang:
     pods are being made. `reduced_to` are the pods per role after the others were given up, `done` those that had
     succeeded before this gang was made of the rest. `is_by_gate`: its pods wait at our scheduling gate;
     `first_refused_s` is the monotonic time since which no node can take it, `lost_since_s` that of the first look at
-    which the gang ran, and had a pod without a place or no pod at all.
+    which the gang ran, and had a pod without a place or no pod at all. `is_size_due`: a pod of it has gone, perhaps
+    since its `group` has shrunk.
     `is_reported`: the loop knows the gang; `is_start_reported`: also that it runs. `is_unreadable`: its pods make no
     job; its scheduler places it.
     `within`: where Volcano's topology keeps it. `barred`: the rule by which Volcano would not start it in any place.
@@ -84,6 +85,7 @@ class Gang:
     text: str = ""
     stage: Stage = Stage.WAITING
     may_decide_early: bool = True
+    is_size_due: bool = False
     has_outgrown: bool = False
     is_reported: bool = False
     is_start_reported: bool = False

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tests.contract.adapters.kubernetes.in_order import come, gang_of
+import pytest
+from tests.contract.adapters.kubernetes.in_order import ASKS, GATES, OWN, come, gang_of, key_of, world_of
 from tests.contract.adapters.test_gates_conformance import GatedScheduler
 from tests.contract.adapters.test_kubernetes_conformance import KubernetesWorld, small_world
+from tests.contract.adapters.test_kubernetes_jobs import job_of, make_job
 from tests.e2e.kubernetes.kubernetes_cluster import fake_node, gang
 
 from placewise_kubernetes.gang.gates.opening import GateRules
+from placewise_kubernetes.kube import names
 
+PODS = "/api/v1/namespaces/default/pods"
 LONG_S = 61.0
 
 
@@ -71,3 +75,27 @@ async def test_a_gang_keeps_its_gates_if_no_node_can_take_it_for_two_short_while
         await look(world, later_s=LONG_S)
         await world.step()
         assert not any(pod.is_held for pod in gang_of(world).live())
+
+
+@pytest.mark.parametrize("way", [ASKS, OWN, GATES])
+async def test_a_gang_that_waits_is_decided_by_the_size_that_its_job_has_then(way: str) -> None:
+    async with world_of(way) as world:
+        await world.host.occupy("n1", 3)
+        pods = gang("g", 4, gpus=8, scheduler="default-scheduler" if way == GATES else way)
+        for document in pods:
+            del document["metadata"]["annotations"][names.GANG]
+        job = job_of(pods)
+        await make_job(world, job, pods)
+        await come(world, *pods)
+        await look(world)
+        assert world.oracle.held.keys() == {key for key in world.oracle.held if "/taken" in key}
+        job["spec"]["parallelism"] = 2
+        world.host.kube.put_job(job)
+        for document in pods[2:]:
+            world.host.kube.remove_pod(f"{PODS}/{document['metadata']['name']}")
+        await world.host.kube.seen()
+        for _ in range(3):
+            await look(world)
+            await world.host.run_scheduler()
+        assert len(world.decided_nodes(key_of(world))) == 2
+        assert len(world.host.kube.bound) == 3
