@@ -194,7 +194,7 @@ class KubernetesHost:
         if gang is None or gang.stage is Stage.RELEASED or not _needs_nodes(gang):
             return Applied.GONE
         if gang.plan is None:
-            if not _asks_for(gang, job, self.rules):
+            if not (_asks_for(gang, job, self.rules) and (gang.is_bound_in_part() or self.nodes.are_ready(placement))):
                 return Applied.REFUSED
             gang.mark_applied(placement)
             gang.shares = shares

@@ -10,7 +10,7 @@ from typing import Any
 
 from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise.v1.job_pb2 import TaskGroup
-from placewise_client.adapter.native import End, NativeJob, Stage
+from placewise_client.adapter.native import End, NativeJob, Placement, Stage
 from placewise_kubernetes.gang.book import UID_LENGTH, GangBook
 from placewise_kubernetes.gang.devices.inventory import Devices
 from placewise_kubernetes.gang.devices.reported import ReportedGpus
@@ -93,6 +93,11 @@ class NodeMirror:
     def gpus(self, name: str) -> int:
         """GPUs of a node; 0 for one that is not known."""
         return int(self.nodes[name].capacity.gpus) if name in self.nodes else 0
+
+    def are_ready(self, placement: Placement) -> bool:
+        """Whether all of its nodes take pods: one may be lost while the decision is on its way."""
+        nodes = [self.nodes.get(name) for name in placement.nodes]
+        return all(node is not None and node.state == Node.READY for node in nodes)
 
     def total(self) -> Mapping[str, float]:
         """The allocatable amounts of all nodes, by resource name."""

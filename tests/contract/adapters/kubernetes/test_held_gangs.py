@@ -11,6 +11,7 @@ from tests.contract.adapters.test_kubernetes_conformance import KubernetesWorld,
 from tests.contract.adapters.test_kubernetes_jobs import job_of, make_job
 from tests.e2e.kubernetes.kubernetes_cluster import fake_node, gang
 
+from placewise.v1.decision_pb2 import PlaceResponse
 from placewise_kubernetes.gang.gates.opening import GateRules
 from placewise_kubernetes.kube import names
 
@@ -75,6 +76,26 @@ async def test_a_gang_keeps_its_gates_if_no_node_can_take_it_for_two_short_while
         await look(world, later_s=LONG_S)
         await world.step()
         assert not any(pod.is_held for pod in gang_of(world).live())
+
+
+@pytest.mark.parametrize("loss", ["gone", "cordoned"])
+@pytest.mark.parametrize("way", [ASKS, OWN, GATES])
+async def test_a_node_that_is_lost_while_the_decision_for_it_comes_takes_no_pod(way: str, loss: str) -> None:
+    async with world_of(way) as world:
+        kube, struck = world.host.kube, []
+
+        def strike(answer: PlaceResponse) -> None:
+            world.oracle.spoil = None
+            struck.append(answer.decisions[0].assignments[0].node)
+            kube.remove_node(struck[0]) if loss == "gone" else kube.change_node(struck[0], unschedulable=True)
+
+        world.oracle.spoil = strike
+        await come(world, *gang("g", 2, gpus=8, scheduler="default-scheduler" if way == GATES else way))
+        await look(world)
+        await world.host.run_scheduler()
+        assert struck
+        assert len(kube.bound) == 2
+        assert struck[0] not in [node for _, node in kube.bound]
 
 
 @pytest.mark.parametrize("way", [ASKS, OWN, GATES])
