@@ -63,14 +63,19 @@ _DIED = [f"{service}-{part}" for service in ("oracle", "placewise") for part in 
 _CLAIMED = "e2e.kubernetes.devices.test_kubernetes_devices.test_gangs_with_claims_run_as_decided"
 _CLAIMED += "_on_the_devices_that_are_reported"
 _HIT = "e2e.kubernetes.faults.test_kubernetes_fault_"
+_HIT_NODES_AND_JOBS = (
+    "nodes.test_no_gang_is_lost_with_a_node",
+    "jobs.test_nothing_is_held_for_what_a_job_gave_up",
+)
 _SCALE = "bench.test_kubernetes_scale.test_the_cost_grows_linearly"
 _TAKEN_UP = f"{_MODES}test_a_killed_adapter_takes_up_what_it_had_decided"
 
 
 def _hits_of(way: str) -> tuple[str, ...]:
-    """Of the parts that are hit, and of the gangs on 8 and 200 nodes."""
+    """Of the parts, nodes and jobs that are hit, and of the gangs on 8 and 200 nodes."""
     sizes = (f"{_HIT}gangs.test_sixty_mixed_gangs[{nodes}-{way}" for nodes in (8, 200))
-    return (f"{_HIT}parts.test_nothing_is_lost_or_doubled[{way}", *sizes)
+    hit = ("parts.test_nothing_is_lost_or_doubled", *_HIT_NODES_AND_JOBS)
+    return (*(f"{_HIT}{test}[{way}" for test in hit), *sizes)
 
 
 SUITES: Mapping[str, str] = {
