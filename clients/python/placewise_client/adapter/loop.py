@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 _APPLY_AT_ONCE = 4
 _RECOVER_TIMEOUT_S = 2.0
 _RECOVER_TIMEOUT_S_PER_NODE = 0.002
+_UNDECIDED_S = 5.0
 NO_SHAPE = "NO_FEASIBLE_SHAPE"
 
 
@@ -302,8 +303,14 @@ class AdapterLoop:
                 await self._release_by(gate, record, "no_fit")
             case Undecided(_, True):
                 await self._release_by(gate, record, "no_decision")
-            case Waiting() | NoFit():
+            case Undecided() if not self._is_undecided_long(record):
+                pass
+            case _:
                 await self._explain(record, describe(verdict))
+
+    def _is_undecided_long(self, record: Record) -> bool:
+        """Whether its user should know: a host that fails closed holds it for as long as the service is away."""
+        return record.failing_since_s is not None and self.clock() - record.failing_since_s >= _UNDECIDED_S
 
     async def _apply(self, record: Record, placement: Placement, gate: asyncio.Semaphore) -> None:
         async with gate:

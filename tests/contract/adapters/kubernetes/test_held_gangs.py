@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from sys import float_info
 from typing import ClassVar
 
 import pytest
 from tests.contract.adapters.kubernetes.in_order import ASKS, GATES, OWN, come, gang_of, key_of, world_of
+from tests.contract.adapters.suite.adapter_world import SETTINGS
 from tests.contract.adapters.test_gates_conformance import GatedScheduler
 from tests.contract.adapters.test_kubernetes_conformance import KubernetesWorld, small_world
 from tests.contract.adapters.test_kubernetes_jobs import job_of, make_job
 from tests.e2e.kubernetes.kubernetes_cluster import fake_node, gang
 
 from placewise.v1.decision_pb2 import PlaceResponse
+from placewise_client.errors import StateUnavailableError
 from placewise_kubernetes.gang.gates.opening import GateRules
 from placewise_kubernetes.kube import names
 
 PODS = "/api/v1/namespaces/default/pods"
-LONG_S = 61.0
+LONG_S, UNDECIDED_S = 61.0, 6.0
 
 
 class Patient(GatedScheduler):
@@ -120,3 +124,18 @@ async def test_a_gang_that_waits_is_decided_by_the_size_that_its_job_has_then(wa
             await world.host.run_scheduler()
         assert len(world.decided_nodes(key_of(world))) == 2
         assert len(world.host.kube.bound) == 3
+
+
+async def test_a_gang_that_its_gates_hold_without_a_decision_says_so() -> None:
+    async with small_world(Patient()) as world:
+        world.start_adapter(replace(SETTINGS, release_after_s=float_info.max))
+        world.oracle.fail_always = StateUnavailableError("the state is away", reason="STATE_UNAVAILABLE")
+        await come(world, *gang("g", 2, gpus=8))
+        await look(world)
+        assert messages(world) == []  # it may be over at once
+        await look(world, later_s=UNDECIDED_S)
+        assert set(messages(world)) == {"Placewise: undecided: STATE_UNAVAILABLE"}
+        world.oracle.fail_always = None
+        await look(world)
+        await world.step()
+        assert len(world.host.kube.bound) == 2
