@@ -163,3 +163,15 @@ async def test_no_gang_is_lost_with_a_node(fault: str, mode: str, world: World, 
         names = await FAULTS[fault](world, hit)
         await world.after_hit(hit, names)
     await world.close(fault, record_property)
+
+
+@pytest.mark.parametrize("mode", ["gates"])
+async def test_a_gang_that_gets_no_answer_in_time_when_a_node_is_back_says_so(mode: str, world: World) -> None:
+    """Without gates it would be let go; nobody else says why a gated one waits."""
+    await asyncio.to_thread(delete, world.plane, "n05")
+    await asyncio.to_thread(bring_back, world.plane, "n05")
+    world.way.fault = "slow"
+    await world.make("late", world.gang("late", NODES, GPUS_PER_NODE))
+    await until(lambda: any("undecided: DEADLINE_EXCEEDED" in text for text in world.told("late")), limit_s=20)
+    world.way.fault = ""
+    await world.until_waiting("late")
