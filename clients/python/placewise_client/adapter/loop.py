@@ -45,6 +45,7 @@ _APPLY_AT_ONCE = 4
 _RECOVER_TIMEOUT_S = 2.0
 _RECOVER_TIMEOUT_S_PER_NODE = 0.002
 _UNDECIDED_S = 5.0
+_SOON_S = 60.0
 NO_SHAPE = "NO_FEASIBLE_SHAPE"
 
 
@@ -309,8 +310,11 @@ class AdapterLoop:
                 await self._explain(record, describe(verdict))
 
     def _is_undecided_long(self, record: Record) -> bool:
-        """Whether its user should know: a host that fails closed holds it for as long as the service is away."""
-        return record.failing_since_s is not None and self.clock() - record.failing_since_s >= _UNDECIDED_S
+        """Whether its user should know: the host holds it for as long as the service is away. A host that releases it soon
+        need not write to each waiting job before."""
+        if record.failing_since_s is None or self.settings.release_after_s <= _SOON_S:
+            return False
+        return self.clock() - record.failing_since_s >= _UNDECIDED_S
 
     async def _apply(self, record: Record, placement: Placement, gate: asyncio.Semaphore) -> None:
         async with gate:

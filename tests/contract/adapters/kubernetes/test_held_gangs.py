@@ -139,3 +139,12 @@ async def test_a_gang_that_its_gates_hold_without_a_decision_says_so() -> None:
         await look(world)
         await world.step()
         assert len(world.host.kube.bound) == 2
+
+
+async def test_a_gang_that_is_released_soon_is_not_written_to_before() -> None:
+    async with small_world(Patient()) as world:
+        world.start_adapter(replace(SETTINGS, release_after_s=2 * UNDECIDED_S))
+        world.oracle.fail_always = StateUnavailableError("the state is away", reason="STATE_UNAVAILABLE")
+        await come(world, *gang("g", 2, gpus=8))
+        await look(world, later_s=UNDECIDED_S)
+        assert messages(world) == []
