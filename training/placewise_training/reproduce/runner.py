@@ -41,9 +41,7 @@ def run(
     """
     known = known or Results(sittings=0)
     results = Results(seeds=tuple(seeds), stopped=UNFINISHED, sittings=known.sittings, origins=known.origins)
-    for one in _plan(paper, seeds):  # all of them first: an early end must not lose those of later rounds
-        if one.seed in known.runs.get(one[:3], ()):
-            results.add(one[:3], one.seed, known.runs[one[:3]][one.seed])
+    _keep_known(known, results, _plan(paper, seeds))
     began = time.perf_counter() - known.wall_s
     done, last = 0, None
     made: dict[str, dict[str, list[str]]] = {}
@@ -83,6 +81,13 @@ def run(
         outcomes.close()
     results.wall_s = time.perf_counter() - began
     return results
+
+
+def _keep_known(known: Results, results: Results, plan: Iterator[TrialOf]) -> None:
+    """All of them before the first trial: an early end must not lose those of later rounds."""
+    for one in plan:
+        if one.seed in known.runs.get(one[:3], ()):
+            results.add(one[:3], one.seed, known.runs[one[:3]][one.seed])
 
 
 def _plan(paper: Paper, seeds: Sequence[int]) -> Iterator[TrialOf]:

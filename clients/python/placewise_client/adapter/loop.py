@@ -310,8 +310,8 @@ class AdapterLoop:
                 await self._explain(record, describe(verdict))
 
     def _is_undecided_long(self, record: Record) -> bool:
-        """Whether its user should know: the host holds it for as long as the service is away. A host that releases it soon
-        need not write to each waiting job before."""
+        """Whether its user should know: the host holds it for as long as the service is away. A host that releases it
+        soon need not write to each waiting job before."""
         if record.failing_since_s is None or self.settings.release_after_s <= _SOON_S:
             return False
         return self.clock() - record.failing_since_s >= _UNDECIDED_S
