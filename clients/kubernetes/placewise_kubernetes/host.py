@@ -15,7 +15,7 @@ from functools import partial
 from prometheus_client import Counter
 
 from placewise_client.adapter.native import Applied, HostState, HostUnreachableError, NativeJob, Placement, Stage
-from placewise_kubernetes.gang.binding import GangBinder
+from placewise_kubernetes.gang.binding import GangBinder, lacks
 from placewise_kubernetes.gang.catalog import GroupMirror
 from placewise_kubernetes.gang.devices.inventory import Devices
 from placewise_kubernetes.gang.devices.mirrors import device_reflectors
@@ -48,6 +48,7 @@ GROUP_RETRY_S = 1.0
 # The pods of a gang are bound within some milliseconds of each other: they are reported together, and not while the
 # machine is busy with binding the rest.
 LINGER_S = 0.025
+MISSING_S = 5.0
 # A PodGroup that was asked about, and neither asked about again nor given pods for this long, is taken for deleted.
 GROUP_FORGOTTEN_S = 300.0
 # One that its watch does not show by then was deleted while it was being read.
@@ -119,6 +120,7 @@ class KubernetesHost:
         )
         self._has_looked = False
         self._reading: dict[str, asyncio.Task[None]] = {}
+        self._missing_since_s: dict[str, float] = {}
 
     def _group_mirror(self, source: Source) -> GroupMirror:
         book = self.pods.book
@@ -174,6 +176,7 @@ class KubernetesHost:
             self.volcano_writer.clear_left(self.pods.book.active.values())
             self._has_looked = True
         self._leave_unjudged()
+        self._explain_missing()
         for gang in self.pods.book.active.values():
             if gang.plan is not None and not gang.is_started_here:
                 self._wake(gang)
@@ -395,6 +398,19 @@ class KubernetesHost:
                 if not gang.is_by_gate:  # else they are counted as they lose their gates
                     self.opener.undecided.labels(unjudged).inc(len(gang.waiting()))
                 self.release_gang(gang)
+
+    def _explain_missing(self) -> None:
+        """A gang that we start says which pods it lacks: no scheduler of its own would. Its controller has a while."""
+        now_s, before = self._clock(), self._missing_since_s
+        self._missing_since_s = {}
+        for gang in self.pods.book.active.values():
+            reason = lacks(gang)
+            if not reason:
+                continue
+            since_s = self._missing_since_s[gang.key] = before.get(gang.key, now_s)
+            if gang.text != reason and now_s - since_s >= MISSING_S:
+                gang.text = reason
+                self._serve(gang)
 
     def _may_release(self, gang: Gang) -> bool:
         """A gang that the service finds no node for waits a while: a node may come."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from placewise.v1.cluster_pb2 import Assignment, Node
 from placewise_client.adapter.native import Applied, Stage
 from placewise_kubernetes.gang.fit import first_fit, have_room
-from placewise_kubernetes.gang.gang import Gang
+from placewise_kubernetes.gang.gang import BY_CLAIM, Gang
 from placewise_kubernetes.gang.gates.opening import GateOpener, Pin
 from placewise_kubernetes.gang.mirror import NodeMirror, PodMirror
 from placewise_kubernetes.gang.spec import id_notes
@@ -251,6 +251,15 @@ class GangBinder:
             self._pods.put(dataclasses.replace(current.pods[pod.uid], node=node))
             self._poke_soon()
         self._writer.report_scheduled(pod, node, decision_id)
+
+
+def lacks(gang: Gang) -> str:
+    """The reason, for its users, why nobody decides a gang that we start; empty for one that the loop explains."""
+    is_unasked = gang.stage is Stage.WAITING and gang.plan is None and not (gang.is_reported and gang.may_decide_early)
+    if not (gang.is_started_here and is_unasked) or any(pod.is_gated for pod in gang.waiting()):
+        return ""
+    missing = gang.missing()
+    return f"waiting: {missing}" if missing and missing != BY_CLAIM else ""
 
 
 def _worst(outcomes: list[Bound]) -> Applied:

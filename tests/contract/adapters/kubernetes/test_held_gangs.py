@@ -126,6 +126,20 @@ async def test_a_gang_that_waits_is_decided_by_the_size_that_its_job_has_then(wa
         assert len(world.host.kube.bound) == 3
 
 
+@pytest.mark.parametrize("way", [OWN, GATES])
+async def test_a_gang_that_lacks_pods_says_so_once_it_holds_no_place(way: str) -> None:
+    """Its place was held until its pods should have come."""
+    async with world_of(way) as world:
+        world.host.native._clock = world.clock
+        await come(world, *gang("g", 4, gpus=8, scheduler="default-scheduler" if way == GATES else way)[:3])
+        for _ in range(3):
+            await look(world, later_s=LONG_S)
+        lacking = "Placewise: waiting: 3 of 4 worker pods of the gang exist"
+        assert lacking in messages(world)
+        assert len(messages(world)) == len(set(messages(world))) * 3
+        assert world.host.kube.bound == []
+
+
 async def test_a_gang_that_its_gates_hold_without_a_decision_says_so() -> None:
     async with small_world(Patient()) as world:
         world.start_adapter(replace(SETTINGS, release_after_s=float_info.max))
