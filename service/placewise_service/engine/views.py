@@ -281,12 +281,14 @@ class LiveView:
 
     def assume(self, jobs: Sequence[RunningJob]) -> None:
         """Takes the gangs on the view before the store has confirmed them; those that are on it already, stay. The
-        others are claimed while the caller waits for the store, or sooner if somebody looks at the view."""
+        others are claimed while the caller waits for the store, or sooner if somebody looks at the view. A gang that
+        was assumed before is passed over: an event of its job may have taken its place since."""
         view = self._view
         for job in jobs:
-            if self._assumed.get(job.id) is not job:
-                self._assumed[job.id] = job
-                self.notes.assume(job, view.version)
+            if self._assumed.get(job.id) is job:
+                continue
+            self._assumed[job.id] = job
+            self.notes.assume(job, view.version)
             if view.jobs.get(job.id) is not job:
                 self._due.append(job)
         if self._due:

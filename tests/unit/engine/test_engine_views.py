@@ -119,6 +119,19 @@ async def test_a_refused_gang_is_noted_though_another_event_of_its_job_came_firs
     assert live.notes.read(live.view, 0.0).assumed == ()
 
 
+async def test_a_gang_assumed_twice_does_not_take_the_place_of_the_one_that_the_store_holds() -> None:
+    """A large request assumes each gang when it is decided, and all of them before the store is asked."""
+    live = await _live()
+    job, holder = _running("a", 0), _elsewhere("a")
+    live.assume([job])
+    live.apply([Event(live.view.version + 1, live.view.epoch, JobsChanged((holder,)))])
+    live.assume([job])
+    assert live.view.jobs == {"a": holder}
+    assert live.notes.read(live.view, 0.0).assumed == ()
+    await live.give_back([job])
+    assert live.view.jobs == {"a": holder}
+
+
 async def test_a_refused_gang_is_noted_beside_another_of_the_same_job() -> None:
     live = await _live()
     first, second = _running("a", 0), _elsewhere("a")
