@@ -153,7 +153,7 @@ def test_gangs_go_on_when_the_service_does_not(record_property: Note) -> None:
     Released gangs are compared with the same gangs on the bare cluster, and the slowest of all with its slowest.
     """
     specs = mixed(44, random.Random(7), longest_s=1.0, every_ms=1500)
-    with yarn_world({"placewise.queues": ""}) as world:
+    with yarn_world({}, {"yarn.scheduler.capacity.root.default.ordering-policy": "fifo"}, has_adapter=False) as world:
         results = Driver(world).start(specs).results(240)
         control = account(world, results)
         alone_ms = waits_ms(results)

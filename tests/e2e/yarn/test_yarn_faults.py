@@ -130,10 +130,23 @@ def spoil(world: YarnWorld, way: FaultyWay, fault: str, gpus: int) -> None:
 
 
 def test_the_resource_manager_killed_between_decision_and_allocation(record_property: Note) -> None:
-    """It dies while a decision is on its way to it, and earlier gangs run."""
+    """It dies while a decision is on its way to it, and an earlier gang runs, whose end the last one reports."""
     with spoilt_world(_PATIENT) as (world, way):
+        long = Driver(world, "long").start([gang("long", 2, 4, 180)])
+        wait_for(lambda: len(running(way)) == 1, "the long gang to run", 60)
+        survivors = running(way)
         found = kill_resource_manager(world, way)
+        assert running(way) >= survivors, "ended before its time"
+        assert [result.get("error") for result in long.results(240)] == [None]
         record_property("fault", f"ResourceManager killed, {check_end(world)}; {found}")
+        assert {kind for job, kind in way.events if job in survivors} == {"STARTED", "FINISHED"}
+        assert [event for event, count in way.events.items() if count > 1] == []
+
+
+def running(way: FaultyWay) -> set[str]:
+    """Gangs that have started, by the events, and not ended."""
+    started = {job for job, kind in way.events if kind == "STARTED" and "/w" in job}
+    return started - {job for job, kind in way.events if kind in ("FINISHED", "FAILED", "CANCELLED")}
 
 
 def kill_resource_manager(world: YarnWorld, way: FaultyWay) -> str:
@@ -267,6 +280,10 @@ def test_service_that_hangs_three_times_releases_no_held_gang(record_property: N
         record_property("fault", f"service hung, {check_end(world)}; held before: {first}; while it hung: {rest}")
 
 
+def gpus_in_use(world: YarnWorld) -> int:
+    return sum(gpus for gpus, *_ in world.yarn.used().values())
+
+
 def test_application_master_killed(world: YarnWorld, record_property: Note) -> None:
     """A second attempt asks again, and the first one's containers are free."""
     before: set[str] = set()
@@ -276,6 +293,9 @@ def test_application_master_killed(world: YarnWorld, record_property: Note) -> N
         (application,) = set(world.yarn.applications()) - before
         wait_for(lambda name=application: len(world.yarn.containers(name)) == 4, "the gang to run", 60)
         world.yarn.kill_master()
+        # Two masters of which one is over, and the second attempt's gang runs: 4 s.
+        wait_for(lambda name=application: len(world.yarn.containers(name)) == 8, "the second attempt's gang to run", 90)
+        wait_for(lambda: gpus_in_use(world) == 6 and world.agrees(), "the service to count what YARN counts", 10)
         assert shell.wait(timeout=120) == 0
         check_gang(world, application, attempts=2)
         before.add(application)

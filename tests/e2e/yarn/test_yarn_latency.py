@@ -19,6 +19,7 @@ pytestmark = MARKS
 GANGS = 64
 _WARM_UP = 4
 _EVERY_MS = 800
+_MOST_ADDED_MS = 10
 _SETTINGS = {"placewise.decide-budget-ms": 3000, "yarn.scheduler.capacity.schedule-asynchronously.enable": "true"}
 
 
@@ -58,6 +59,7 @@ def test_added_time_per_gang(record_property: Callable[[str, object], None]) -> 
     print(words)
     assert (found.as_decided, len(found.never_decided)) == (_WARM_UP + GANGS,) * 2, found
     assert all(len(values) == GANGS for values in waits_ms.values())
+    assert placed - alone <= _MOST_ADDED_MS
 
 
 def test_the_first_question_of_a_fresh_resource_manager_is_in_time(

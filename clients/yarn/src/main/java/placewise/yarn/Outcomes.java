@@ -57,7 +57,7 @@ final class Outcomes implements SystemMetricsPublisher {
     Placewise.current().attemptEnded(attempt.getAppAttemptId(), end(state), "the attempt is " + state);
   }
 
-  private static Reporter.End end(RMAppAttemptState state) {
+  static Reporter.End end(RMAppAttemptState state) {
     switch (state) {
       case FINISHED:
       case FINISHING:

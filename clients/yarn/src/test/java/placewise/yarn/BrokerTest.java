@@ -6,8 +6,10 @@ import static org.junit.Assert.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
@@ -17,6 +19,7 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
 import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.server.resourcemanager.rmapp.attempt.RMAppAttemptState;
 import org.junit.Before;
 import org.junit.Test;
 
@@ -62,6 +65,20 @@ public final class BrokerTest {
     assertEquals("root.gpu", question(0).path("queue").asText());
     assertEquals(Arrays.asList("NORMAL", "PRIOR", "PRIOR", "URGENT", "URGENT"), Arrays.asList(
         priority(0), priority(1), priority(6), priority(7), priority(10)));
+  }
+
+  @Test
+  public void aQuestionAsksForTheNodeLabelOfItsContainers() {
+    Ask labelled = Fakes.ask(attempt, 2, false);
+    labelled.update(Resource.newInstance(64, 1), "fast", 2, 0);
+    assertEquals("fast", partition(labelled));
+    assertEquals(Questions.labelOf(""), partition(Fakes.ask(attempt, 2, false)));
+  }
+
+  private String partition(Ask of) {
+    Gang gang = new Gang(attempt, new AppFacts(Fakes.app(Collections.emptyMap())), 1, "run", now);
+    gang.counts.put(of, 2);
+    return Questions.job(gang, "root.gpu").path("groups").path(0).path("nodeSelector").path("yarn.partition").asText();
   }
 
   private String priority(int ofApplication) {
@@ -169,6 +186,31 @@ public final class BrokerTest {
       broker.containerStarted(ContainerId.newContainerId(attempt, number), "n" + number, ask);
     }
     assertEquals(Collections.singleton(""), new HashSet<>(broker.reasons().values()));
+  }
+
+  @Test
+  public void aGangThatRanEndsAsItsAttemptDid() {
+    granted();
+    List<ContainerId> containers = new ArrayList<>();
+    for (int number = 1; number <= 2; number++) {
+      ask.take("n" + number);
+      containers.add(ContainerId.newContainerId(attempt, number));
+      broker.containerStarted(containers.get(number - 1), "n" + number, ask);
+    }
+    broker.attemptEnded(attempt, Outcomes.end(RMAppAttemptState.FAILED), "the attempt is FAILED");
+    containers.forEach(broker::containerEnded);
+    List<String> kinds = new ArrayList<>();
+    reporter.first(9).forEach(event -> kinds.add(event.path("kind").asText()));
+    assertEquals(Arrays.asList("STARTED", "FAILED"), kinds);
+  }
+
+  @Test
+  public void eachStateOfAnAttemptHasItsEnd() {
+    for (RMAppAttemptState state : EnumSet.of(RMAppAttemptState.FINISHED, RMAppAttemptState.FINISHING)) {
+      assertEquals(Reporter.End.FINISHED, Outcomes.end(state));
+    }
+    assertEquals(Reporter.End.CANCELLED, Outcomes.end(RMAppAttemptState.KILLED));
+    assertEquals(Reporter.End.FAILED, Outcomes.end(RMAppAttemptState.FAILED));
   }
 
   @Test

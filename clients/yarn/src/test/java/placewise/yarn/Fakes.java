@@ -144,6 +144,10 @@ final class Fakes {
   }
 
   static RMNode node(String name, NodeState state) {
+    return node(name, () -> state);
+  }
+
+  static RMNode node(String name, Supplier<NodeState> state) {
     Map<String, Object> answers = new HashMap<>();
     answers.put("getNodeID", NodeId.newInstance(name, 1));
     answers.put("getHostName", name);
