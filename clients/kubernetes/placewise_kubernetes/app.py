@@ -71,7 +71,7 @@ async def running(config: KubernetesConfig, access: KubeAccess) -> AsyncIterator
         extender = Extender(
             host,
             config.fail_open_s,
-            is_open_failing=config.settings.release_after_s <= 0,
+            is_open_failing=config.settings.release_after_s == 0,
             is_reservation_protected=config.is_reservation_protected,
             is_caller_known=config.listen.is_bind_served and bool(config.listen.client_ca_path),
         )

@@ -98,7 +98,7 @@ _SETTINGS_DEFAULTS: Mapping[str, Any] = {
 # A gate holds a gang without anybody waiting in a call: it stays until there is an answer.
 _GATES_DEFAULTS: Mapping[str, Any] = {
     "decide_budget_s": 2.0,
-    "release_after_s": _MOST,
+    "release_after_s": -1.0,
     "is_unshapeable_released": True,
 }
 

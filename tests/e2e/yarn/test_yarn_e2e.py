@@ -31,6 +31,7 @@ pytestmark = MARKS
 # On a shared machine an answer can take longer than the default of 100 ms, which the tests of faults use.
 _PATIENT = {"placewise.decide-budget-ms": 3000}
 _BUDGET_MS = 100  # the default of placewise.decide-budget-ms
+_NOISE_MS = 20  # by which most gangs of two runs differ
 Note = Callable[[str, object], None]
 
 
@@ -179,7 +180,10 @@ def test_gangs_go_on_when_the_service_does_not(record_property: Note) -> None:
             assert len(took_ms) == len(specs)
             assert (found.elsewhere, found.never_decided) == ([], [])
             assert min(len(found.released), found.as_decided) >= 3
-            assert middle <= _BUDGET_MS, added_ms  # which few of them may wait for
+            # A service that hangs is known by the budget alone: one gang waits for it each time.
+            late = [name for name, more in added_ms.items() if more > _BUDGET_MS / 2]
+            assert len(late) <= (3 if number is signal.SIGSTOP else 0), added_ms
+            assert middle <= _NOISE_MS, added_ms
             assert took_ms[slowest] <= max(alone_ms.values()) + 2 * _BUDGET_MS, took_ms
 
 

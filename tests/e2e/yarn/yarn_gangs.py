@@ -27,7 +27,7 @@ def mixed(count: int, rng: random.Random, longest_s: float = 3.0, every_ms: int 
         tasks = rng.randint(2, 4) if rng.random() < 0.5 else 1
         asks = [{"count": tasks, "gpus": rng.choice([1, 2, 4, 8] if tasks < 4 else [1, 2, 4])}]
         if number % 5 == 0:
-            asks.append({"count": 1, "gpus": rng.choice([1, 2])})
+            asks.append({"count": 1, "gpus": rng.choice([gpus for gpus in (1, 2) if gpus != asks[0]["gpus"]])})
         seconds = round(rng.uniform(0.3, longest_s), 2)
         specs.append({"name": f"gang-{number}", "delayMs": number * every_ms, "waves": [asks], "seconds": seconds})
     return specs

@@ -72,6 +72,13 @@ def test_failures_count_from_the_first_until_an_answer() -> None:
     assert record.verdict == Undecided("AWAY", False)
 
 
+def test_a_gang_is_never_released_if_no_time_is_set_for_it() -> None:
+    record = Record(job())
+    for now_s in (1.0, 1e9):
+        record.mark_failed("AWAY", now_s, release_after_s=-1.0)
+        assert record.verdict == Undecided("AWAY", is_release_due=False)
+
+
 def test_the_time_of_an_applied_placement_is_that_of_the_first_look() -> None:
     book = Book()
     for now_s in (1.0, 2.0):

@@ -16,11 +16,13 @@ class Example:
     is_on: bool = True
     hosts: tuple[str, ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
+    after_s: float = field(default=0.0, metadata={"least": -1.0})
 
 
 def test_values_are_read_and_lists_become_tuples() -> None:
-    read = read_section(Example, {"name": "a", "wait_s": 2, "hosts": ["x"], "words": {"k": "v"}}, "part")
-    assert read == Example("a", wait_s=2, hosts=("x",), words={"k": "v"})
+    values = {"name": "a", "wait_s": 2, "hosts": ["x"], "words": {"k": "v"}, "after_s": -1}
+    read = read_section(Example, values, "part")
+    assert read == Example("a", wait_s=2, hosts=("x",), words={"k": "v"}, after_s=-1)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,8 @@ def test_values_are_read_and_lists_become_tuples() -> None:
         ({"count": 2.0}, "part.count"),
         ({"wait_s": float("nan")}, "part.wait_s"),
         ({"wait_s": 61}, "part.wait_s"),
+        ({"wait_s": -1}, "part.wait_s: -1 does not fit: give a number, 0 or more"),
+        ({"after_s": -1.5}, "part.after_s: -1.5 does not fit: give a number, -1 or more"),
         ({"is_on": 1}, "part.is_on: 1 does not fit: give true or false"),
         ({"hosts": "x"}, "part.hosts: 'x' does not fit: give a list of texts"),
         ({"words": {"k": 1}}, "part.words"),

@@ -68,10 +68,10 @@ class Record:
         self.verdict, self.asked_at_s, self.failing_since_s = verdict, now_s, None
 
     def mark_failed(self, reason: str, now_s: float, release_after_s: float) -> None:
-        """The service has not answered."""
+        """The service has not answered. `release_after_s` below 0: the host never gets the gang for that."""
         if self.failing_since_s is None:
             self.failing_since_s = now_s
-        self.verdict = Undecided(reason, now_s - self.failing_since_s >= release_after_s)
+        self.verdict = Undecided(reason, 0 <= release_after_s <= now_s - self.failing_since_s)
 
     def mark_applied(self, placement: Placement, now_s: float) -> None:
         """The adapter has applied the placement."""

@@ -312,7 +312,7 @@ class AdapterLoop:
     def _is_undecided_long(self, record: Record) -> bool:
         """Whether its user should know: the host holds it for as long as the service is away. A host that releases it
         soon need not write to each waiting job before."""
-        if record.failing_since_s is None or self.settings.release_after_s <= _SOON_S:
+        if record.failing_since_s is None or 0 <= self.settings.release_after_s <= _SOON_S:
             return False
         return self.clock() - record.failing_since_s >= _UNDECIDED_S
 

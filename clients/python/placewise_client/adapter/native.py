@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from placewise.v1.cluster_pb2 import Assignment, Node, ShareOutcome
@@ -212,8 +212,8 @@ class AdapterSettings:
     decide_budget_s: float = 0.1
     """Longest one decision may take, both questions together; later means no decision (fail-open). A question about
     more than `batch` jobs may take as many times as long."""
-    release_after_s: float = 10.0
-    """A job that got no decision for this long is left to the host's own scheduling. 0 releases at once."""
+    release_after_s: float = field(default=10.0, metadata={"least": -1.0})
+    """A job that got no decision for this long is left to the host's own scheduling. 0 releases at once, −1 never."""
     resync_s: float = 10.0
     """Everything is read again this often: an announcement may be lost."""
     node_refresh_s: float = 15.0

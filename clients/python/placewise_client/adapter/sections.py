@@ -17,7 +17,8 @@ class ConfigError(ValueError):
 
 def read_section(kind: type[T], values: object, name: str, *, least: int = 0, most: float = math.inf) -> T:
     """A dataclass from the section `name` of a file ("" for the whole file), its values checked against the types of
-    the fields: whole numbers from `least`, other numbers from 0 to `most`. None is an empty section.
+    the fields: whole numbers from `least`, other numbers from 0 to `most`. A field whose metadata name another `least`
+    begins there. None is an empty section.
 
     Raises:
         ConfigError: this is no section, a key is unknown or missing, or a value is of another type.
@@ -29,19 +30,20 @@ def read_section(kind: type[T], values: object, name: str, *, least: int = 0, mo
     for key, value in (values or {}).items():
         if key not in fields:
             raise ConfigError(f"{prefix}{key} is an unknown key: give one of {', '.join(fields)}")
-        found[key] = _checked(types[key], value, f"{prefix}{key}", least, most)
+        lowest = fields[key].metadata.get("least", least if types[key] is int else 0)
+        found[key] = _checked(types[key], value, f"{prefix}{key}", lowest, most)
     for key, item in fields.items():
         if key not in found and item.default is item.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{prefix}{key} is missing: give it")
     return kind(**found)
 
 
-def _checked(kind: Any, value: Any, key: str, least: int, most: float) -> Any:
+def _checked(kind: Any, value: Any, key: str, least: float, most: float) -> Any:
     """The value, a list as a tuple; fields of further types are the caller's to check."""
     if kind is int and not (_is_number(value) and isinstance(value, int) and value >= least):
         raise ConfigError(f"{key}: {value!r} does not fit: give a whole number, {least} or more")
-    if kind is float and not (_is_number(value) and 0 <= value <= most):
-        raise ConfigError(f"{key}: {value!r} does not fit: give a number, 0 or more")
+    if kind is float and not (_is_number(value) and least <= value <= most):
+        raise ConfigError(f"{key}: {value!r} does not fit: give a number, {least:g} or more")
     wanted, fits = _KINDS.get(kind, ("", _anything))
     if not fits(value):
         raise ConfigError(f"{key}: {value!r} does not fit: give {wanted}")

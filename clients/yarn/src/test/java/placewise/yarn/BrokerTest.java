@@ -15,6 +15,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationAttemptId;
 import org.apache.hadoop.yarn.api.records.ContainerId;
@@ -342,6 +343,24 @@ public final class BrokerTest {
         assertEquals(Gang.Stage.RELEASED, gang.stage);
         assertEquals(log.with(gang.id()).toString(), 1, log.with(gang.id()).size());
       }
+    }
+  }
+
+  @Test
+  public void aDecisionHasOneLine() {
+    Gang gang = theGang();
+    Answer.Placed placed = new Answer.Placed("fourth", "reservation");
+    placed.byAsk.put(ask, Arrays.asList("n1", "n2"));
+    try (LogLines log = new LogLines()) {
+      broker.waits(gang, gang.id(), "INSUFFICIENT_GPU", "first");
+      broker.waits(gang, gang.id(), "INSUFFICIENT_GPU", "second"); // for the same reason: nothing is new
+      broker.waits(gang, gang.id(), "HEAD_RESERVATION", "third");
+      broker.granted(gang, gang.id(), placed);
+      List<String> decisions = Arrays.asList("first", "second", "third", "fourth");
+      List<Integer> lines = decisions.stream().map(name -> log.with("decision " + name).size())
+          .collect(Collectors.toList());
+      assertEquals(Arrays.asList(1, 0, 1, 1), lines);
+      assertEquals(3, log.with(gang.id()).size());
     }
   }
 
