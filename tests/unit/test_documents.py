@@ -88,3 +88,18 @@ def test_settings_are_there(document: Path) -> None:
 def test_every_placement_policy_has_a_row(policy: str) -> None:
     first_cells = [line.partition("|")[2].partition("|")[0] for line in text(Path("docs/placement.md")).splitlines()]
     assert any(f"`{policy}`" in cell for cell in first_cells), f"add a row for {policy} to docs/placement.md"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_no_section_is_printed_twice(document: Path) -> None:
+    sections = re.split(r"^(?=## )", text(document), flags=re.MULTILINE)[1:]
+    assert sorted(set(sections)) == sorted(sections)
+
+
+def test_every_truth_of_links_and_networks_has_a_source() -> None:
+    """Where nobody knows one, the row says that it is assumed."""
+    _, _, section = text(Path("docs/truths.md")).partition("### Sources of links, machines and networks")
+    rows = re.findall(r"^\| (?!truth )(.+) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    assert len(rows) >= 10
+    cells = [row.split(" | ") for row in rows]
+    assert [row for row in cells if len(row) != 4 or not all(cell.strip() for cell in row)] == []
