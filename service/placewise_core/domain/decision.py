@@ -96,6 +96,7 @@ class JobDecision:
     reservation_id: str = ""
     expire_time_s: float = 0.0
     propensity: float = 1.0
+    profile_model: str = ""  # whose throughput profile the speed rests on, if not the job's own
 
     def held_until(self, expire_time_s: float) -> "JobDecision":
         """The same with the expiry of its reservation. Spelt out: dataclasses.replace takes five times as long."""
@@ -110,6 +111,7 @@ class JobDecision:
             self.reservation_id,
             expire_time_s,
             self.propensity,
+            self.profile_model,
         )
 
 

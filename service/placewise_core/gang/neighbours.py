@@ -17,6 +17,8 @@ from placewise_core.view.view import ClusterView
 
 # Speed of a job with all its GPUs to itself, in epochs per second; 0 if unknown.
 SoloSpeed = Callable[[Job, Sequence[Assignment], ClusterView], float]
+# Whose profile that speed rests on, if not the job's own; "" if it is, or if the speed rests on none.
+ProfileModel = Callable[[Job, Sequence[Assignment], ClusterView], str]
 
 Unit = tuple[int, int]  # node index, GPU index
 
@@ -37,6 +39,11 @@ def declared_speed(job: Job, assignments: Sequence[Assignment], view: ClusterVie
         return 0.0
     gpus = sum(max(a.demand.gpus, 0.0) for a in assignments)
     return job.total_epochs / job.single_gpu_s * max(1.0, gpus)
+
+
+def no_profile(job: Job, assignments: Sequence[Assignment], view: ClusterView) -> str:
+    """The profile behind `declared_speed`: none."""
+    return ""
 
 
 def predict(

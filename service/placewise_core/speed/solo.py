@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from placewise_core.basics.bounded import Bounded
 from placewise_core.domain.cluster import Assignment
 from placewise_core.domain.job import Job, JobId
-from placewise_core.speed.throughput import Match, ThroughputModel
+from placewise_core.speed.throughput import Match, ThroughputModel, label_of
 
 _REMEMBERED = 4096
 
@@ -34,6 +34,16 @@ class ThroughputSpeed:
     def measured(self, job: Job, assignments: Sequence[Assignment], match: Match) -> float:
         """The same by a match with a site's measurements. Its shape has GPUs over nodes, not rounded, as they have."""
         return self._of(job, assignments, match)
+
+    def profile_model(self, job: Job, assignments: Sequence[Assignment], gpu_types: Sequence[str]) -> str:
+        """Whose profile the speed rests on, as `Match.label`, for a placement on these GPU models. "" if it is the
+        job's own on all of them, and for a speed that rests on none: without GPUs, or of up to one GPU as declared."""
+        gpus = sum(a.demand.gpus for a in assignments)
+        if gpus <= 0 or (gpus <= 1 and job.single_gpu_s > 0 and job.total_epochs > 0):
+            return ""
+        profile = self._throughput.match(job).profile
+        labels = [label_of(job.model, profile, gpu_type) for gpu_type in gpu_types or ("",)]
+        return max(labels, key=len)  # on several GPU models: the one that says more
 
     def _of(self, job: Job, assignments: Sequence[Assignment], measured: Match | None) -> float:
         gpus = sum(a.demand.gpus for a in assignments)

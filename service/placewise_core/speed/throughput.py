@@ -114,8 +114,7 @@ class ThroughputModel:
 
         best = min(self.profiles, key=distance)
         is_same_gpu = not gpu_model or is_one_gpu(gpu_model, best.gpu_model)
-        is_same = normalised(model) == normalised(best.model)
-        label = "" if is_same and is_same_gpu else best.model if is_same_gpu else f"{best.model}@{best.gpu_model}"
+        label = label_of(model, best, gpu_model)
         return Match(best if is_same_gpu else best.carried(_faster(gpu_model, best)), label)
 
     def throughput(self, job: Job, match: Match, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:
@@ -163,6 +162,15 @@ class ThroughputModel:
     def startup_of(self, single_s: float) -> float:
         """v, a tenth of the single-GPU time at most: a job of a minute does not start up for half of it."""
         return min(self.startup_s, 0.1 * single_s)
+
+
+def label_of(model: str, profile: Profile, gpu_model: str) -> str:
+    """Whose profile stands for a network on a GPU model: its network, and its GPU model if that is another one; "" if
+    the profile is the network's own there. An unknown GPU model counts as the profile's."""
+    is_same_gpu = not gpu_model or is_one_gpu(gpu_model, profile.gpu_model)
+    if not is_same_gpu:
+        return f"{profile.model}@{profile.gpu_model}"
+    return "" if normalised(model) == normalised(profile.model) else profile.model
 
 
 def _throughput(match: Match, batch: float, nodes: ArrayLike, gpus_per_node: ArrayLike) -> Array:

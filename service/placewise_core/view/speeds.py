@@ -66,6 +66,17 @@ def gpu_type_of(tasks: Sequence[Assignment], view: ClusterView) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
+def gpu_types_of(tasks: Sequence[Assignment], view: ClusterView) -> Sequence[str]:
+    """The models of the GPUs of a placement, unknown ones left out. The view has all of its GPUs.
+
+    Read from the arrays: a gang may have thousands of GPUs, and an answer waits for this."""
+    index, models = view.nodes.index, view.nodes.gpu_model
+    spots = [(index[task.node], g) for task in tasks if task.node in index for g in task.gpu_indices]
+    names = view.nodes.gpu_model_names()
+    found = {models.item(m, g) for m, g in spots}
+    return sorted([names[i] for i in found if i >= 0 and names[i]])
+
+
 def shape_of(tasks: Sequence[Assignment]) -> tuple[int, int] | None:
     """Nodes and GPUs of a placement; None without GPUs, or with parts of them."""
     with_gpus = [task for task in tasks if task.gpu_indices]
@@ -117,6 +128,14 @@ class SiteSpeed:
             if match.factors is not None:
                 return self._forecast.measured(job, assignments, match)
         return self._forecast(job, assignments)
+
+    def profile_model(self, job: Job, assignments: Sequence[Assignment], view: ClusterView) -> str:
+        """Whose profile the speed rests on, if the job's own is unknown on its GPUs (ThroughputSpeed.profile_model)."""
+        if view.settings.learn_throughput and (gpu_type := gpu_type_of(assignments, view)):
+            match = match_on(self._model, job, gpu_type, view)
+            if match.factors is not None:
+                return match.label
+        return self._forecast.profile_model(job, assignments, gpu_types_of(assignments, view))
 
     def learned(self, job: Job, gpu_type: str, shape: tuple[int, int], view: ClusterView) -> LearnedSpeed | None:
         """The job's learned throughput on that shape."""

@@ -96,6 +96,7 @@ def build_engine(
             served.placement[options.fallback_policy],
             served.interference,
             served,
+            served.profile_model,
             observe_share=options.observe_share,
             alternatives_share=options.alternatives_share,
             slot_s=options.queue.slot_s,
@@ -146,6 +147,7 @@ class _Policies:
             self.admission,
             self.partition,
             self.subtasks,
+            self.profile_model,
         )
 
     def use(self, bundle: Bundle) -> None:
@@ -176,6 +178,10 @@ class _Policies:
     def __call__(self, job: Job, assignments: Sequence[Assignment], view: ClusterView) -> float:
         """Speed of a placed job with its GPUs to itself, by the bundle in force."""
         return self._speed(job, assignments, view)
+
+    def profile_model(self, job: Job, assignments: Sequence[Assignment], view: ClusterView) -> str:
+        """Whose profile that speed rests on, if not the job's own."""
+        return self._speed.profile_model(job, assignments, view)
 
     def learned_speed(self, job: Job, gpu_type: str, shape: tuple[int, int], view: ClusterView) -> LearnedSpeed | None:
         """The job's learned throughput on that shape, beside the bundle in force."""

@@ -7,7 +7,7 @@ from dataclasses import field
 from placewise_core.admit.policy import AdmissionPolicy
 from placewise_core.basics.frozen import frozen
 from placewise_core.domain.errors import InvalidRequestError
-from placewise_core.gang.neighbours import SoloSpeed
+from placewise_core.gang.neighbours import ProfileModel, SoloSpeed, no_profile
 from placewise_core.gang.policy import PlacementPolicy
 from placewise_core.partition.policy import PartitionPolicy
 from placewise_core.speed.completed_interference import InterferenceSource
@@ -51,6 +51,7 @@ class PolicySet:
     admission: Mapping[str, AdmissionPolicy] = field(default_factory=dict)
     partition: Mapping[str, PartitionPolicy] = field(default_factory=dict)
     subtasks: Mapping[str, SubtaskScheduler] = field(default_factory=dict)
+    profile_model: ProfileModel = no_profile
 
     @property
     def of_other_calls(self) -> Collection[str]:

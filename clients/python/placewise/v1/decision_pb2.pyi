@@ -241,7 +241,7 @@ class PlaceRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ..., request_id: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[_job_pb2.Job, _Mapping]]] = ..., policy: _Optional[str] = ..., scope: _Optional[_Union[PlaceRequest.Scope, str]] = ..., node_id: _Optional[str] = ..., dry_run: bool = ..., explain: bool = ..., reserve_ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., seed: _Optional[int] = ..., now: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class JobDecision(_message.Message):
-    __slots__ = ("job_id", "outcome", "assignments", "predicted_speed", "neighbours", "blockers", "candidates", "reservation_id", "reservation_expire_time", "propensity")
+    __slots__ = ("job_id", "outcome", "assignments", "predicted_speed", "neighbours", "blockers", "candidates", "reservation_id", "reservation_expire_time", "propensity", "profile_model")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +252,7 @@ class JobDecision(_message.Message):
     RESERVATION_ID_FIELD_NUMBER: _ClassVar[int]
     RESERVATION_EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
     PROPENSITY_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_MODEL_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     outcome: Outcome
     assignments: _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Assignment]
@@ -262,7 +263,8 @@ class JobDecision(_message.Message):
     reservation_id: str
     reservation_expire_time: _timestamp_pb2.Timestamp
     propensity: float
-    def __init__(self, job_id: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., assignments: _Optional[_Iterable[_Union[_cluster_pb2.Assignment, _Mapping]]] = ..., predicted_speed: _Optional[float] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., blockers: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., reservation_id: _Optional[str] = ..., reservation_expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., propensity: _Optional[float] = ...) -> None: ...
+    profile_model: str
+    def __init__(self, job_id: _Optional[str] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., assignments: _Optional[_Iterable[_Union[_cluster_pb2.Assignment, _Mapping]]] = ..., predicted_speed: _Optional[float] = ..., neighbours: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., blockers: _Optional[_Iterable[_Union[Blocker, _Mapping]]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., reservation_id: _Optional[str] = ..., reservation_expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., propensity: _Optional[float] = ..., profile_model: _Optional[str] = ...) -> None: ...
 
 class PlaceResponse(_message.Message):
     __slots__ = ("decisions", "meta", "request_id", "error")

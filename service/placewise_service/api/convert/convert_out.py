@@ -81,6 +81,7 @@ def _fill_job_decision(message: decision_pb2.JobDecision, decision: JobDecision)
     message.job_id = decision.job_id
     message.outcome = _OUTCOMES[decision.outcome]
     message.predicted_speed = decision.predicted_speed
+    message.profile_model = decision.profile_model
     message.propensity = decision.propensity
     fill_assignments(message.assignments, decision.assignments)
     if decision.reservation_id:

@@ -134,6 +134,8 @@ def _print_admission(admitted: Admission) -> None:
 def print_decision(decision: JobDecision, policy: str) -> None:
     """Prints the answer for one job: its placement, or its blockers."""
     speed = f", predicted speed {decision.predicted_speed:.3g}" if decision.predicted_speed else ""
+    if decision.profile_model:
+        speed += f" by the profile of {decision.profile_model}"
     console.print(f"{decision.job_id}: {Outcome.Name(decision.outcome)} by {policy}{speed}")
     if decision.assignments:
         print_table("assignments", ("task", "node", "GPUs"), [_spot(a) for a in decision.assignments])

@@ -62,6 +62,7 @@ class Placer:
     fallback: PlacementPolicy
     interference: InterferenceSource
     solo_speed: neighbours.SoloSpeed = neighbours.declared_speed
+    profile_model: neighbours.ProfileModel = neighbours.no_profile
     encoder: Encoder = field(default_factory=Encoder)
     observe_share: float = 0.0
     alternatives_share: float = 0.0
@@ -77,6 +78,7 @@ class Placer:
             fallback=policies.placement[self.fallback.name],
             interference=policies.interference,
             solo_speed=policies.solo_speed,
+            profile_model=policies.profile_model,
         )
 
     def draft(
@@ -256,6 +258,7 @@ class Placer:
             candidates=proposal.candidates,
             reservation_id=running.reservation_id,
             propensity=proposal.propensity,
+            profile_model=self.profile_model(running.job, proposal.assignments, view),
         )
 
     def _study(

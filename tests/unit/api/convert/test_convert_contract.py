@@ -300,3 +300,10 @@ def test_a_job_that_holds_resources_tells_the_decision_behind_them() -> None:
     held = RunningJob(Job(JobId("j")), (), RunState.RESERVED, reservation_id="r", decision_id="d")
     shown = [convert_cluster.running_job(replace(held, state=state)) for state in RunState]
     assert [(job.reservation_id, job.decision_id) for job in shown] == [("r", "d")] * len(RunState)
+
+
+def test_an_answer_names_the_profile_behind_its_speed() -> None:
+    drafted = _placed("1")
+    assumed = replace(drafted.decisions[0], predicted_speed=2.0, profile_model="ResNet50@T4")
+    message = convert_out.place_response(replace(drafted, decisions=(assumed, *drafted.decisions[1:])))
+    assert [each.profile_model for each in message.decisions] == ["ResNet50@T4", "", ""]

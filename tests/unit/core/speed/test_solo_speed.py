@@ -1,5 +1,7 @@
 """Solo speed: scales with the model's speedup, falls back by the job's declaration."""
 
+from dataclasses import replace
+
 import pytest
 from tests.fakes.cluster import make_job
 from tests.fakes.proteus_queue import bundled
@@ -45,3 +47,25 @@ def test_a_fraction_of_a_gpu_runs_at_its_fraction_and_no_gpu_has_no_speed() -> N
     declared = job(single_gpu_s=100.0, total_epochs=10.0)
     assert SPEED(declared, on(1, 0.5)) == pytest.approx(0.05)
     assert SPEED(declared, on(1, 0.0)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "gpus", "gpu_types", "label"),
+    [
+        ({}, 1.0, ["T4"], ""),
+        ({}, 1.0, ["V100"], "ResNet50@T4"),
+        ({}, 1.0, [], ""),
+        ({"model": "LSTM"}, 1.0, ["T4"], "DeepSpeech2"),
+        ({"model": "LSTM"}, 1.0, ["P100", "T4"], "DeepSpeech2@T4"),
+        ({"single_gpu_s": 100.0, "total_epochs": 10.0}, 1.0, ["V100"], ""),
+        ({"single_gpu_s": 100.0, "total_epochs": 10.0}, 0.5, ["V100"], ""),
+        ({"single_gpu_s": 100.0, "total_epochs": 10.0}, 2.0, ["V100"], "ResNet50@T4"),
+        ({}, 0.0, ["V100"], ""),
+    ],
+    ids=["own", "carried", "GPU unknown", "another network", "mixed", "declared", "part", "declared on two", "no GPU"],
+)
+def test_a_speed_names_the_profile_that_it_rests_on(
+    changes: dict[str, object], gpus: float, gpu_types: list[str], label: str
+) -> None:
+    asked = replace(job(), **{"params_millions": 38.0 if "model" in changes else 0.0, **changes})  # type: ignore[arg-type]
+    assert SPEED.profile_model(asked, on(1, gpus), gpu_types) == label

@@ -14,7 +14,15 @@ from placewise_core.speed.learned.sums import sums_of
 from placewise_core.speed.learned.throughputs import HALVING_S, row_of
 from placewise_core.speed.solo import ThroughputSpeed
 from placewise_core.speed.throughput import ThroughputModel
-from placewise_core.view.speeds import SiteSpeed, addition_of, gpu_type_of, match_on, of_placed, shape_of
+from placewise_core.view.speeds import (
+    SiteSpeed,
+    addition_of,
+    gpu_type_of,
+    gpu_types_of,
+    match_on,
+    of_placed,
+    shape_of,
+)
 from placewise_core.view.view import ClusterView
 
 MODEL = ThroughputModel(bundled("throughput.json"))
@@ -140,3 +148,25 @@ def test_an_answer_names_what_was_learned_in_samples_per_second() -> None:
     assert found.low_per_s < found.samples_per_s < found.high_per_s
     assert found.samples_per_s == pytest.approx(0.5 * expected, rel=0.05)
     assert of_placed([job.job], [], view_of(is_learning=False), site.learned) == ()
+
+
+def test_a_speed_names_its_profile_by_the_gpus_of_the_placement() -> None:
+    site, view = SiteSpeed(MODEL), view_of(is_learning=False)
+    spots = {"own": [("n0", 0)], "carried": [("v0", 0)], "both": [("n0", 0), ("v0", 0)]}
+    placed = {name: running(*nodes) for name, nodes in spots.items()}
+    found = {name: site.profile_model(each.job, each.assignments, view) for name, each in placed.items()}
+    assert found == {"own": "", "carried": "ResNet50@T4", "both": "ResNet50@T4"}
+
+
+def test_gpu_types_of_a_placement_are_those_of_its_gpus_alone() -> None:
+    mixed = replace(make_node("n0"), gpus=(Gpu(0, "T4"), Gpu(1, "A100"), Gpu(2, "")))
+    view = ClusterView(ClusterRecords("c", 1, "e", nodes=(mixed, make_node("n1", gpu_model="V100"))))
+    assert [gpu_types_of(on(("n0", g)), view) for g in (0, 1, 2)] == [["T4"], ["A100"], []]
+    assert gpu_types_of(on(("n0", 1), ("n0", 0), ("n1", 0)), view) == ["A100", "T4", "V100"]
+    assert gpu_types_of(on(("gone", 0)), view) == []
+
+
+def test_a_learned_speed_names_the_profile_that_its_factors_are_on() -> None:
+    job, view, site = running(("v0", 0)), view_of(), SiteSpeed(MODEL)
+    taught(view, job, 0.5)
+    assert site.profile_model(job.job, job.assignments, view) == "ResNet50@T4"
