@@ -10,6 +10,7 @@ know the true speeds.
 import argparse
 import functools
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -17,11 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from placewise_core.basics.frozen import frozen
+from placewise_core.domain.events import SubtaskProfiled
 from placewise_core.gang.policy import PlacementPolicy
+from placewise_core.speed.learned.disturbance import HALVING_S, Group
+from placewise_core.speed.learned.sums import Sums
+from placewise_core.view.view import ClusterView
 from placewise_training.lab.work.asked import add_option, workers_of
 from placewise_training.lab.work.workers import Here, Workers
 from placewise_training.sim.discipline import Discipline
-from placewise_training.sim.gangs.engine import SimOptions, Simulation
+from placewise_training.sim.gangs.engine import Observer, SimOptions, Simulation
 from placewise_training.sim.gangs.oracle import Objective, Oracle
 from placewise_training.sim.hardware import NodeSpec
 from placewise_training.sim.jobs import SimJob
@@ -34,6 +39,7 @@ LEARNED = ("harmony", "search")
 LEARNING = "adaptive"  # its estimate starts empty in each scenario
 PLAYERS = ("consolidate", "consolidate-apart", "load-balance", *LEARNED, LEARNING, *ORACLES)
 _PLACEMENTS, _MOVES = 200, 40
+_CERTAIN = 1e6  # reports: beside so many the guess counts for nothing
 _KEPT = ("avg_jct_s", "p95", "avg_slowdown", "p95_slowdown", "avg_queueing_s", "gpu_util", "unfinished", "impossible")
 
 
@@ -56,11 +62,13 @@ class Spread:
 @frozen
 class HostReports:
     """The host's inventory and reports: with or without the bandwidth of `links` between the GPUs of a node, and the
-    `speeds` of jobs. The inventory has `times` the true bandwidth of network and links."""
+    `speeds` of jobs. The inventory has `times` the true bandwidth of network and links. `true_loss`: the cluster knows
+    from the start what jobs lose beside each other, and learns nothing more of it."""
 
     links: bool = True
     speeds: bool = True
     times: float = 1.0
+    true_loss: bool = False
 
     def reported(self, spec: NodeSpec) -> NodeSpec:
         """The node with the inventory of the host, and its true speeds."""
@@ -78,21 +86,44 @@ def play(
     scenario: Scenario, player: str, bundle: Path | None = None, known: HostReports = ALL_KNOWN
 ) -> dict[str, float]:
     """One simulation of the scenario; the metrics that the report reads."""
-    truth = scenario.truth()
     spread = Spread()
+    metrics = simulation_of(scenario, player, bundle, known, (spread,)).run().metrics.as_dict()
+    return {name: metrics[name] for name in _KEPT} | {"nodes_per_gang": spread.mean}
+
+
+def simulation_of(
+    scenario: Scenario,
+    player: str,
+    bundle: Path | None = None,
+    known: HostReports = ALL_KNOWN,
+    observers: Sequence[Observer] = (),
+) -> Simulation:
+    """The run before its first event. Raises ValueError if the loss is to be known where there is no one loss."""
+    truth = scenario.truth()
     options = SimOptions(
         discipline=Discipline(order="fifo"),
         belief=make_truth("train", scenario.seed).sharing,
         reports_progress=known.speeds,
-        learns_disturbance=player == LEARNING,
-        observers=(spread,),
+        learns_disturbance=player == LEARNING and not known.true_loss,
+        observers=observers,
     )
     jobs = scenario.workload(truth)
     nodes = [known.reported(spec) for spec in scenario.cluster()]
     simulation = Simulation(nodes, jobs, truth, None, options=options, seed=scenario.seed)
     simulation.policy = _policy(player, simulation, bundle)
-    metrics = simulation.run().metrics.as_dict()
-    return {name: metrics[name] for name in _KEPT} | {"nodes_per_gang": spread.mean}
+    if known.true_loss:
+        if scenario.flat_loss is None:
+            raise ValueError(f"scenario {scenario.number}: jobs disturb each other by demand, so no one loss is true")
+        know_loss(simulation.view, scenario.flat_loss)
+    return simulation
+
+
+def know_loss(view: ClusterView, loss: float) -> None:
+    """The cluster knows the loss, as though it had learned it from any number of reports."""
+    group = Group(model="", gpu_type="", batch=0, tasks=0, nodes=0, gpus=0)
+    for is_beside, log_speed in ((True, math.log1p(-loss)), (False, 0.0)):
+        row = Sums().added(log_speed, 0.0, HALVING_S, _CERTAIN).row
+        view.apply_change(SubtaskProfiled(group.kind(is_beside=is_beside), row))
 
 
 def _policy(player: str, simulation: Simulation, bundle: Path | None) -> PlacementPolicy:
@@ -140,26 +171,40 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def chosen(drawn: Sequence[Scenario], only: str) -> Sequence[Scenario]:
+    """All scenarios if `only` is empty, else those at FIRST:END, or at the numbers that commas part."""
+    if only and ":" not in only:
+        return [drawn[int(number)] for number in only.split(",")]
+    first, _, end = only.partition(":")
+    return drawn[int(first or 0) : int(end or len(drawn))]
+
+
 def main(arguments: Sequence[str]) -> None:
-    """Judges scenarios FIRST:END of the first `--count`."""
+    """Judges scenarios of the first `--count`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="file of one JSON object per scenario, appended to")
     parser.add_argument(
         "--seed", type=int, default=SOBOL_SEED, help="of the scenarios; tune on another seed than the default"
     )
     parser.add_argument("--count", type=int, default=512, help="scenarios to draw")
-    parser.add_argument("--only", default="", help="FIRST:END, a range of the drawn scenarios")
+    parser.add_argument("--only", default="", help="of the drawn scenarios FIRST:END, or numbers: 3,17,29")
     parser.add_argument("--bundle", type=Path, default=None, help="directory; the shipped one if left out")
     parser.add_argument("--players", nargs="+", default=list(PLAYERS))
     parser.add_argument("--processes", type=int, default=1)
     add_option(parser)
     parser.add_argument("--without-links", action="store_true", help="inventories lack the bandwidth between GPUs")
     parser.add_argument("--without-speeds", action="store_true", help="no job reports its speed")
+    parser.add_argument(
+        "--true-loss",
+        action="store_true",
+        help="the loss beside another gang is known; only scenarios that have one loss",
+    )
     parser.add_argument("--times", type=float, default=1.0, help="factor on the bandwidths in the inventory; 1: true")
     args = parser.parse_args(arguments)
-    first, _, end = args.only.partition(":")
-    wanted = scenarios(args.count, args.seed)[int(first or 0) : int(end or args.count)]
-    known = HostReports(links=not args.without_links, speeds=not args.without_speeds, times=args.times)
+    wanted = chosen(scenarios(args.count, args.seed), args.only)
+    if args.true_loss:
+        wanted = [scenario for scenario in wanted if scenario.flat_loss is not None]
+    known = HostReports(not args.without_links, not args.without_speeds, args.times, args.true_loss)
     with workers_of(args.ray, args.processes) as workers:
         run(wanted, args.players, args.out, args.bundle, workers, known)
 
