@@ -118,8 +118,9 @@ def change(found: Sequence[OrderWindow], lengths: str, other: str, metric: str) 
 
 
 def better(found: Sequence[OrderWindow], lengths: str) -> str:
-    """The order with the shorter JCT of the two that learn nothing."""
-    return max(OTHERS, key=lambda other: change(found, lengths, other, "avg_jct_s").mean)
+    """The order with the shorter JCT of the two that learn nothing; "equal" if no job declares a length."""
+    means = {other: change(found, lengths, other, "avg_jct_s").mean for other in OTHERS}
+    return "equal" if len(set(means.values())) == 1 else max(means, key=means.__getitem__)
 
 
 def table(found: Sequence[OrderWindow]) -> str:
