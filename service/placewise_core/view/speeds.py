@@ -67,11 +67,12 @@ def gpu_type_of(tasks: Sequence[Assignment], view: ClusterView) -> str:
 
 
 def gpu_types_of(tasks: Sequence[Assignment], view: ClusterView) -> Sequence[str]:
-    """The models of the GPUs of a placement, unknown ones left out. The view has all of its GPUs.
+    """The models of the GPUs of a placement, unknown ones left out, and those that their node has no more.
 
     Read from the arrays: a gang may have thousands of GPUs, and an answer waits for this."""
     index, models = view.nodes.index, view.nodes.gpu_model
-    spots = [(index[task.node], g) for task in tasks if task.node in index for g in task.gpu_indices]
+    most = models.shape[1]
+    spots = [(index[task.node], g) for task in tasks if task.node in index for g in task.gpu_indices if g < most]
     names = view.nodes.gpu_model_names()
     found = {models.item(m, g) for m, g in spots}
     return sorted([names[i] for i in found if i >= 0 and names[i]])

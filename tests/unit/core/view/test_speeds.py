@@ -170,3 +170,9 @@ def test_a_learned_speed_names_the_profile_that_its_factors_are_on() -> None:
     job, view, site = running(("v0", 0)), view_of(), SiteSpeed(MODEL)
     taught(view, job, 0.5)
     assert site.profile_model(job.job, job.assignments, view) == "ResNet50@T4"
+
+
+def test_a_gpu_that_its_node_has_lost_since_has_no_type() -> None:
+    """A request that is decided in slices is answered after the nodes may have been reported again."""
+    view = ClusterView(ClusterRecords("c", 1, "e", nodes=(make_node("n0", gpus=2, gpu_model="T4"),)))
+    assert gpu_types_of(on(("n0", 7), ("n0", 1)), view) == ["T4"]
