@@ -1,5 +1,5 @@
 """Nodes are lost, drained and cordoned three times each while gangs start, run and wait: none is lost, none starts
-twice, and what was decided for such a node is decided again."""
+twice, and gangs with a place on such a node get another one."""
 
 from __future__ import annotations
 
