@@ -65,8 +65,13 @@ class World:
     _next: Iterator[tuple[str, list[dict[str, Any]]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        made = mixed(WAYS[self.mode], random.Random(20), GANGS, (1, 2))
+        made = mixed(self.scheduler, random.Random(20), GANGS, (1, 2))
         self._next = iter(made.items())
+
+    @property
+    def scheduler(self) -> str:
+        """Name that the pods give."""
+        return WAYS[self.mode]
 
     @property
     def is_open(self) -> bool:
@@ -121,7 +126,7 @@ class World:
         return pods
 
     def gang(self, name: str, size: int, gpus: int) -> list[dict[str, Any]]:
-        return gang(name, size, gpus=gpus, scheduler=WAYS[self.mode])
+        return gang(name, size, gpus=gpus, scheduler=self.scheduler)
 
     async def bound(self, names: Iterable[str], limit_s: float = 45.0) -> None:
         """Waits until these gangs are bound whole. One that is not within the limit is lost."""
@@ -131,8 +136,12 @@ class World:
                 await self.watched.until_bound(names_of(self.gangs[name]), max(0.05, deadline_s - time.monotonic()))
             except TimeoutError:
                 told = await asyncio.to_thread(self.told, name)
-                self.lost.append(f"{name} on {dict(self.watched.on_nodes(name))}: {told}")
-            self.ran[name] = self.watched.on_nodes(name)
+                self.lost.append(f"{name} on {dict(self.on_nodes(name))}: {told}")
+            self.ran[name] = self.on_nodes(name)
+
+    def on_nodes(self, name: str) -> Counter[str]:
+        """Its pods by node."""
+        return self.watched.on_nodes(name)
 
     def told(self, name: str) -> list[str]:
         """What Kubernetes shows of a gang's pods: their events and our condition."""
@@ -165,9 +174,9 @@ class World:
         try:
             await until(lambda: any("Placewise: waiting" in text for text in self.told(name)), limit_s=15)
         except TimeoutError:
-            print(f"\n{self.mode}: {name} on {dict(self.watched.on_nodes(name))} says {self.told(name)}")
+            print(f"\n{self.mode}: {name} on {dict(self.on_nodes(name))} says {self.told(name)}")
             raise
-        assert not self.watched.on_nodes(name)
+        assert not self.on_nodes(name)
 
     # --- books --------------------------------------------------------------------------------------------------------
 
