@@ -44,6 +44,14 @@ class VolcanoWorld(World):
     def scheduler(self) -> str:
         return VOLCANO
 
+    @property
+    def scheduler_process(self) -> str:
+        return VOLCANO
+
+    def written_at(self, hit: int) -> str:
+        """A pod's node, decision and devices are one write."""
+        return "/status"
+
     async def start_adapter(self) -> None:
         self.adapter.start(
             f"http://127.0.0.1:{self.way.port}",
@@ -133,7 +141,7 @@ async def world(volcano: VolcanoCluster, placewise: PlacewiseServer, cluster: st
     with closing(FaultyWay(free_port())) as way:
         way.lead_to(port)
         async with ApiWay(plane) as api, watching(plane) as watched:
-            volcano.adapter = VolcanoAdapter(plane, free_port())
+            volcano.adapter = VolcanoAdapter(plane, free_port(), api_url=api.url)
             made = VolcanoWorld(
                 "volcano", plane, placewise, way, api, watched, volcano.adapter, cluster, volcano=volcano
             )

@@ -74,6 +74,17 @@ class World:
         return WAYS[self.mode]
 
     @property
+    def scheduler_process(self) -> str:
+        """Our own scheduler is the adapter."""
+        return SCHEDULERS.get(self.mode, self.adapter.name)
+
+    def written_at(self, hit: int) -> str:
+        """How the paths end of one kind of writes to pods, by the hit."""
+        if self.mode == "own":
+            return "/binding"
+        return "/status" if hit == 1 else ""
+
+    @property
     def is_open(self) -> bool:
         """Whether gangs start without the service."""
         return self.mode != "gates"
