@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from tests.e2e.hosts.faulty_way import FaultyWay
@@ -134,17 +134,18 @@ def group_spec(pods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-async def world(volcano: VolcanoCluster, placewise: PlacewiseServer, cluster: str) -> AsyncIterator[VolcanoWorld]:
+W = TypeVar("W", bound=VolcanoWorld)
+
+
+@asynccontextmanager
+async def at_work(kind: type[W], volcano: VolcanoCluster, placewise: PlacewiseServer, cluster: str) -> AsyncIterator[W]:
     """Volcano and its adapter at work, on nodes that are partly full."""
     plane, port = volcano.plane, int(placewise.http_target.rsplit(":", 1)[1])
     with closing(FaultyWay(free_port())) as way:
         way.lead_to(port)
         async with ApiWay(plane) as api, watching(plane) as watched:
             volcano.adapter = VolcanoAdapter(plane, free_port(), api_url=api.url)
-            made = VolcanoWorld(
-                "volcano", plane, placewise, way, api, watched, volcano.adapter, cluster, volcano=volcano
-            )
+            made = kind("volcano", plane, placewise, way, api, watched, volcano.adapter, cluster, volcano=volcano)
             await asyncio.to_thread(fill, plane)
             try:
                 await made.start_adapter()
@@ -155,6 +156,12 @@ async def world(volcano: VolcanoCluster, placewise: PlacewiseServer, cluster: st
                     with suppress(KeyError):  # it was killed
                         await asyncio.to_thread(plane.kill_process, name)
                 await asyncio.to_thread(volcano.clear)
+
+
+@pytest.fixture
+async def world(volcano: VolcanoCluster, placewise: PlacewiseServer, cluster: str) -> AsyncIterator[VolcanoWorld]:
+    async with at_work(VolcanoWorld, volcano, placewise, cluster) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from tests.e2e.kubernetes.kubernetes_scenario import (
     names_of,
 )
 from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
-from tests.e2e.kubernetes.test_kubernetes_decided import by_job, logged, mixed
+from tests.e2e.kubernetes.test_kubernetes_decided import logged, mixed
 from tests.e2e.volcano.volcano_gangs import repeated
 
 from placewise.v1.cluster_pb2 import Cluster, GetClusterRequest, RunningJob
@@ -162,6 +162,13 @@ class World:
             texts += [item.get("message", "") for item in found if item["type"].startswith("placewise.dev/")]
         return sorted(set(texts))
 
+    async def fail(self, name: str, node: str) -> None:
+        """The pods that a gang still has fail, too, as one of its nodes is gone."""
+        items = (await asyncio.to_thread(self.plane.request, "GET", PODS))["items"]
+        left = {item["metadata"]["name"] for item in items}
+        pods = [made for made in names_of(self.gangs[name]) if made in left]
+        await asyncio.to_thread(finish, self.plane, pods, "Failed")
+
     async def finish(self, names: Iterable[str]) -> None:
         pods = [made for name in names for made in names_of(self.gangs[name])]
         await asyncio.to_thread(finish, self.plane, pods)
@@ -250,21 +257,26 @@ class World:
         kept = {name: places for name, places in self.ran.items() if name not in self.given_up}
         assert self.gangs.keys() == kept.keys() | self.given_up
         log = await logged(self.placewise, self.cluster, sum(name.startswith("g") for name in kept))
-        found, doubled = log.account(by_job(log, kept)), log.doubled()
-        twice = repeated(self.placewise, self.cluster, has_outage=has_outage)
+        ids = {self.name_of(job): job for job in log.starts}
+        ran = {ids.get(name, name): places for name, places in kept.items()}
+        found, doubled = log.account(ran), log.doubled()
+        twice = self.twice(has_outage=has_outage)
         words = f"{title}, {HITS} times each: {len(self.lost)} lost, {len(doubled)} doubled; {found}"
         note("fault", f"{self.mode}: {words}")
         otherwise = [*found.elsewhere, *found.released, *found.never_decided]
         print(f"\n{self.mode}: {words}", *otherwise, *self.lost, *doubled, *twice, sep="\n  ")
         assert (self.lost, doubled, twice) == ([], [], [])
-        assert {_name_of(job) for job in otherwise} <= self.excused
+        assert {self.name_of(job) for job in otherwise} <= self.excused
         assert not found.unwritten or is_killed
         assert found.total == len(kept)
 
+    def twice(self, *, has_outage: bool) -> list[str]:
+        """Starts and ends that the log has more than once."""
+        return repeated(self.placewise, self.cluster, has_outage=has_outage)
 
-def _name_of(job: str) -> str:
-    """Of a gang, by its id at the service or its name."""
-    return job.split("/")[1] if "/" in job else job
+    def name_of(self, job: str) -> str:
+        """Of a gang, by its id at the service or its name."""
+        return job.split("/")[1] if "/" in job else job
 
 
 def holdings_of_service(cluster: Cluster) -> Holdings:
