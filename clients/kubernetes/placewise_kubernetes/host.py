@@ -430,9 +430,11 @@ class KubernetesHost:
                 task.add_done_callback(partial(self._reading.pop, gang.key))
 
     def _is_to_be_shown(self, gang: Gang) -> bool:
-        """Whether the watch will show its size: no scheduler starts pods of a native PodGroup that is not there."""
-        is_begun = any(pod.node for pod in gang.pods.values())
-        return gang.ref.source is Source.NATIVE and self.are_groups_watched(Source.NATIVE) and not is_begun
+        """Whether the watch will show its size: nobody starts pods of a native PodGroup that is not there, nor does
+        Volcano of one of its own."""
+        source, is_begun = gang.ref.source, any(pod.node for pod in gang.pods.values())
+        is_needed = source is Source.NATIVE or (source is Source.VOLCANO and not gang.is_started_here)
+        return is_needed and self.are_groups_watched(source) and not is_begun
 
     async def _read_group(self, gang: Gang) -> None:
         while (gang.facts is None or gang.is_size_due) and gang.group is not None:

@@ -365,6 +365,22 @@ async def test_pods_shown_before_their_group_take_its_name(world: KubernetesWorl
     assert list(world.oracle.held) == ["default/late/33333333"]
 
 
+async def test_pods_of_volcanos_that_come_before_their_group_are_decided_with_it(world: KubernetesWorld) -> None:
+    """Volcano starts none of them before it is there. The API server says at once that it is not."""
+    for index in range(2):
+        notes = {names.VOLCANO_GROUP: "late"}
+        world.host.kube.add_pod(pod(f"late-{index}", annotations=notes, scheduler=SCHEDULER))
+    for _ in range(2):
+        await world.host.kube.seen()
+        await world.step()
+    assert world.asked("admit_or_wait") == []
+    group = {"metadata": {"name": "late", "uid": "33333333-c"}, "spec": {"minMember": 2}}
+    world.host.kube.put_object(VOLCANO_GROUPS, group)
+    await world.host.kube.seen()
+    await world.step()
+    assert list(world.oracle.held) == ["default/late/33333333"]
+
+
 # --- collections not served -----------------------------------------------------------------------------------------
 
 

@@ -40,7 +40,7 @@ class GangBook:
     """All gangs, found by pod or by name; notes which ones have news.
 
     `active` are those that still need something: a node for a pod, or the size of the gang. `emptied` are
-    Volcano's without pods that have no stand-ins any more: what was held for them was taken back.
+    Volcano's without pods that have no stand-ins any more: their places were taken back.
     """
 
     def __init__(self, rules: GangRules, complete: Callable[[Pod], Pod] = lambda pod: pod) -> None:

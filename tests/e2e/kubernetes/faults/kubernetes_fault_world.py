@@ -26,7 +26,7 @@ from tests.e2e.kubernetes.kubernetes_scenario import (
     names_of,
 )
 from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
-from tests.e2e.kubernetes.test_kubernetes_decided import by_job, logged, mixed
+from tests.e2e.kubernetes.test_kubernetes_decided import logged, mixed
 from tests.e2e.volcano.volcano_gangs import repeated
 
 from placewise.v1.cluster_pb2 import Cluster, GetClusterRequest, RunningJob
@@ -65,8 +65,24 @@ class World:
     _next: Iterator[tuple[str, list[dict[str, Any]]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        made = mixed(WAYS[self.mode], random.Random(20), GANGS, (1, 2))
+        made = mixed(self.scheduler, random.Random(20), GANGS, (1, 2))
         self._next = iter(made.items())
+
+    @property
+    def scheduler(self) -> str:
+        """Name that the pods give."""
+        return WAYS[self.mode]
+
+    @property
+    def scheduler_process(self) -> str:
+        """Our own scheduler is the adapter."""
+        return SCHEDULERS.get(self.mode, self.adapter.name)
+
+    def written_at(self, hit: int) -> str:
+        """How the paths end of one kind of writes to pods, by the hit."""
+        if self.mode == "own":
+            return "/binding"
+        return "/status" if hit == 1 else ""
 
     @property
     def is_open(self) -> bool:
@@ -121,7 +137,7 @@ class World:
         return pods
 
     def gang(self, name: str, size: int, gpus: int) -> list[dict[str, Any]]:
-        return gang(name, size, gpus=gpus, scheduler=WAYS[self.mode])
+        return gang(name, size, gpus=gpus, scheduler=self.scheduler)
 
     async def bound(self, names: Iterable[str], limit_s: float = 45.0) -> None:
         """Waits until these gangs are bound whole. One that is not within the limit is lost."""
@@ -131,8 +147,12 @@ class World:
                 await self.watched.until_bound(names_of(self.gangs[name]), max(0.05, deadline_s - time.monotonic()))
             except TimeoutError:
                 told = await asyncio.to_thread(self.told, name)
-                self.lost.append(f"{name} on {dict(self.watched.on_nodes(name))}: {told}")
-            self.ran[name] = self.watched.on_nodes(name)
+                self.lost.append(f"{name} on {dict(self.on_nodes(name))}: {told}")
+            self.ran[name] = self.on_nodes(name)
+
+    def on_nodes(self, name: str) -> Counter[str]:
+        """Its pods by node."""
+        return self.watched.on_nodes(name)
 
     def told(self, name: str) -> list[str]:
         """What Kubernetes shows of a gang's pods: their events and our condition."""
@@ -141,6 +161,13 @@ class World:
             found = self.plane.request("GET", f"{PODS}/{made}")["status"].get("conditions", ())
             texts += [item.get("message", "") for item in found if item["type"].startswith("placewise.dev/")]
         return sorted(set(texts))
+
+    async def fail(self, name: str, node: str) -> None:
+        """The pods that a gang still has fail, too, as one of its nodes is gone."""
+        items = (await asyncio.to_thread(self.plane.request, "GET", PODS))["items"]
+        left = {item["metadata"]["name"] for item in items}
+        pods = [made for made in names_of(self.gangs[name]) if made in left]
+        await asyncio.to_thread(finish, self.plane, pods, "Failed")
 
     async def finish(self, names: Iterable[str]) -> None:
         pods = [made for name in names for made in names_of(self.gangs[name])]
@@ -165,9 +192,9 @@ class World:
         try:
             await until(lambda: any("Placewise: waiting" in text for text in self.told(name)), limit_s=15)
         except TimeoutError:
-            print(f"\n{self.mode}: {name} on {dict(self.watched.on_nodes(name))} says {self.told(name)}")
+            print(f"\n{self.mode}: {name} on {dict(self.on_nodes(name))} says {self.told(name)}")
             raise
-        assert not self.watched.on_nodes(name)
+        assert not self.on_nodes(name)
 
     # --- books --------------------------------------------------------------------------------------------------------
 
@@ -230,21 +257,26 @@ class World:
         kept = {name: places for name, places in self.ran.items() if name not in self.given_up}
         assert self.gangs.keys() == kept.keys() | self.given_up
         log = await logged(self.placewise, self.cluster, sum(name.startswith("g") for name in kept))
-        found, doubled = log.account(by_job(log, kept)), log.doubled()
-        twice = repeated(self.placewise, self.cluster, has_outage=has_outage)
+        ids = {self.name_of(job): job for job in log.starts}
+        ran = {ids.get(name, name): places for name, places in kept.items()}
+        found, doubled = log.account(ran), log.doubled()
+        twice = self.twice(has_outage=has_outage)
         words = f"{title}, {HITS} times each: {len(self.lost)} lost, {len(doubled)} doubled; {found}"
         note("fault", f"{self.mode}: {words}")
         otherwise = [*found.elsewhere, *found.released, *found.never_decided]
         print(f"\n{self.mode}: {words}", *otherwise, *self.lost, *doubled, *twice, sep="\n  ")
         assert (self.lost, doubled, twice) == ([], [], [])
-        assert {_name_of(job) for job in otherwise} <= self.excused
+        assert {self.name_of(job) for job in otherwise} <= self.excused
         assert not found.unwritten or is_killed
         assert found.total == len(kept)
 
+    def twice(self, *, has_outage: bool) -> list[str]:
+        """Starts and ends that the log has more than once."""
+        return repeated(self.placewise, self.cluster, has_outage=has_outage)
 
-def _name_of(job: str) -> str:
-    """Of a gang, by its id at the service or its name."""
-    return job.split("/")[1] if "/" in job else job
+    def name_of(self, job: str) -> str:
+        """Of a gang, by its id at the service or its name."""
+        return job.split("/")[1] if "/" in job else job
 
 
 def holdings_of_service(cluster: Cluster) -> Holdings:

@@ -104,7 +104,7 @@ async def _shrink_group(world: World, name: str) -> None:
 
 
 async def _shrink_note(world: World, name: str) -> None:
-    """Its pods' annotation is written anew, after those beyond it are deleted."""
+    """The pods beyond the new size are deleted first; then the annotation of the others names it."""
     pods = world.gang(name, NODES, GPUS_PER_NODE)
     await world.make(name, pods)
     await world.until_waiting(name)

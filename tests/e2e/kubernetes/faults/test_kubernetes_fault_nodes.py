@@ -1,5 +1,5 @@
 """Nodes are lost, drained and cordoned three times each while gangs start, run and wait: none is lost, none starts
-twice, and what was decided for such a node is decided again."""
+twice, and gangs with a place on such a node get another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.kubernetes.faults.kubernetes_fault_world import HITS, NODES, WAYS, Fault, Note, World, until
 from tests.e2e.kubernetes.faults.kubernetes_node_faults import bring_back, clear, cordon, delete, lose
 from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane
-from tests.e2e.kubernetes.kubernetes_scenario import GPUS_PER_NODE, PODS, finish, names_of
+from tests.e2e.kubernetes.kubernetes_scenario import GPUS_PER_NODE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(180)]
 
@@ -49,7 +49,7 @@ async def _decided_for(world: World, name: str, strike: Callable[[str], None]) -
 
     def hit_it() -> None:
         world.way.placed = None
-        node = next(nodes[0] for job, nodes in world.reserved().items() if job.split("/")[1] == name)
+        node = next(nodes[0] for job, nodes in world.reserved().items() if world.name_of(job) == name)
         strike(node)
         time.sleep(SEEN_S)  # the adapter's watch shows it first
         struck.append(node)
@@ -61,11 +61,10 @@ async def _decided_for(world: World, name: str, strike: Callable[[str], None]) -
 
 
 async def _end_struck(world: World, names: Sequence[str], node: str) -> list[str]:
-    """Of gangs that ran on the node the other pods fail, too. The gangs that run on."""
+    """Ends the gangs that ran on the node. The gangs that run on."""
     struck = [name for name in names if node in world.ran[name]]
-    pods = [pod for name in struck for pod in names_of(world.gangs[name])]
-    left = {item["metadata"]["name"] for item in (await asyncio.to_thread(world.plane.request, "GET", PODS))["items"]}
-    await asyncio.to_thread(finish, world.plane, [pod for pod in pods if pod in left], "Failed")
+    for name in struck:
+        await world.fail(name, node)
     return [name for name in names if name not in struck]
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from tests.e2e.hosts.faulty_way import SPOILS
-from tests.e2e.kubernetes.faults.kubernetes_fault_world import HITS, SCHEDULERS, WAYS, Fault, Note, World, until
+from tests.e2e.kubernetes.faults.kubernetes_fault_world import HITS, WAYS, Fault, Note, World, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(180)]
 
@@ -101,8 +101,7 @@ async def adapter_killed(world: World, hit: int) -> list[str]:
         await world.kill_adapter()
         world.excused.add(name)
     else:
-        ending = "/binding" if world.mode == "own" else "/status" if hit == 1 else ""
-        world.api.cut(_second_write(name, ending), world.kill_adapter)
+        world.api.cut(_second_write(name, world.written_at(hit)), world.kill_adapter)
         await world.make(name, pods)
         await asyncio.wait_for(world.api.cuts.wait(), 20)
         world.api.open()
@@ -151,9 +150,8 @@ async def adapter_hung(world: World, hit: int) -> list[str]:
 
 
 async def scheduler_killed(world: World, hit: int) -> list[str]:
-    """Between decision and binding: it dies while the decision is on its way to the adapter. Our own scheduler is the
-    adapter."""
-    name = SCHEDULERS.get(world.mode, world.adapter.name)
+    """Between decision and binding: it dies while the decision is on its way to the adapter."""
+    name = world.scheduler_process
     killed: list[str] = []
 
     def kill() -> None:
