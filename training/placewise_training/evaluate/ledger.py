@@ -1,7 +1,7 @@
-"""Which candidates were judged on which stretch of a log. A file in the log's folder keeps them, whatever folder the
-reports go to.
+"""The candidates that were judged on each stretch of a log. A file in the log's folder keeps them, so the count does not
+depend on the folder of the reports.
 
-The record goes with the log's folder: it counts for a copy made afterwards, and not for one made before.
+A copy of the log's folder has the record up to the copying. Later judgements of one are not known in the other.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class JudgedBeforeError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Look:
     """One judgement: of what, on which stretch of time, and by which settings. `identity` is the candidate's: a
-    bundle that is only named anew is the same one. `cluster` is "" for all of the log."""
+    renamed bundle keeps its own. `cluster` is "" for all of the log."""
 
     candidate: str
     identity: str
@@ -56,8 +56,8 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many tests the stretch has had with this one, where they are kept, and when the same one was first made, 0
-    for never."""
+    """The number of tests of the stretch, this one included; the place that keeps them; the time of the same test
+    before, 0 without one."""
 
     tried: int
     kept: str

@@ -47,7 +47,7 @@ from placewise_training.sim.policies import explorers_of, opened, placement_poli
 _LEAST_IN_SLICE: Final = 40  # decisions of a slice on the judging stretch, for an estimate of it
 _LEAST_BLOCKS: Final = 6
 _LEAST_KNOWN: Final = 0.5  # share of the nodes: clusters grow, and machines are replaced
-RETRAINED: Final = "retrain.json"  # what a retraining tells of a candidate
+RETRAINED: Final = "retrain.json"  # a retraining's facts about its candidate
 
 
 @dataclass(frozen=True, slots=True)
