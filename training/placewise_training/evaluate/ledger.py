@@ -1,4 +1,4 @@
-"""The candidates that were judged on each stretch of a log. A file in the log's folder keeps them, so the count does not
+"""The candidates that were judged on each stretch of a log. A file in the log's folder keeps them: the count does not
 depend on the folder of the reports.
 
 A copy of the log's folder has the record up to the copying. Later judgements of one are not known in the other.
