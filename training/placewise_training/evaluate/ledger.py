@@ -104,7 +104,8 @@ def _check_settings(before: Look, now: Look) -> None:
 
 
 def _keep(log: Path, out: Path | None, look: Look, known: list[Look]) -> str:
-    row = json.dumps(asdict(look) | {"time_s": time.time()}) + "\n"
+    # A line of its own even behind one that an interruption cut off.
+    row = "\n" + json.dumps(asdict(look) | {"time_s": time.time()}) + "\n"
     is_known = any(one.is_same_test(look) and one.settings == look.settings for one in known)
     for folder, kept in ((log, WITH_LOG), (out, OUT_ALONE)):
         if folder is None:
