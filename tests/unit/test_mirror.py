@@ -26,7 +26,6 @@ ELSEWHERE = {
     "core/policies/test_place_policies.py": "asks every policy of the registry, those with measured tables too",
     "core/view/test_view_held.py": "the amounts held, shown by the start of a head that admission finds on them",
     "declog/test_log_api_memory.py": "the log as a client reads it through the face",
-    "evaluate/test_evaluate_command.py": "spoils tables of a log, and needs their schemas",
     "training/log/test_dataset_volume.py": "imports nothing of ours: the processes that it starts do",
 }
 

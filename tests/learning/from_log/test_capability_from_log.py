@@ -22,7 +22,7 @@ from placewise_core.partition.thermal import ThermalModel, peak_celsius, reading
 from placewise_core.partition.units import CPU_UNIT, units_of
 from placewise_core.view.view import ClusterView
 from placewise_log.manifest import LogManifest
-from placewise_log.record import DecisionRecord, ViewRead
+from placewise_log.record import DecisionRecord, OutcomeRecord, ViewRead
 from placewise_log.views import Snapshot, encode_snapshot
 from placewise_models.bundle import CAPABILITY
 from placewise_models.folder import shipped_bundle
@@ -47,9 +47,13 @@ def true_weights() -> Weights:
     return Weights.from_mapping({**weights, "gpu": weights["gpu_memory"], "gpu_memory": weights["gpu"]})
 
 
+def shipped_heat(name: str) -> ThermalModel:
+    return ThermalModel.from_mapping(shipped()["thermal"][name])
+
+
 def true_heat(name: str) -> ThermalModel:
     """Of a site whose coolers are half as good."""
-    model = ThermalModel.from_mapping(shipped()["thermal"][name])
+    model = shipped_heat(name)
     return replace(model, resistance_k_per_w=2.0 * model.resistance_k_per_w)
 
 
@@ -69,9 +73,12 @@ def drawn_view(rng: np.random.Generator) -> ClusterView:
     return ClusterView(ClusterRecords("c", 7, "e", nodes=tuple(nodes)))
 
 
-async def logged(folder: Path, order: Order = list) -> Path:
-    """Tasks of four shares, each on a view of its own. `order` may shuffle the speeds of the earlier four fifths. The
-    last share of every eighth task takes twice as long as the log goes on."""
+async def logged(
+    folder: Path, order: Order = list, heat_order: Order = list, heat_of: Callable[[str], ThermalModel] = true_heat
+) -> Path:
+    """Tasks of four shares, each on a view of its own. `order` may shuffle the speeds of the earlier four fifths,
+    `heat_order` their peaks, which `heat_of` makes. The last share of every eighth task takes twice as long as the log
+    goes on."""
     rng, entries, views, speeds = np.random.default_rng(4), [], [], []
     states = [drawn_view(rng) for _ in range(TASKS)]
     for view in states:
@@ -81,6 +88,7 @@ async def logged(folder: Path, order: Order = list) -> Path:
     cut = 4 * TASKS // 5
     speeds[:cut] = np.array(order([each for row in speeds[:cut] for each in row])).reshape(-1, 4).tolist()
     end_s = NOON_S + 1000.0 * TASKS
+    ended: list[OutcomeRecord] = []
     for n, (view, row) in enumerate(zip(states, speeds, strict=True), start=1):
         time_s, kind = NOON_S + 1000.0 * n, ("render", "encode")[n % 2]
         scales = rng.uniform(20.0, 200.0, 4)
@@ -100,14 +108,29 @@ async def logged(folder: Path, order: Order = list) -> Path:
             if i == 3 and n % 8 == 0:
                 continue
             of = [np.array([x[at]]) for x in (heat.celsius, heat.limit, heat.ambient, heat.watts)]
-            peak = float(peak_celsius(thermal_state(true_heat(name), *of), np.array([seconds]))[0])
+            peak = float(peak_celsius(thermal_state(heat_of(name), *of), np.array([seconds]))[0])
             done = ShareOutcome(kind, share.node, share.unit, share.scale, seconds, 2.5, peak + float(rng.normal()))
-            ended = outcome(n, JobEventKind.SHARE_FINISHED, min(time_s + seconds, end_s), decided_s=time_s, share=done)
-            entries.append(replace(ended, event=replace(ended.event, job_id=JobId(f"t{n}"))))
+            made_of = outcome(
+                n, JobEventKind.SHARE_FINISHED, min(time_s + seconds, end_s), decided_s=time_s, share=done
+            )
+            ended.append(replace(made_of, event=replace(made_of.event, job_id=JobId(f"t{n}"))))
+    entries += with_peaks(ended, heat_order)
     ring = LoggedRing(entries, *views)
     ring.now_s = end_s + 1.0
     await export(ring, folder)
     return folder
+
+
+def with_peaks(ended: list[OutcomeRecord], order: Order) -> list[OutcomeRecord]:
+    """The reports with the peaks of the earlier four fifths in another order."""
+    shares = [report.event.share for report in ended]
+    peaks = [share.peak_celsius for share in shares if share is not None]
+    cut = 4 * len(peaks) // 5
+    peaks[:cut] = order(peaks[:cut])
+    return [
+        replace(report, event=replace(report.event, share=replace(report.event.share, peak_celsius=peak)))
+        for report, peak in zip(ended, peaks, strict=True)
+    ]
 
 
 def learnt(out: Path, log: Path, **options: Any) -> dict[str, Any]:
@@ -146,6 +169,18 @@ async def test_shuffled_outcomes_teach_nothing(tmp_path: Path) -> None:
 
     report = learnt(tmp_path / "out", await logged(tmp_path / "log", shuffled), only_log=True)
     assert report["log"]["later"]["gain_interval"][0] <= 0.0
+
+
+@pytest.mark.parametrize("only_log", [False, True])
+async def test_shuffled_peaks_teach_no_heat(tmp_path: Path, only_log: bool) -> None:
+    """The truth is the shipped one. The mean of the peaks outlives a shuffle, and tells a changed resistance."""
+
+    def shuffled(peaks: list[float]) -> list[float]:
+        return np.random.default_rng(9).permutation(peaks).tolist()
+
+    log = await logged(tmp_path / "log", heat_order=shuffled, heat_of=shipped_heat)
+    later = learnt(tmp_path / "out", log, only_log=only_log)["log"]["later_heat"]
+    assert {name for name in ("gpu", "cpu") if later[name]["gain_interval"][0] > 0.0} == set()
 
 
 def test_it_needs_a_log(tmp_path: Path) -> None:

@@ -101,13 +101,18 @@ async def test_the_error_on_later_steps_falls_once_a_constant_of_the_truth_has_c
 
 
 @pytest.mark.slow
-async def test_shuffled_outcomes_teach_nothing(tmp_path: Path) -> None:
-    def shuffled(lengths: list[float]) -> list[float]:
-        return np.random.default_rng(9).permutation(lengths).tolist()
+@pytest.mark.parametrize("only_log", [False, True])
+async def test_shuffled_outcomes_teach_nothing(tmp_path: Path, only_log: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later fifth keeps its own lengths: on shuffled ones any model that knows their mean does well."""
+    few = [group for group in measured_groups() if len(group.rows.gpus) < 20]
+    monkeypatch.setattr(train_throughput, "measured_groups", lambda: few)
 
-    sorted_out = learnt(tmp_path / "a", await logged(tmp_path / "log"), only_log=True)
-    found = learnt(tmp_path / "b", await logged(tmp_path / "shuffled", shuffled), only_log=True)
-    assert found["error_after"] > 5.0 * sorted_out["error_after"]
+    def shuffled(lengths: list[float]) -> list[float]:
+        cut = 4 * JOBS // 5
+        return [*np.random.default_rng(9).permutation(lengths[:cut]).tolist(), *lengths[cut:]]
+
+    found = learnt(tmp_path, await logged(tmp_path / "log", shuffled), only_log=only_log)
+    assert found["gain_interval"][0] <= 0.0
 
 
 @pytest.mark.slow

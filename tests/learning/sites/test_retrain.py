@@ -77,6 +77,7 @@ def test_a_full_disk_and_ctrl_c_leave_nothing_at_the_place_of_the_bundle_and_the
     assert bundle.manifest.gate == {"verdict": "promoted", "cluster": "c", "policy": "consolidate"}
     assert bundle.document("gate.json")["verdict"] == "promoted"
     assert bundle.document("retrain.json")["steps"]["reward"]["later"]["rows"] > 0
+    assert bundle.document("retrain.json")["log"]["nodes"] == {"c": {f"server{n}": "1080TI" for n in range(6)}}
     assert bundle.manifest.files["reward.onnx"] != load(shipped_bundle()).manifest.files["reward.onnx"]
     assert load(shipped_bundle()).digest == before
     with pytest.raises(RetrainError, match="exists, and a bundle never changes"):

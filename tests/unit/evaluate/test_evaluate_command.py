@@ -1,9 +1,11 @@
 """`placewise evaluate` on exported logs."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from tests.unit.evaluate.exported import ALTERNATIVES, alternative, decision, explored, outcome, write
 from typer.testing import CliRunner
@@ -12,8 +14,8 @@ from placewise_log.manifest import NAME as MANIFEST
 from placewise_log.manifest import LogManifest
 from placewise_service.declog.derived import JOINED_SCHEMA
 from placewise_service.declog.tables import SCHEMAS
-from placewise_training.evaluate.command import evaluate_app
-from placewise_training.log.placed import DECISION_COLUMNS, JOINED_COLUMNS, LogError
+from placewise_training.evaluate.command import NothingToEvaluateError, evaluate_app
+from placewise_training.log.placed import DECISION_COLUMNS, JOINED_COLUMNS, REWARD, LogError
 
 RUNNER = CliRunner()
 COUNT = 1200  # 40 hours: 20 blocks of two hours
@@ -89,18 +91,53 @@ def test_a_log_without_exploration_is_refused_with_its_numbers(tmp_path: Path) -
     assert "refused, WITHOUT_SUPPORT: the log could not have held 100.0% of the candidate's placements" in done.stdout
 
 
-def test_the_report_counts_candidates_judged_before(log: Path, tmp_path: Path) -> None:
-    out = tmp_path / "report"
-    for _ in range(2):  # the same candidate again is the same test
-        found, _ = run("--log", str(log), "--policy", "load-balance", "--out", str(out))
-        assert found["tried"] == 1
+def test_candidates_of_a_log_are_counted_whatever_folder_the_reports_go_to(tmp_path: Path) -> None:
+    log, out = write(tmp_path / "log", *explored(COUNT, gain=0.2)), tmp_path / "report"
+    first, _ = run("--log", str(log), "--policy", "load-balance")
+    assert (first["tried"], first["log"]["judged_before"]) == (1, "no")
+    again, _ = run("--log", str(log), "--policy", "load-balance", "--out", str(tmp_path / "other"))
+    assert again["tried"] == 1, "the same test"
+    assert again["candidates"] == first["candidates"]
+    assert again["log"]["judged_before"] != "no"
     found, _ = run("--log", str(log), "--policy", "tetris", "--out", str(out))
-    assert found["tried"] == 2
+    assert (found["tried"], found["log"]["judgements_kept"]) == (2, "with the log")
     assert json.loads((out / "evaluation.json").read_text("utf-8")) == found
     assert "<svg" in (out / "evaluation.html").read_text("utf-8")
     (one,) = found["candidates"]
     p_value = {row["estimator"]: row for row in one["estimates"]}["doubly_robust"]["p_value"]
     assert one["adjusted_p"] == pytest.approx(min(1.0, 2 * p_value))
+    copy = shutil.copytree(log, tmp_path / "copy")
+    assert run("--log", str(copy), "--policy", "consolidate")[0]["tried"] == 3, "the record goes with the log"
+
+
+def test_a_candidate_is_judged_once_on_a_stretch(tmp_path: Path) -> None:
+    log = write(tmp_path / "log", *explored(COUNT, gain=0.2))
+    run("--log", str(log), "--policy", "load-balance")
+    for path in log.glob("joined/*/*.parquet"):
+        table = pq.ParquetFile(path).read()
+        pq.write_table(table.append_column("reward_60min", table.column(REWARD)), path)
+    with pytest.raises(NothingToEvaluateError, match=r"JUDGED_BEFORE: load-balance was .* with reward reward_20min"):
+        run("--log", str(log), "--policy", "load-balance", "--reward", "reward_60min", "--out", str(tmp_path / "b"))
+    found, _ = run("--log", str(log), "--policy", "load-balance", "--block-min", "90")
+    assert found["tried"] == 2, "of another stretch with much of the same time: another look"
+
+
+def test_a_log_that_cannot_be_written_is_counted_in_the_reports_folder_and_the_report_says_so(
+    tmp_path: Path,
+) -> None:
+    log, out = write(tmp_path / "log", *explored(COUNT, gain=0.2)), tmp_path / "report"
+    manifest = LogManifest.of(log, {"c": "7-0"}, 1.0, LogManifest(), dropped={}, host_times_s={})
+    (log / MANIFEST).write_text(manifest.text())
+    (log / "judged.jsonl").mkdir()  # root writes wherever it likes, but not into a folder's place
+    alone, _ = run("--log", str(log), "--policy", "tetris")
+    assert alone["log"]["judgements_kept"].startswith("nowhere, as the folder of the log cannot be written")
+    for policy, tried in (("load-balance", 1), ("tetris", 2)):
+        found, _ = run("--log", str(log), "--policy", policy, "--out", str(out))
+        assert found["tried"] == tried
+        assert found["log"]["judgements_kept"].startswith("in the folder of this report alone")
+    assert "in the folder of this report alone" in (out / "evaluation.html").read_text("utf-8")
+    other = write(tmp_path / "second", *explored(COUNT, gain=0.2, seed=2))
+    assert run("--log", str(other), "--policy", "consolidate", "--out", str(out))[0]["tried"] == 1
 
 
 def test_the_report_names_its_log_by_the_digest_of_the_manifest(tmp_path: Path) -> None:

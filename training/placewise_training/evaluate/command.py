@@ -47,7 +47,7 @@ def evaluate_command(
     reward_bound: Annotated[
         float, typer.Option(min=0, help="Largest possible reward; 0: the largest in the log.")
     ] = 0.0,
-    out: Annotated[Path | None, typer.Option(help="Folder for the report; keeps count of candidates judged.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the report.")] = None,
     processes: Annotated[int, typer.Option(min=0, help=PROCESSES_HELP)] = 1,
     ray: Annotated[str | None, typer.Option(metavar=METAVAR, help=HELP)] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,

@@ -3,7 +3,6 @@
 A candidate is a policy that the log asked at each decision, or a bundle, which is asked again.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,14 @@ from placewise_models.bundle import Bundle
 from placewise_training.evaluate.again import CandidatePolicy, Conduct, with_candidate
 from placewise_training.evaluate.decisions import LoggedDecisions
 from placewise_training.evaluate.judge import chosen, judged
+from placewise_training.evaluate.ledger import Look, counted, identity
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.report import Evaluation
 from placewise_training.evaluate.stretches import Stretches
 from placewise_training.lab.work.workers import Here, Workers
 
-_LEDGER = "judged.json"
 _Batch = tuple[LoggedDecisions | None, BoolArray]
-Ledger = list[tuple[str, tuple[float, float]]]
+_SETTINGS = ("reward", "block_min", "windows")  # of `described`: by others, the same candidate is tried again
 
 
 class NeverAskedError(Exception):
@@ -53,7 +52,8 @@ def evaluation(
     described: Mapping[str, Any],
     workers: Workers | None = None,
 ) -> Evaluated:
-    """Raises NeverAskedError, ValueError for too short a log, NeedsBundleError for a bundle that lacks the net."""
+    """`described` goes into the report. Raises NeverAskedError, ValueError for too short a log and for a candidate that
+    was judged on this stretch by other settings, NeedsBundleError for a bundle that lacks the net."""
     stretches = stretches_for(usable, candidates)
     asked: dict[str, Conduct] = {}
     workers = workers or Here()
@@ -71,14 +71,12 @@ def evaluation(
     if len(batches) > 1:
         best = chosen(_stretch(batches, stretches.choose), workers) or best
     (log,) = _stretch({best: batches[best]}, stretches.judge).values()
-    span_s = _span_s(usable, stretches.judge)
-    ledger = _judged_before(out)
-    tried = {best, *(name for name, (first_s, last_s) in ledger if first_s <= span_s[1] and last_s >= span_s[0])}
-    if out is not None:
-        _keep(out, [*ledger, (best, span_s)])
+    candidate = next(one for one in candidates if (one if isinstance(one, str) else one.name) == best)
+    count = counted(directory, out, _look(candidate, best, _span_s(usable, stretches.judge), described))
     conduct = asked.get(best)
     facts = {
         **described,
+        **count.facts,
         **{f"decisions_{name}": int(mask.sum()) for name, mask in stretches._asdict().items()},
         "not_asked": int((~batches[best][1] & stretches.judge).sum()),
         **({"not_asked_reasons": dict(conduct.reasons)} if conduct is not None else {}),
@@ -86,7 +84,7 @@ def evaluation(
         "left_out": dict(usable.left_out),
     }
     found = Evaluation(
-        facts, tuple(batches), len(tried), tuple(judged({best: log}, reward_bound, len(tried), workers=workers))
+        facts, tuple(batches), count.tried, tuple(judged({best: log}, reward_bound, count.tried, workers=workers))
     )
     return Evaluated(found, of[best], stretches.judge & batches[best][1], log, conduct)
 
@@ -121,15 +119,9 @@ def _span_s(usable: Usable, stretch: BoolArray) -> tuple[float, float]:
     return float(times.min()), float(times.max())
 
 
-def _judged_before(out: Path | None) -> Ledger:
-    """Candidates judged so far, each with the stretch of time that it was judged on."""
-    path = out / _LEDGER if out is not None else None
-    if path is None or not path.exists():
-        return []
-    return [(row["candidate"], (row["first_s"], row["last_s"])) for row in json.loads(path.read_text("utf-8"))]
-
-
-def _keep(out: Path, ledger: Ledger) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    rows = [{"candidate": name, "first_s": first, "last_s": last} for name, (first, last) in dict.fromkeys(ledger)]
-    (out / _LEDGER).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+def _look(
+    candidate: str | CandidatePolicy, name: str, span_s: tuple[float, float], described: Mapping[str, Any]
+) -> Look:
+    settings = {name: described[name] for name in _SETTINGS if name in described}
+    cluster, digest = described.get("cluster", ""), described.get("digest", "")
+    return Look(name, identity(candidate), *span_s, cluster, settings, digest)

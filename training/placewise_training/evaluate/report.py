@@ -64,6 +64,10 @@ def lines(found: Evaluation) -> list[str]:
         f"Log: {found.log['log']}, {f'digest {digest}' if digest else 'without a manifest'}",
         f"Estimated: {ESTIMAND}.",
     ]
+    if "judgements_kept" in found.log:
+        shown.append(f"Candidates judged on this stretch: {found.tried}, kept {found.log['judgements_kept']}.")
+    if found.log.get("judged_before", "no") != "no":
+        shown.append(f"This candidate was judged on it at {found.log['judged_before']}: the same test, counted once.")
     for one in found.judgements:
         support = one.support
         shown += [

@@ -34,7 +34,7 @@ def gate_command(
     reward: Annotated[Reward, typer.Option(help="Column of `joined` that is the reward.")] = REWARD,
     block_min: Annotated[float, typer.Option(min=1, help="Length of a block of time, several horizons.")] = 120.0,
     windows: Annotated[int, typer.Option(min=4, help="Windows of the paired simulation.")] = WINDOWS,
-    out: Annotated[Path | None, typer.Option(help="Folder for the report; keeps count of candidates judged.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the report.")] = None,
     recorded: Annotated[
         Path | None,
         typer.Option(

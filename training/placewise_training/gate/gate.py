@@ -40,11 +40,14 @@ from placewise_training.gate.simulated import (
 from placewise_training.gate.site import site_log
 from placewise_training.gate.speed import SiteFit
 from placewise_training.lab.work.workers import Here, Workers
+from placewise_training.log.nodes import nodes_of
 from placewise_training.log.placed import REWARD, PlacedJob, placed_jobs
 from placewise_training.sim.policies import explorers_of, opened, placement_policy, policies_of
 
 _LEAST_IN_SLICE: Final = 40  # decisions of a slice on the judging stretch, for an estimate of it
 _LEAST_BLOCKS: Final = 6
+_LEAST_KNOWN: Final = 0.5  # share of the nodes: clusters grow, and machines are replaced
+RETRAINED: Final = "retrain.json"  # a retraining's facts about its candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ def gate(args: GateArgs, workers: Workers | None = None) -> GateVerdict:
     digest = LogStore(args.log).digest
     jobs = list(placed_jobs(args.log, args.reward))
     cluster, foreign = _cluster(args.cluster, jobs)
+    foreign = foreign or _another_site(bundle, args.log, cluster)
     if foreign is not None:
         return replace(refused, checks=[*passed, foreign])
     incumbent = opened(args.incumbent)
@@ -109,7 +113,7 @@ def gate(args: GateArgs, workers: Workers | None = None) -> GateVerdict:
     names = args.policies or _policies(usable.in_force, bundle)
     candidates = [CandidatePolicy(f"{bundle.name}/{name}", name, bundle) for name in names]
     bound = max(one.reward or 0.0 for one in usable.jobs)
-    asked = {"cluster": cluster, "reward": args.reward, "block_min": args.block_min}
+    asked = {"cluster": cluster, "reward": args.reward, "block_min": args.block_min, "windows": args.windows}
     facts = {"log": str(args.log), "digest": digest, **asked}
     workers = workers or Here()
     found = evaluation(args.log, usable, candidates, incumbent, bound, args.out, facts, workers)
@@ -151,6 +155,18 @@ def _cluster(wanted: str, jobs: Sequence[PlacedJob]) -> tuple[str, Check | None]
     if not wanted and len(clusters) > 1:
         return "", Check("log of this cluster", False, f"the log is of {', '.join(clusters)}: name one with --cluster")
     return wanted or (clusters[0] if clusters else ""), None
+
+
+def _another_site(candidate: Bundle, log: Path, cluster: str) -> Check | None:
+    """A log whose nodes are not those of the log that the candidate learned from, though the clusters share a name. Of
+    a candidate that no retraining made, and of a log without views, nothing is known."""
+    learned = candidate.documents.get(RETRAINED, {}).get("log", {}).get("nodes", {}).get(cluster, {})
+    found = nodes_of(LogStore(log)).get(cluster, {})
+    known = sum(learned.get(node) == model for node, model in found.items())
+    if not learned or not found or known >= _LEAST_KNOWN * len(found):
+        return None
+    text = f"{known} of its {len(found)} nodes have name and GPU model as in the log that the candidate learned from"
+    return Check("log of this cluster", False, f"{text}: retrain from a log of this {cluster}")
 
 
 def _same_incumbent(jobs: Sequence[PlacedJob], cluster: str, folder: Path) -> Check:

@@ -31,3 +31,11 @@ def gpu_models(store: LogStore) -> Mapping[NodeKey, str]:
             nodes = entry.records.nodes
             found |= {NodeKey(cluster.as_py(), node.id): node.gpus[0].model for node in nodes if node.gpus}
     return found
+
+
+def nodes_of(store: LogStore) -> Mapping[str, Mapping[str, str]]:
+    """The GPU models by cluster and node. Raises LogError."""
+    found: dict[str, dict[str, str]] = {}
+    for key, model in sorted(gpu_models(store).items()):
+        found.setdefault(key.cluster, {})[key.node] = model
+    return found

@@ -22,21 +22,21 @@ import numpy as np
 
 from placewise_log.auditing import audited
 from placewise_log.manifest import LogManifest, ManifestError
-from placewise_log.store import LogError
+from placewise_log.store import LogError, LogStore
 from placewise_models.bundle import MANIFEST, Manifest, load, schema_in, write_manifest
 from placewise_models.public_key import SIGNATURES
 from placewise_training.evaluate.logged import Usable
 from placewise_training.evaluate.stretches import Stretches
-from placewise_training.gate.gate import GateArgs, GateVerdict, gate
+from placewise_training.gate.gate import RETRAINED, GateArgs, GateVerdict, gate
 from placewise_training.gate.report import REPORT, record, write
 from placewise_training.gate.simulated import WINDOWS
 from placewise_training.lab.origin import origin
 from placewise_training.lab.register import Show
 from placewise_training.lab.work.asked import workers_of
+from placewise_training.log.nodes import nodes_of
 from placewise_training.log.placed import REWARD, placed_jobs
 from placewise_training.retrain.steps import STEPS, Done, Source, TrainerStep, run_step
 
-_DESCRIBED: Final = "retrain.json"
 DISK_FULL: Final = "the disk is full: free some of it"
 _FULL_BYTES: Final = 1 << 16
 
@@ -197,15 +197,14 @@ def _packed(args: RetrainArgs, folder: Path, learnt: Sequence[Done], log: LogMan
     for step in learnt:
         for file in step.files:
             shutil.copyfile(step.folder / file, folder / file)
+    hashes = {name: file.sha256 for name, file in log.files.items()}
     described = {
-        "log": {"where": str(args.log), "digest": log.digest, "files": {n: f.sha256 for n, f in log.files.items()}},
+        "log": {"where": str(args.log), "digest": log.digest, "files": hashes, "nodes": nodes_of(LogStore(args.log))},
         "steps": {step.name: {"files": list(step.files), "later": step.later} for step in learnt},
         "origin": origin(),
     }
-    (folder / _DESCRIBED).write_text(json.dumps(described, indent=1) + "\n", "utf-8")
-    files = sorted(
-        {*parent.files, _DESCRIBED, *(file for step in learnt for file in step.files)} - {SIGNATURES, REPORT}
-    )
+    (folder / RETRAINED).write_text(json.dumps(described, indent=1) + "\n", "utf-8")
+    files = sorted({*parent.files, RETRAINED, *(file for step in learnt for file in step.files)} - {SIGNATURES, REPORT})
     write_manifest(folder, _manifest(folder, parent, args, files, {step.name for step in learnt}, log))
     load(folder)
     return folder

@@ -464,4 +464,4 @@ async def test_a_verdict_is_in_force_on_the_other_replica_within_a_second_and_dr
     is_over = True
     await asyncio.gather(*callers)
     assert asked > 20
-    assert min(delays[1::2]) < 1.0, "of the verdicts, the one that a busy machine held up least"
+    assert max(delays[1::2]) < 1.0, "each verdict"

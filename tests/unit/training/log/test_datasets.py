@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fakes.declog import NOON_S, FakeRing, decision, decision_id, files, outcome, run
+from tests.fakes.declog import DAY_S, NOON_S, FakeRing, decision, decision_id, files, outcome, run
 from tests.fakes.logs.simulated_log import Logging, simulated_log
 
 from placewise_core.domain.cluster import Assignment
@@ -115,6 +115,27 @@ async def test_overrides_dry_runs_and_shadows_are_counted_and_only_the_first_are
     assert moved.run is not None
     assert moved.run.run.nodes == {"elsewhere"}
     assert moved.decided.assignments == answered["job00003"].place.decisions[0].assignments  # type: ignore[union-attr]
+
+
+async def test_a_job_whose_host_fell_silent_counts_as_dangling_and_keeps_its_row(tmp_path: Path) -> None:
+    entries: list[Entry] = []
+    for n in (1, 2, 3):
+        made_by = decision(n)
+        placement = made_by.place.decisions[0].assignments  # type: ignore[union-attr]
+        entries += [made_by, outcome(n, JobEventKind.STARTED, NOON_S, placement=placement)]
+    entries.append(outcome(1, JobEventKind.FINISHED, NOON_S + 100.0))
+    entries.append(outcome(3, JobEventKind.PROGRESS, NOON_S + 2000.0, epochs_done=1.0))
+    ring = FakeRing(*entries)
+    ring.now_s = NOON_S + DAY_S + 1000.0  # a day after the last word on the second job, not on the third
+    await run(ring, tmp_path)
+    store = LogStore(tmp_path)
+    with LogIndex(store) as index:
+        places = Places(store, index)
+        found = {placed.job.id: placed.outcome.status for placed in places}
+    assert found == {"j1": "OBSERVED", "j2": "DANGLING", "j3": "OPEN"}
+    assert {name: places.counts[name] for name in ("placed", "dangling", "unfinished")} == {
+        "placed": 3, "dangling": 1, "unfinished": 2,
+    }  # fmt: skip
 
 
 async def test_steps_of_throughput_are_those_of_jobs_that_were_alone_on_a_known_gpu(tmp_path: Path) -> None:
