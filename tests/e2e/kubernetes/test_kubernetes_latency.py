@@ -39,6 +39,7 @@ PAUSE_S = 0.15
 NUMBERS = itertools.count()
 # The scheduler alone knows nothing of gangs: the same pods, of a scheduler without the extender.
 PLAIN, ASKS, OWN = "plain-scheduler", "default-scheduler", "placewise"
+MOST_ADDED_MS = 5.0
 WAYS = {"alone": PLAIN, "extender": ASKS, "own": OWN, "extender_pods": ASKS, "own_pods": OWN}
 
 
@@ -75,6 +76,8 @@ async def test_added_latency_per_pod(
     record_property("added time", f"{asks}: {in_words(summary, PLAIN)}")
     print(json.dumps({"asks": asks} | summary | _last_pods(of_gangs) | others))
     assert all(len(values) == ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG for values in figures.values())
+    if asks != "Place":  # as shipped
+        check_added(summary, MOST_ADDED_MS)
 
 
 Ways = Mapping[str, str]
@@ -111,6 +114,13 @@ async def _round(watched: Watched, ways: Ways) -> dict[str, list[str]]:
             made[way] += names_of(pods)
             await asyncio.sleep(PAUSE_S)
     return made
+
+
+def check_added(summary: dict[str, float], most_ms: float) -> None:
+    """No way adds more to the median."""
+    added = {key: value for key, value in summary.items() if key.endswith("_added_p50_ms")}
+    assert added
+    assert max(added.values()) <= most_ms, added
 
 
 def in_words(summary: dict[str, float], alone: str) -> str:

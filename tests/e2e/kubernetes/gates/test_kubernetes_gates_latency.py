@@ -14,7 +14,7 @@ from tests.e2e.kubernetes.kubernetes_cluster import ControlPlane, free_port
 from tests.e2e.kubernetes.kubernetes_fixtures import cluster, placewise, watched
 from tests.e2e.kubernetes.kubernetes_scenario import AdapterProcess, Watched
 from tests.e2e.kubernetes.kubernetes_service import PlacewiseServer
-from tests.e2e.kubernetes.test_kubernetes_latency import in_words, latencies_ms, summary_of
+from tests.e2e.kubernetes.test_kubernetes_latency import check_added, in_words, latencies_ms, summary_of
 from tests.e2e.machine import processor_times, stolen_pct
 
 pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.e2e_heavy, pytest.mark.timeout(600)]
 __all__ = ["cluster", "placewise", "plane", "watched"]
 
 SCHEDULER = "default-scheduler"
+MOST_ADDED_MS = 40.0
 WAYS = dict.fromkeys(("alone", "gates", "gates_pods"), SCHEDULER)
 
 
@@ -45,3 +46,4 @@ async def test_added_latency_per_pod(
     summary = summary_of(figures)
     record_property("added time", in_words(summary, SCHEDULER))
     print(json.dumps(summary | {"stolen_pct": round(stolen_pct(before), 1)}))
+    check_added(summary, MOST_ADDED_MS)
