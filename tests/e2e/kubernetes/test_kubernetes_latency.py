@@ -124,7 +124,7 @@ def check_added(summary: dict[str, float], most_ms: float) -> None:
 
 
 def in_words(summary: dict[str, float], alone: str) -> str:
-    """What each way adds to the time of the scheduler `alone`."""
+    """The time that each way adds to that of the scheduler `alone`."""
     ways = [key.removesuffix("_added_p50_ms") for key in summary if key.endswith("_added_p50_ms")]
     added = ", ".join(f"{way} {summary[f'{way}_added_p50_ms']:+.1f}" for way in ways)
     pods = ROUNDS * GANGS_PER_ROUND * PODS_PER_GANG

@@ -56,7 +56,7 @@ class VcjobWorld(VolcanoWorld):
         return sorted(set(texts))
 
     async def bound(self, names: Iterable[str], limit_s: float = 45.0) -> None:
-        """Where a gang ran is where it started: pods that are made again have other places."""
+        """A gang counts by the places of its start: pods that are made again have others."""
         names, before = list(names), dict(self.ran)
         await super().bound(names, limit_s)
         for name in names:

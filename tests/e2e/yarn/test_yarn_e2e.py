@@ -1,6 +1,6 @@
 """Placewise on a real YARN: one ResourceManager and four NodeManagers with 8 GPUs each. `make e2e-yarn` runs this.
 
-Where containers ran is read from the NodeManagers' log folders, where they should run from the service's record of the
+Their nodes are read from the NodeManagers' log folders, and the decided nodes from the service's record of the
 decision. The prints are the figures.
 """
 

@@ -52,9 +52,9 @@ RETRAINED: Final = "retrain.json"  # a retraining's facts about its candidate
 
 @dataclass(frozen=True, slots=True)
 class GateArgs:
-    """What is judged, and on which log. `policies` are tried on the candidate's nets, the best is judged; none: the
-    policy in force if it reads a net, else those that do. `cluster`: "" for the only one in the log. `is_brief` leaves
-    the simulation out if a check of the log has failed."""
+    """The candidate, the log and the terms of a judgement. `policies` are tried on the candidate's nets, the best is
+    judged; none: the policy in force if it reads a net, else those that do. `cluster`: "" for the only one in the log.
+    `is_brief` leaves the simulation out if a check of the log has failed."""
 
     log: Path
     candidate: Path

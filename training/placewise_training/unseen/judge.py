@@ -98,7 +98,8 @@ def simulation_of(
     known: HostReports = ALL_KNOWN,
     observers: Sequence[Observer] = (),
 ) -> Simulation:
-    """The run before its first event. Raises ValueError if the loss is to be known where there is no one loss."""
+    """The run before its first event. Raises ValueError if the loss is to be known and the scenario has no
+    single one."""
     truth = scenario.truth()
     options = SimOptions(
         discipline=Discipline(order="fifo"),

@@ -79,7 +79,7 @@ def alike(found: Sequence[ScenarioRow], player: str) -> tuple[int, int]:
 
 
 def with_better_oracle(found: Sequence[ScenarioRow]) -> list[ScenarioRow]:
-    """The rows with a further player, the shorter of the two oracles, where both have played."""
+    """The rows. Those that both oracles have played get a further player, the shorter of the two."""
     return [
         replace(row, ratios={**row.ratios, BETTER: min(row.ratios[oracle] for oracle in ORACLES)})
         if ORACLES.keys() <= row.ratios.keys()
@@ -133,7 +133,8 @@ def _signed(value: float) -> str:
 
 
 def against(found: Sequence[ScenarioRow], others: Sequence[str]) -> str:
-    """Markdown: the learning policy against each of the others, paired by scenario; and where it is the baseline."""
+    """Markdown: the learning policy against each of the others, paired by scenario, and how often it equals the
+    baseline."""
     written = [f"| `{LEARNING}` against | n | |", "|---|---|---|"]
     for other in others:
         n = sum({LEARNING, other} <= row.ratios.keys() for row in found)

@@ -91,7 +91,7 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, float]:
     """The resources of a pod by name, by the API's own rule.
 
     The larger of (sum over containers) and (largest initialisation container, with the sidecars started before it),
-    plus the overhead of its runtime class.
+    or what the pod requests as a whole, plus the overhead of its runtime class.
     """
     total: dict[str, float] = {}
     for container in spec.get("containers") or ():
@@ -107,6 +107,9 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, float]:
         else:
             raise_amounts(peak, _sum(sidecars, requests))
     raise_amounts(total, peak)
+    # The API server has made them of the pod's limits where only these were given.
+    of_pod = (spec.get("resources") or {}).get("requests") or {}
+    total |= {name: parse_quantity(amount) for name, amount in of_pod.items()}
     add_amounts(total, {name: parse_quantity(amount) for name, amount in (spec.get("overhead") or {}).items()})
     return total
 

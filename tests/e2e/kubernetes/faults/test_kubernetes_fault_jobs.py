@@ -1,5 +1,5 @@
-"""Jobs are deleted and shrunk three times each while they are held: nothing stays reserved, and what is left of a job
-runs as decided."""
+"""Jobs are deleted and shrunk three times each while they are held: nothing stays reserved, and the smaller
+job runs as decided."""
 
 from __future__ import annotations
 

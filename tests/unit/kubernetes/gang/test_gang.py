@@ -76,6 +76,17 @@ def test_requests_follow_the_rule_of_the_api() -> None:
     assert pod_requests(spec) == {"cpu": pytest.approx(3.35), GPU: 1.0, "memory": 2.0**30}
 
 
+def test_requests_of_a_whole_pod_stand_for_those_of_its_containers() -> None:
+    """GPUs stay its containers' own: a pod as a whole has none."""
+    container = {"resources": {"requests": {"cpu": "1", "memory": "1Gi", GPU: "1"}}}
+    spec = {
+        "containers": [container, container],
+        "resources": {"requests": {"cpu": "8"}, "limits": {"cpu": "9", "memory": "4Gi"}},
+        "overhead": {"cpu": "100m"},
+    }
+    assert pod_requests(spec) == {"cpu": pytest.approx(8.1), "memory": 2.0**31, GPU: 2.0}
+
+
 def test_resources_know_gpus_by_their_configured_names() -> None:
     amounts = {"cpu": "4", "memory": "2Gi", GPU: "2", "example.com/fpga": "1", "pods": "110", "hugepages-2Mi": "0"}
     expected = Resources(cpu_cores=4, memory_gib=2, gpus=2, extended={"example.com/fpga": 1})

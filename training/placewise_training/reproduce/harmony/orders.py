@@ -5,7 +5,7 @@ first come, first served. Trains nothing.
     python -m placewise_training.reproduce.harmony.orders --table docs/orders.jsonl
 
 Harmony's six servers and three patterns, with a decision every 20 minutes; jobs behind one that does not fit may start.
-A line of JSON has one pattern and seed, where all orders get the same jobs and noise. Lengths are declared exactly, off
+A line of JSON has one pattern and seed. All orders get the same jobs and noise there. Lengths are declared exactly, off
 by a factor e^(0.7 · N(0, 1)), or not at all. Nothing was trained or chosen on these seeds.
 """
 
@@ -74,8 +74,8 @@ def _policy(order: str) -> PlacementPolicy:
 
 
 def window(asked: tuple[str, int], jobs: int) -> OrderWindow:
-    """All orders and lengths of one pattern and seed. First come, first served reads no lengths, and the shortest
-    declared first is that where no job declares one: such runs are not made again."""
+    """All orders and lengths of one pattern and seed. First come, first served reads no lengths. The shortest declared
+    first is the same order if no job declares a length. Such runs are not made again."""
     pattern, seed = asked
     setting = Setting(pattern, per_interval=PATTERNS[pattern], jobs=jobs)
     fifo = play(setting, "fifo", 0.0, seed)
@@ -150,7 +150,7 @@ def _shown(value: Estimate) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs what the file lacks, or prints the table of a file."""
+    """Plays the missing windows, or prints the table of a file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     made = parser.add_mutually_exclusive_group(required=True)
     made.add_argument("--out", type=Path, help="file of one JSON object per pattern and seed, appended to")

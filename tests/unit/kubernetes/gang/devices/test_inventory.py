@@ -132,7 +132,7 @@ HELD: Mapping[str, tuple[list[Document], Document, list[int]]] = {
     "mps": (
         FOUR,
         allocated(
-            claim("c", config=[{"opaque": {"parameters": {"sharing": {"strategy": "MPS"}}}}]), "n1", ["gpu-3"], "p", "q"
+            claim("c", config=[{"opaque": {"parameters": {"sharing": {"strategy": "MPS"}}}}]), "n1", ["gpu-3"], "p"
         ),
         [0, 1, 2],
     ),
